@@ -1,0 +1,61 @@
+# The book's commands. `make book` and `make test` need only Python, make and a network.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LISTS := $(wildcard tools/requirements/*.txt)
+SITE := _build/html/index.html
+
+.PHONY: help book serve test check execute export lint clean
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+book: $(VENV)/docs.done ## build the website from the stored outputs
+	@$(BIN)/jupyter-book build . --warningiserror --keep-going --quiet
+	@echo "The book: file://$(CURDIR)/$(SITE)"
+
+serve: $(VENV)/docs.done ## serve the website on 127.0.0.1 and rebuild when a page changes
+	@$(BIN)/python -m tools.serve $(PORT)
+
+test: $(VENV)/test.done ## check, test and run everything
+	@$(BIN)/python -m tools.check
+	@$(BIN)/python -m pytest --nbval
+
+check: $(VENV)/test.done ## script = notebook = package, import law, ruff, mypy
+	@$(BIN)/python -m tools.check
+
+execute: $(VENV)/test.done ## run the changed notebooks, or NOTEBOOK=01_attention, or NOTEBOOK=--all
+	@$(BIN)/python -m tools.execute $(NOTEBOOK)
+
+export: $(VENV)/test.done ## write the package from the notebooks
+	@$(BIN)/python -m tools.export
+
+lint: $(VENV)/test.done ## format and mend what can be mended
+	@$(BIN)/python -m ruff check --fix --quiet . || true
+	@$(BIN)/python -m ruff format --quiet .
+
+clean: ## remove what was built
+	@rm -rf _build $(VENV)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed" if sys.version_info < (3, 10) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+
+# The site needs no torch: it is built from the outputs that the notebooks store
+$(VENV)/docs.done: $(BIN)/python requirements.txt $(LISTS)
+	@echo "Installing what the site needs ..."
+	@$(PIP) install --requirement tools/requirements/docs.txt --constraint requirements.txt
+	@touch $@
+
+$(VENV)/test.done: $(BIN)/python requirements.txt $(LISTS) pyproject.toml
+	@echo "Installing what the notebooks and tests need ..."
+	@$(PIP) install --requirement requirements.txt
+	@$(PIP) install --no-deps --editable .
+	@touch $@ $(VENV)/docs.done

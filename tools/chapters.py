@@ -1,0 +1,166 @@
+"""The chapters on disk: a percent script, the source, beside the same notebook with its outputs.
+
+Scripts are read with jupytext. A cell's id is the hash of its source, so that converting twice
+gives the same file and a change in one cell leaves the others alone.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+import nbformat
+import yaml
+from jupytext.combine import combine_inputs_with_outputs
+from nbformat import NotebookNode
+
+from tools.problem import Problem, ProblemError
+
+ROOT = Path(__file__).resolve().parent.parent
+KERNEL = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python", "pygments_lexer": "ipython3"},
+}
+INSTALL_TAG = "remove-cell"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """`notebooks/NN_name.py`, which feeds the module `annotated_transformer/name.py`."""
+
+    script: Path
+
+    @property
+    def notebook(self) -> Path:
+        return self.script.with_suffix(".ipynb")
+
+    @property
+    def module(self) -> str:
+        return self.script.stem.split("_", 1)[1]
+
+    @property
+    def label(self) -> str:
+        return f"notebooks/{self.script.name}"
+
+    def cell(self, index: int) -> str:
+        """Name a cell as people count it, from 1."""
+        return f"{self.label}, cell {index + 1}"
+
+    def read_script(self) -> NotebookNode:
+        """Return the script as a notebook without outputs."""
+        return with_stable_ids(jupytext.read(self.script, fmt="py:percent"))
+
+    def read_notebook(self) -> NotebookNode:
+        """Return the stored notebook.
+
+        Raises:
+            ProblemError: the file is missing or is no notebook.
+        """
+        remedy = f'run "make execute NOTEBOOK={self.script.stem}"'
+        where = f"notebooks/{self.notebook.name}"
+        if not self.notebook.exists():
+            raise ProblemError(Problem(where, "is missing: its script was never executed", remedy))
+        try:
+            return nbformat.read(self.notebook, as_version=4)
+        except Exception as error:  # nbformat raises several unrelated types
+            what = f"is not a notebook ({type(error).__name__})"
+            raise ProblemError(Problem(where, what, remedy)) from error
+
+    def paired(self) -> NotebookNode:
+        """Return the script's cells with the stored outputs of the cells that did not change."""
+        notebook = self.read_script()
+        if self.notebook.exists():
+            notebook = combine_inputs_with_outputs(notebook, self.read_notebook(), fmt="py:percent")
+        return with_stable_ids(notebook)
+
+    def write_notebook(self, notebook: NotebookNode) -> None:
+        """Store the notebook, without what depends on the machine that ran it."""
+        notebook.metadata = nbformat.from_dict(KERNEL)
+        self.notebook.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+
+
+def chapters(root: Path = ROOT) -> list[Chapter]:
+    """Return all chapters in reading order.
+
+    Raises:
+        ProblemError: a notebook stands without its script.
+    """
+    scripts = sorted((root / "notebooks").glob("[0-9][0-9]_*.py"))
+    known = {script.stem for script in scripts}
+    orphans = [
+        Problem(
+            f"notebooks/{path.name}",
+            "has no script of the same name",
+            f"the script is the source: write notebooks/{path.stem}.py, or delete the notebook",
+        )
+        for path in sorted((root / "notebooks").glob("*.ipynb"))
+        if path.stem not in known
+    ]
+    if orphans:
+        raise ProblemError(*orphans)
+    return [Chapter(script) for script in scripts]
+
+
+def with_stable_ids(notebook: NotebookNode) -> NotebookNode:
+    """Give each cell an id made from its source; a repeated source gets a number."""
+    seen: Counter[str] = Counter()
+    for cell in notebook.cells:
+        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+        seen[digest] += 1
+        cell.id = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
+
+
+def tags(cell: NotebookNode) -> list[str]:
+    """Return a cell's tags."""
+    return list(cell.metadata.get("tags", []))
+
+
+def code_sources(notebook: NotebookNode) -> list[str]:
+    """Return the sources of the code cells, in order."""
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def is_executed(notebook: NotebookNode) -> bool:
+    """True if the code cells carry the counts 1..n, as a run from top to bottom leaves them."""
+    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    return counts == list(range(1, len(counts) + 1))
+
+
+# The address of the repository is set once, in _config.yml
+
+
+def repository(root: Path = ROOT) -> str:
+    """Return the public address of the repository, as `_config.yml` sets it."""
+    config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
+    return str(config["repository"]["url"]).rstrip("/")
+
+
+def install_cell(address: str) -> str:
+    """Return the first cell of every notebook: in Colab it installs the package."""
+    return f"""# In Colab, install the package that this book builds
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    package = "annotated-transformer[notebooks] @ git+{address}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)"""
+
+
+def with_install_cell(script: str, address: str) -> str:
+    """Put the install cell on top of a percent script, in place of an older one."""
+    marker = f'# %% tags=["{INSTALL_TAG}"]\n# In Colab'
+    if script.startswith(marker):
+        script = script[script.index("\n# %%", len(marker)) + 1 :]
+    return f'# %% tags=["{INSTALL_TAG}"]\n{install_cell(address)}\n\n{script}'
+
+
+def plain(markdown: str) -> str:
+    """Return Markdown as plain text: links become their text, emphasis goes."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", markdown)
+    text = re.sub(r"\*\*?([^*]+)\*\*?", r"\1", text)
+    return re.sub(r"\s+", " ", text).strip()
