@@ -13,7 +13,11 @@ if "google.colab" in sys.modules:
 #
 # This chapter builds scaled dot-product attention, the one operation that every layer of the Transformer is made of (section 3.2.1 of the paper). It is ten lines of code. Most of the chapter is about why they are these ten.
 #
-# Read *The black cat likes fish* and stop at *likes*. To say what the sentence means, we need to know who likes and what is liked. The verb has to fetch something from *cat* and from *fish*, and little from *the*. Which words matter changes with every sentence, so no fixed wiring will do. A network that handles language needs a way to **look things up** in the words around it.
+# Read *The black cat likes fish* and stop at *likes*. To say what the sentence means, we need to know who likes and what is liked. The verb has to fetch something from *cat* and from *fish*, and little from *the*. Which words matter changes with every sentence, so no fixed wiring will do. A network that handles language needs a way to look things up in the words around it.
+#
+# Before the Transformer, a recurrent network carried the sentence along in one vector, word by word. By the time it reached *likes*, the cat had been squeezed into that vector together with everything else. In a long sentence the squeezing loses things. **Attention** leaves every word where it is and lets each word fetch what it needs, directly.
+#
+# The plan is short. We start from a lookup that every programmer knows, and see why it cannot be trained. We soften it until it can. Then we exchange numbers for vectors, and one word for all words at once, and have the formula of the paper. The second half asks why the formula looks as it does, and what goes wrong when a piece of it is missing.
 
 # %% tags=["export"]
 import math
@@ -62,7 +66,14 @@ print("legs:", values[nearest].item(), " depends on the query:", values[nearest]
 #
 # ## A lookup that is soft
 #
-# The way out is to take a little of everything. Score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. The function that turns scores $s_1, \dots, s_S$ into shares is the **softmax**:
+# The way out is to take a little of everything. Score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. To get shares, we might divide each score by the sum of all. With a negative score among them, that fails:
+
+# %%
+s = torch.tensor([2.0, 0.5, -1.0], dtype=torch.float64)
+print([round(share, 2) for share in (s / s.sum()).tolist()])
+
+# %% [markdown]
+# The shares sum to 1, but one is negative and another is above 1. So we first make every score positive, with a function that keeps the order: the exponential. Dividing after that gives the **softmax** of the scores $s_1, \dots, s_S$:
 #
 # $$
 # \operatorname{softmax}(s)_j = \frac{e^{s_j}}{\sum_{i=1}^{S} e^{s_i}}
@@ -77,7 +88,6 @@ def softmax(scores):
     return exponentials / exponentials.sum()
 
 
-s = torch.tensor([2.0, 0.5, -1.0], dtype=torch.float64)
 torch.testing.assert_close(softmax(s), s.softmax(dim=-1))
 torch.testing.assert_close(softmax(s), softmax(s + 1000))
 print([round(share, 2) for share in softmax(s).tolist()])
@@ -140,7 +150,7 @@ show(
 # - its <span style="color:#D55E00">**key**</span> says what the word can be found by: *cat* is a noun;
 # - its <span style="color:#009E73">**value**</span> says what it hands over when it is found: a living thing.
 #
-# Key and value differ for a good reason. What makes a book easy to find in a library, its signature, is not what we want to read in it.
+# Key and value differ for a good reason. What makes a book easy to find in a library, its signature, is not what we want to read in it. Query and key differ as well, since looking is not being looked at: *likes* seeks a noun and is itself a verb. With one vector for both roles, every word would fit itself best.
 #
 # Later the three are learned. Here we make them up, so that each number can be checked by hand. Our five words get keys and queries of width $d_k = 4$, whose columns mean noun, verb, adjective and article. The values have width $d_v = 3$: living, dark, edible. Note *fish*. It is mostly a noun, but one may also fish, so its key leans towards the verbs.
 
@@ -166,7 +176,59 @@ for word, key in zip(words, K):
     print(f"likes · {word:6} = {(likes * key).sum().item()}")
 
 # %% [markdown]
-# *Cat* scores 6, *fish* 4.5, everything else nothing. One such loop for each word gives a table of 25 scores, and that table is a matrix product. The entry in row $i$ and column $j$ of $QK^\top$ is the dot product of query $i$ and key $j$.
+# *Cat* scores 6, *fish* 4.5, everything else nothing.
+#
+# There is a picture for this. The dot product is the length of the query, times the length of the key, times the cosine of the angle between them. So a key scores high by pointing where the query points, or by being long. All keys on a line at a right angle to the query get the same score.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same grey line have the same score, printed at its end. *b* is as long as *a* but points elsewhere; *c* points as *a* does and is longer, so it wins; *d* points away."}}
+q = (1.5, 1.0)
+key_points = {"a": (1.2, 0.8), "b": (1.2, -0.8), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
+fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
+assert fits["c"] == 2 * fits["a"] > fits["a"] > fits["b"] > 0 > fits["d"]
+lines = [
+    {"x": (score - q[1] * y) / q[0], "y": y, "score": score}
+    for score in range(-4, 8, 2)
+    for y in (-2, 2.4)
+]
+plane = {
+    "x": alt.X(
+        "x:Q",
+        title="first component",
+        scale=alt.Scale(domain=[-3, 4], clamp=False),
+        axis=alt.Axis(values=[]),
+    ),
+    "y": alt.Y(
+        "y:Q", title="second component", scale=alt.Scale(domain=[-2, 2.6]), axis=alt.Axis(values=[])
+    ),
+}
+level = alt.Chart(alt.Data(values=lines)).mark_line(
+    strokeWidth=1, opacity=0.45, clip=True, color=RESIDUAL
+)
+ends = alt.Chart(alt.Data(values=lines[1::2])).mark_text(dy=-7, opacity=0.8, clip=True)
+arrow = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}])).mark_line(
+    color=QUERY, strokeWidth=4
+)
+tip = alt.Chart(alt.Data(values=[{"x": q[0], "y": q[1]}])).mark_text(
+    text="query", color=QUERY, dx=14, dy=14
+)
+points = [
+    {"x": x, "y": y, "name": f"{name}: {fits[name]:g}"} for name, (x, y) in key_points.items()
+]
+dots = alt.Chart(alt.Data(values=points)).mark_point(color=KEY, filled=True, opacity=1, size=90)
+named = alt.Chart(alt.Data(values=points)).mark_text(color=KEY, dy=-12, fontSize=13)
+chart = alt.layer(
+    level.encode(**plane, detail="score:Q"),
+    ends.encode(**plane, text="score:Q"),
+    *(layer.encode(**plane) for layer in (arrow, tip, dots)),
+    named.encode(**plane, text="name:N"),
+)
+show(
+    chart.properties(width=420, height=276),
+    alt="A query arrow and four keys. Key c, in the direction of the query and far out, has the highest score.",
+)
+
+# %% [markdown]
+# One such loop for each word gives a table of 25 scores, and that table is a matrix product. The entry in row $i$ and column $j$ of $QK^\top$ is the dot product of query $i$ and key $j$.
 
 # %%
 scores = Q @ K.T
@@ -193,6 +255,8 @@ print("weights", tuple(weights.shape), " output", tuple(output.shape))
 print("likes fetches", [round(x, 2) for x in output[3].tolist()])
 
 # %% [markdown]
+# We check *likes* by hand. Its scores are 0, 0, 6, 0 and 4.5; halved, 0, 0, 3, 0 and 2.25. The exponentials are 1, 1, 20.1, 1 and 9.5, and they sum to 32.6. So *cat* gets $20.1 / 32.6 = 0.62$, *fish* gets $9.5 / 32.6 = 0.29$, and each of the others $0.03$. *Cat* hands over 0.62 of something living. *Fish* is half as living in our table, so it adds 0.15: together 0.76, as printed.
+#
 # *Likes* now carries 0.76 of something living and 0.29 of something edible. It knows who is involved, and it found out by looking. The next figure follows the computation for each of the five words.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention-steps", "caption": "How is one output vector made? Choose the word that asks. Its query multiplies the rows of the keys (orange), and each column adds up to a score. Divided by 2, the scores go through softmax and become weights (grey). Each value is multiplied by its weight (green); the last column adds up, and that is the output. Queries, keys and values are made up."}}
@@ -245,11 +309,8 @@ def attention(
         mask: boolean, broadcastable to (..., T, S); True where a query may attend.
         dropout: applied to the weights that mix the values; the paper uses none here.
 
-    Returns:
-        The output (..., T, V) and the weights (..., T, S) before dropout; each row sums to 1.
-
-    Raises:
-        TypeError: the mask is not boolean.
+    Returns the output (..., T, V) and the weights (..., T, S) before dropout; rows sum to 1.
+    Raises TypeError if the mask is not boolean.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if mask is not None:
@@ -290,6 +351,41 @@ print("output", tuple(ours.shape), " weights", tuple(weights_ours.shape))
 # %% [markdown]
 # The order of the five steps is all there is to remember. Two of them are matrix products. Between those come a division, a mask, and a softmax along the last axis, the keys.
 #
+# ## Where queries, keys and values come from
+#
+# We made up three tables. The model learns them, in the simplest way there is. A word comes in as a vector $x$ of width $d_\text{model}$, and three matrices turn it into what it looks for, what it is found by and what it hands over:
+#
+# $$
+# q = x\,W^Q, \qquad k = x\,W^K, \qquad v = x\,W^V
+# $$ (eq-projections)
+#
+# Suppose that the vector of word $i$ has a 1 at place $i$ and zeros elsewhere. Then $x\,W^Q$ picks row $i$ of $W^Q$, so the matrix *is* our table.
+
+# %%
+X = torch.eye(5, dtype=torch.float64)
+W_Q, W_K, W_V = Q, K, V
+torch.testing.assert_close(attention(X @ W_Q, X @ W_K, X @ W_V), attention(Q, K, V))
+print("words", tuple(X.shape), " W_Q", tuple(W_Q.shape), " queries", tuple((X @ W_Q).shape))
+
+# %% [markdown]
+# Real word vectors are dense and shorter than the vocabulary. Similar words have similar vectors, and so get similar queries without being told. That is how a model that has seen *cats like fish* can handle *dogs like meat*.
+#
+# Where all three come from the same words, as here, we speak of **self-attention**. Queries may also come from one sentence, and keys and values from another. Then a word being written looks at the sentence being translated, and it is called **cross-attention**. The function is the same; only its arguments differ. Chapter [Multi-head attention](03_multi_head_attention.ipynb) builds both, and gives each position several queries at once.
+#
+# ## What attention can and cannot return
+#
+# The output is an average of the values, weighted by who fits. Two facts follow, and both matter later. First, no output lies outside of the range of the values: attention can select and blend, and it cannot invent.
+
+# %%
+mixed = attention(Q, K, V)[0]
+assert (mixed <= V.max(dim=0).values).all() and (mixed >= V.min(dim=0).values).all()
+print("smallest", mixed.min().item() >= 0, " largest", mixed.max().item() <= 1)
+
+# %% [markdown]
+# Anything new must be computed elsewhere, and the Transformer follows each attention with a small network that does so ([Feed-forward](04_feed_forward.ipynb)).
+#
+# Second, the weights sum to 1, so a query cannot look at nothing. A word that has nothing to fetch still spends its whole weight. Trained models learn a way out: they send the spare weight to some token whose value does no harm, often the end of the sentence. When you see such a column in a trained model's weights, it may mean "nothing here for me".
+#
 # ## Why divide by the square root of $d_k$?
 #
 # The paper gives the reason in a footnote; it deserves a picture. Suppose the components of $q$ and $k$ are independent, with mean 0 and variance 1, as they roughly are before training. Each product $q_i k_i$ then also has mean 0 and variance 1. The dot product is a sum of $d_k$ of them, and variances add up:
@@ -315,7 +411,7 @@ for d_k in (4, 64, 512):
     assert abs(spread / math.sqrt(d_k) - 1) < 0.02
 
 # %% [markdown]
-# Softmax sees differences only, and it sees them through an exponential. A lead of 1 means 2.7 times the weight; a lead of 8 means 2,981 times. Wide scores therefore leave one key with everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1, whatever the width.
+# Softmax sees differences only, and it sees them through an exponential. A lead of 1 means 2.7 times the weight; a lead of 8 means 2,981 times. Wide scores therefore leave one key with everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1, whatever the width. It plays the part of the temperature in our lookup of legs: it says how picky to be.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "What breaks without the scale? Weights of one query over eight random keys, largest first, for three widths (choose another with the slider on the website). With the division (blue) they look alike at every width. Without it (orange, outlined) one key takes it all."}}
 
@@ -516,6 +612,16 @@ for n in (25, 500, 8000):
 
 # %% [markdown]
 # At the length of a sentence this is nothing. At the length of a book it decides everything, and many later designs exist to get around it. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, along a path through which gradients flow well. A recurrent network needs 30 steps. Section 4 of the paper makes this trade its main argument.
+#
+# ## Questions that come up
+#
+# **Is attention a layer with weights to learn?** Not by itself. The function above has no parameters. All that is learned sits in the matrices of equation {eq}`eq-projections`.
+#
+# **Why the same key for all queries?** Because then one product serves them all. Additive attention gives each pair its own little network and pays for it.
+#
+# **Does a high weight explain the output?** It says what was fetched, not what was done with it. A value may be close to zero, and later layers may ignore it. Weights are a good place to start asking and a poor place to stop.
+#
+# **Why not take the top key only, when the model is trained?** One could, and it saves little: the scores have to be computed anyway. And trained models do use blends, as *likes* does here with its two nouns.
 #
 # ## What to remember
 #

@@ -66,7 +66,8 @@ def test_module_reads_as_if_written_by_hand(book):
         + "# %%\nprint(add(1, 2))\n\n# %% [markdown]\n# ## Roots\n\n"
         + EXPORT
         + "from math import pi\nimport os\n\n# Take the root\ndef root(x: float) -> float:\n"
-        + "    return math.sqrt(x)\n\n\n_SECRET = pi\n"
+        + "    return math.sqrt(x)\n\n\n_SECRET = pi\n\n"
+        + '# %% tags=["export", "internal"]\nTABLE = (1, 2)\n'
     )
     module = generate(book(c00_adding=script))["adding.py"]
     tree = ast.parse(module)
@@ -75,6 +76,7 @@ def test_module_reads_as_if_written_by_hand(book):
     imports = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     assert tree.body[1:4] == imports, "imports stand merged at the top"
     assert '__all__ = ["add", "root"]' in module
+    assert "TABLE = (1, 2)" in module
     assert module.index("Sums") < module.index("def add") < module.index("Roots")
     assert "# Take the root\ndef root" in module
     assert "print" not in module

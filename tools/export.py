@@ -1,5 +1,7 @@
 """Write the package from the notebooks: every cell tagged `export`, in the order of the book.
 
+What a cell also tagged `internal` defines is left out of the module's `__all__`.
+
 usage: python -m tools.export
 """
 
@@ -35,6 +37,7 @@ class Module:
     imports: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # name -> the cell that defines it
+    public: list[str] = field(default_factory=list)  # those that `__all__` lists
 
     def render(self) -> str:
         """Return the module's text, formatted."""
@@ -44,7 +47,7 @@ class Module:
             'change it there, then run "make execute" and "make export".\n'
             f'"""{self.title}.\n\n{docstring}\n"""\n'
         )
-        public = ", ".join(f'"{name}"' for name in self.names if not name.startswith("_"))
+        public = ", ".join(f'"{name}"' for name in self.public)
         parts = [head, *self.imports, f"__all__ = [{public}]", *self.body]
         return formatted("\n\n".join(parts) + "\n")
 
@@ -174,6 +177,8 @@ def build_module(chapter: Chapter, before: list[str]) -> tuple[Module, list[Prob
             if name in module.names:
                 problems.append(twice(name, chapter.cell(index), module.names[name]))
             module.names[name] = chapter.cell(index)
+            if not name.startswith("_") and "internal" not in tags(cell):
+                module.public.append(name)
         imports, rest = split_imports(cell.source, tree)
         module.imports += imports
         if rest and heading != written:
