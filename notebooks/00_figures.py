@@ -219,7 +219,7 @@ def heatmap(
     )
     layers = [shades(base, limit, color, signed, legend=max(len(rows), len(columns)) > 8)]
     if max(len(rows), len(columns)) <= 8:
-        layers.append(printed(base, limit))
+        layers.append(printed(base, limit, color, signed))
     if mask is not None:
         hatch = base.transform_filter("!datum.seen").mark_point(
             shape="M-1,0L0,-1M-1,1L1,-1M0,1L1,0",
@@ -283,11 +283,16 @@ def shades(base: alt.Chart, limit: float, color: str, signed: bool, legend: bool
     )
 
 
-def printed(base: alt.Chart, limit: float) -> alt.Chart:
-    """Print the value into each seen cell, in the color that can be read there."""
-    dark = alt.condition(f"abs(datum.value) > {0.55 * limit}", alt.value(PAPER), alt.value(INK))
+def printed(base: alt.Chart, limit: float, color: str, signed: bool) -> alt.Chart:
+    """Print the value into each seen cell, in a color that can be read there."""
+    dark = f"abs(datum.value) > {0.55 * limit}"
+    ink: Any = alt.value(INK)
+    if signed:  # its middle is white on a dark page too
+        ink = alt.condition(dark, alt.value("white"), alt.value("black"))
+    elif color == INK:
+        ink = alt.condition(dark, alt.value(PAPER), alt.value(INK))
     numbers = base.transform_filter("datum.seen").mark_text(fontSize=11)
-    return numbers.encode(text=alt.Text("value:Q", format=".2~f"), color=dark)
+    return numbers.encode(text=alt.Text("value:Q", format=".2~f"), color=ink)
 
 
 # %% [markdown]

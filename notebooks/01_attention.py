@@ -180,47 +180,35 @@ for word, key in zip(words, K):
 #
 # There is a picture for this. The dot product is the length of the query, times the length of the key, times the cosine of the angle between them. So a key scores high by pointing where the query points, or by being long. All keys on a line at a right angle to the query get the same score.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same grey line have the same score, printed at its end. *b* is as long as *a* but points elsewhere; *c* points as *a* does and is longer, so it wins; *d* points away."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same grey line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
 q = (1.5, 1.0)
-key_points = {"a": (1.2, 0.8), "b": (1.2, -0.8), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
+key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
 fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
-assert fits["c"] == 2 * fits["a"] > fits["a"] > fits["b"] > 0 > fits["d"]
-lines = [
-    {"x": (score - q[1] * y) / q[0], "y": y, "score": score}
-    for score in range(-4, 8, 2)
-    for y in (-2, 2.4)
+assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
+ends = [
+    {"x": (s - q[1] * y) / q[0], "y": y, "score": s} for s in range(-4, 8, 2) for y in (-2, 2.4)
 ]
-plane = {
-    "x": alt.X(
-        "x:Q",
-        title="first component",
-        scale=alt.Scale(domain=[-3, 4], clamp=False),
-        axis=alt.Axis(values=[]),
-    ),
-    "y": alt.Y(
-        "y:Q", title="second component", scale=alt.Scale(domain=[-2, 2.6]), axis=alt.Axis(values=[])
-    ),
-}
-level = alt.Chart(alt.Data(values=lines)).mark_line(
-    strokeWidth=1, opacity=0.45, clip=True, color=RESIDUAL
-)
-ends = alt.Chart(alt.Data(values=lines[1::2])).mark_text(dy=-7, opacity=0.8, clip=True)
-arrow = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}])).mark_line(
-    color=QUERY, strokeWidth=4
-)
-tip = alt.Chart(alt.Data(values=[{"x": q[0], "y": q[1]}])).mark_text(
-    text="query", color=QUERY, dx=14, dy=14
-)
-points = [
-    {"x": x, "y": y, "name": f"{name}: {fits[name]:g}"} for name, (x, y) in key_points.items()
-]
-dots = alt.Chart(alt.Data(values=points)).mark_point(color=KEY, filled=True, opacity=1, size=90)
-named = alt.Chart(alt.Data(values=points)).mark_text(color=KEY, dy=-12, fontSize=13)
+points = [{"x": x, "y": y, "name": f"{n}: {fits[n]:g}"} for n, (x, y) in key_points.items()]
+arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
+
+
+def layer(records, **encoding):
+    no_ticks = alt.Axis(values=[], domain=False)
+    x = alt.X("x:Q", title="first component", scale=alt.Scale(domain=[-3, 4]), axis=no_ticks)
+    y = alt.Y("y:Q", title="second component", scale=alt.Scale(domain=[-2, 2.6]), axis=no_ticks)
+    return alt.Chart(alt.Data(values=records)).encode(x=x, y=y, **encoding)
+
+
+tilt = -math.degrees(math.atan2(q[1], q[0]))
+head = {"shape": "triangle-right", "angle": tilt, "filled": True, "opacity": 1, "size": 160}
 chart = alt.layer(
-    level.encode(**plane, detail="score:Q"),
-    ends.encode(**plane, text="score:Q"),
-    *(layer.encode(**plane) for layer in (arrow, tip, dots)),
-    named.encode(**plane, text="name:N"),
+    layer(ends, detail="score:Q").mark_line(strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL),
+    layer(ends[3::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
+    layer(arrow).mark_line(color=QUERY, strokeWidth=3),
+    layer(arrow[1:]).mark_point(color=QUERY, **head),
+    layer(arrow[1:]).mark_text(text="query", color=QUERY, dx=24, dy=10, fontSize=13),
+    layer(points).mark_point(color=KEY, filled=True, opacity=1, size=90),
+    layer(points, text="name:N").mark_text(color=KEY, dx=-12, dy=-9, fontSize=13),
 )
 show(
     chart.properties(width=420, height=276),
@@ -285,7 +273,7 @@ def computation(i):
 show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word asks?", start=3)
 
 # %% [markdown]
-# Three things to notice. *The* and *black* ask for their noun and both find *cat* first. *Cat* asks for a verb or an adjective and spends almost half on *likes*. And *fish*, as a key, collects a little from everyone who asks for a verb: a word with two readings is found by both.
+# Three things to notice. *The* and *black* ask for their noun and both find *cat* first. *Cat* asks for a verb, or less urgently for an adjective, and spends over half on *likes*. And *fish*, as a key, collects a little from everyone who asks for a verb: a word with two readings is found by both.
 #
 # ## The code
 #
