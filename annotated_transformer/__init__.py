@@ -8,12 +8,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    pass
+    from .corpus import Pair, grammar, multi30k
+    from .decoding import translate
+    from .tokenization import Tokenizer
+    from .training import TrainingConfig, load_model, save_model, train
+    from .transformer import Transformer, TransformerConfig, preset
 
 __version__ = "0.1.0"
-__all__ = []
+__all__ = [
+    "Pair",
+    "Tokenizer",
+    "TrainingConfig",
+    "Transformer",
+    "TransformerConfig",
+    "grammar",
+    "load_model",
+    "multi30k",
+    "preset",
+    "save_model",
+    "train",
+    "translate",
+]
 
-_HOME = {}
+_HOME: dict[str, str] = {
+    "Pair": "corpus",
+    "Tokenizer": "tokenization",
+    "TrainingConfig": "training",
+    "Transformer": "transformer",
+    "TransformerConfig": "transformer",
+    "grammar": "corpus",
+    "load_model": "training",
+    "multi30k": "corpus",
+    "preset": "transformer",
+    "save_model": "training",
+    "train": "training",
+    "translate": "decoding",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -174,7 +174,7 @@ def show(chart: alt.TopLevelMixin, alt: str) -> None:
         script = f'<script type="application/json">{safe}</script>'
     page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{svg}{script}</figure>'
     bundle = {"text/html": page, "image/png": picture(spec), "text/plain": f"[figure: {alt}]"}
-    display(bundle, raw=True)  # type: ignore[no-untyped-call]
+    display(bundle, raw=True)
 
 
 def picture(spec: dict[str, Any]) -> bytes:
@@ -363,13 +363,14 @@ def show_steps(
         panels += f'<div class="step step-{i}">{svg}</div>'
         rules += f"#{name}:has(#{name}-{i}:checked) .step-{i}{{display:block}}"
     style = f"<style>#{name} .step{{display:none;overflow-x:auto}}{rules}</style>"
-    group = f'<div role="radiogroup" aria-label="{html.escape(question)}">{html.escape(question)} {buttons}</div>'
+    asked = html.escape(question)
+    group = f'<div role="radiogroup" aria-label="{asked}">{asked} {buttons}</div>'
     page = (
         f'<figure class="book-steps" id="{name}" style="margin:0">{style}{group}{panels}</figure>'
     )
     _, spec = list(drawn.values())[start]
     plain = f"[figure: {list(steps.values())[start][1]}]"
-    display({"text/html": page, "image/png": picture(spec), "text/plain": plain}, raw=True)  # type: ignore[no-untyped-call]
+    display({"text/html": page, "image/png": picture(spec), "text/plain": plain}, raw=True)
 
 
 # %% mystnb={"figure": {"name": "fig-first-steps", "caption": "What do raw scores become? Choose a stage: scores of any sign turn into weights that are positive and sum to 1. The numbers are made up."}}

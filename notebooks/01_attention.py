@@ -199,7 +199,7 @@ def layer(records, **encoding):
     return alt.Chart(alt.Data(values=records)).encode(x=x, y=y, **encoding)
 
 
-tilt = -math.degrees(math.atan2(q[1], q[0]))
+tilt = 360 - math.degrees(math.atan2(q[1], q[0]))
 head = {"shape": "triangle-right", "angle": tilt, "filled": True, "opacity": 1, "size": 160}
 chart = alt.layer(
     layer(ends, detail="score:Q").mark_line(strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL),

@@ -86,7 +86,7 @@ def test_package_offers_public_names_lazily(book):
     root = book(public=["add"], c00_adding=TITLE + ADD)
     init = generate(root)["__init__.py"]
     assert '__version__ = "1.2.3"' in init
-    assert '_HOME = {"add": "adding"}' in init
+    assert '_HOME: dict[str, str] = {"add": "adding"}' in init
 
 
 def test_unknown_public_name(book):

@@ -1,0 +1,455 @@
+"""What chapters 02 to 08 cannot test about themselves."""
+
+import io
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from annotated_transformer.layers import LayerNorm, Residual, layer_norm
+from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask, target_mask
+from annotated_transformer.multi_head_attention import (
+    MultiHeadAttention,
+    head_width,
+    merge_heads,
+    split_heads,
+)
+from annotated_transformer.positional_encoding import (
+    LearnedPositions,
+    SinusoidalPositions,
+    sinusoid,
+)
+from annotated_transformer.transformer import (
+    PRESETS,
+    Transformer,
+    TransformerConfig,
+    evaluating,
+    greedy_decode,
+    parameter_count,
+    preset,
+)
+
+settings.register_profile("model", deadline=None)  # the first call of a kernel can be slow
+settings.load_profile("model")
+
+TOY = TransformerConfig(
+    vocabulary_size=13, layers=2, d_model=12, d_ff=20, heads=3, dropout=0.0, max_length=80
+)
+VARIANTS = {
+    "paper": TOY,
+    "pre-norm": replace(TOY, pre_norm=True),
+    "learned positions": replace(TOY, positions="learned"),
+    "free widths": replace(TOY, d_k=5, d_v=7),
+    "attention biases": replace(TOY, attention_bias=True),
+}
+each_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+def make(config: TransformerConfig, dtype: torch.dtype = torch.float64) -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(config).to(dtype)
+
+
+def padded(rows: list[list[int]], extra: int = 0) -> Tensor:
+    width = max(map(len, rows)) + extra
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+words = st.integers(min_value=4, max_value=12)
+sentences = st.lists(words, min_size=1, max_size=7)
+batches = st.lists(st.tuples(sentences, sentences), min_size=1, max_size=4)
+
+
+def tensors(batch: list[tuple[list[int], list[int]]], extra: int = 0) -> tuple[Tensor, Tensor]:
+    source = padded([[*row, EOS] for row, _ in batch], extra)
+    target = padded([[BOS, *row] for _, row in batch], extra)
+    return source, target
+
+
+# --- Configuration ---
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        ({"heads": 7}, "take heads from 1, 2, 4, 8, 16, 32, 64; or d_model=511"),
+        ({"heads": 7, "d_k": 64}, "both d_k and d_v"),
+        ({"layers": 0}, "layers=0"),
+        ({"d_ff": 2048.0}, "d_ff=2048.0 must be a whole number"),
+        ({"d_k": -1}, "d_k=-1"),
+        ({"max_length": 0}, "max_length=0"),
+        ({"vocabulary_size": 3}, "vocabulary_size must be 5 or more"),
+        ({"dropout": 1.0}, "dropout=1.0 must be a rate from 0 to below 1"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
+        ({"relu_dropout": 30}, "relu_dropout=30"),
+        ({"positions": "sinusoid"}, '"sinusoidal" or "learned"'),
+        ({"d_model": 15, "heads": 5}, "d_model=15 must be even"),
+    ],
+)
+def test_a_wrong_configuration_fails_when_made_and_says_what_would_do(wrong, says):
+    with pytest.raises(ValueError) as error:
+        TransformerConfig(**{"vocabulary_size": 100, **wrong})
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_the_errors_advise_is_accepted():
+    TransformerConfig(100, heads=7, d_model=511, positions="learned")
+    TransformerConfig(100, heads=7, d_k=64, d_v=64)
+    TransformerConfig(100, d_model=15, heads=5, positions="learned")
+
+
+@given(st.integers(1, 600), st.integers(1, 80))
+def test_head_width_divides_or_advises_values_that_do(d_model, heads):
+    if d_model % heads == 0:
+        assert head_width(d_model, heads) * heads == d_model
+        return
+    with pytest.raises(ValueError) as error:
+        head_width(d_model, heads)
+    advice = str(error.value).split("take heads from ")[1]
+    fitting, rest = advice.split("; or d_model=")
+    assert all(d_model % int(h) == 0 for h in fitting.split(", "))
+    assert int(rest.split(";")[0]) % heads == 0
+
+
+def test_a_configuration_cannot_be_changed_and_survives_json():
+    with pytest.raises(AttributeError):
+        TOY.layers = 3
+    assert TransformerConfig(**json.loads(json.dumps(asdict(TOY)))) == TOY
+
+
+def test_an_unknown_preset_names_those_there_are():
+    with pytest.raises(ValueError, match="C-ff4096"):
+        preset("huge")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_builds_without_memory_and_runs_when_small(name):
+    count = parameter_count(preset(name))
+    assert count == parameter_count(preset(name, vocabulary_size=36_999)) + preset(name).d_model
+    small = make(preset(name, vocabulary_size=20, max_length=8, layers=1, d_ff=8), torch.float32)
+    logits = small(torch.tensor([[5, EOS]]), torch.tensor([[BOS, 6, 7]]))
+    assert logits.shape == (1, 3, 20)
+
+
+@pytest.mark.parametrize(
+    "name, millions",
+    [("base", 63.05), ("big", 214.17), ("B-dk16", 55.97), ("C-d256", 26.82), ("C-ff4096", 88.24)],
+)
+def test_parameter_counts(name, millions):
+    assert round(parameter_count(preset(name)) / 1e6, 2) == millions
+
+
+def test_counting_a_model_and_its_configuration_agree():
+    assert parameter_count(make(TOY)) == parameter_count(TOY)
+
+
+# --- Masks ---
+
+
+@given(batches)
+def test_padding_mask_opens_exactly_the_words(batch):
+    source, _ = tensors(batch)
+    mask = padding_mask(source)
+    assert mask.dtype == torch.bool
+    assert mask.shape == (len(batch), 1, 1, source.size(1))
+    assert mask.sum(dim=-1).flatten().tolist() == [len(row) + 1 for row, _ in batch]
+
+
+@given(st.integers(1, 12))
+def test_causal_mask_opens_one_more_key_in_each_row(length):
+    mask = causal_mask(length)
+    assert mask.sum(dim=1).tolist() == list(range(1, length + 1))
+    assert not mask.triu(1).any()
+
+
+@given(batches, st.integers(0, 3))
+def test_target_mask_leaves_no_row_empty_and_shows_neither_padding_nor_future(batch, extra):
+    _, target = tensors(batch, extra)
+    mask = target_mask(target)
+    length = target.size(1)
+    assert mask.shape == (len(batch), 1, length, length)
+    assert mask.any(dim=-1).all()
+    for b, t, s in mask[:, 0].nonzero().tolist():
+        assert s <= t
+        assert target[b, s] != PAD
+
+
+# --- Attention: readable and fast ---
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_recorded_path_equals_the_fused_one(training, masked):
+    torch.manual_seed(0)
+    module = MultiHeadAttention(12, 3, d_k=5, d_v=7).double().train(training)
+    x = torch.randn(2, 6, 12, dtype=torch.float64, requires_grad=True)
+    mask = causal_mask(6) if masked else None
+    results = []
+    for module.record in (False, True):
+        output = module(x, x, x, mask)
+        (gradient,) = torch.autograd.grad(output.square().sum(), x)
+        results.append((output, gradient))
+    torch.testing.assert_close(results[0], results[1])
+    assert module.weights.shape == (2, 3, 6, 6)
+    torch.testing.assert_close(module.weights.sum(-1), torch.ones(2, 3, 6, dtype=torch.float64))
+
+
+@each_variant
+def test_recording_changes_nothing_in_the_whole_model(config):
+    model = make(config)
+    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5], [BOS, 9]])
+    expected = model(source, target)
+    attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
+    assert len(attentions) == 3 * config.layers
+    assert all(m.weights is None for m in attentions)
+    for module in attentions:
+        module.record = True
+    torch.testing.assert_close(model(source, target), expected)
+    assert all(m.weights is not None for m in attentions)
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_attention_dropout_acts_in_training_only_on_both_paths(record):
+    torch.manual_seed(0)
+    module = MultiHeadAttention(12, 3, dropout=0.5)
+    module.record = record
+    x = torch.randn(1, 6, 12)
+    assert not torch.allclose(module(x, x, x), module(x, x, x))
+    module.eval()
+    torch.testing.assert_close(module(x, x, x), module(x, x, x))
+
+
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5))
+def test_merging_undoes_splitting(batch, length, heads, width):
+    x = torch.arange(batch * length * heads * width).reshape(batch, length, heads * width)
+    split = split_heads(x, heads)
+    assert split.shape == (batch, heads, length, width)
+    assert torch.equal(merge_heads(split), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_layer_norm_equals_its_formula(dtype):
+    torch.manual_seed(0)
+    norm = LayerNorm(16).to(dtype)
+    nn.init.normal_(norm.gain)
+    nn.init.normal_(norm.bias)
+    x = torch.randn(3, 4, 16).to(dtype)
+    tolerance = {"atol": 0.1, "rtol": 0.1} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(norm(x), layer_norm(x, norm.gain, norm.bias), **tolerance)
+
+
+# --- Positions ---
+
+
+def test_positions_far_out_are_exact():
+    p, i, width = 99_999, 3, 512
+    angle = p / 10_000 ** (2 * i / width)
+    row = sinusoid(p + 1, width)[p]
+    expected = torch.tensor([angle, angle + torch.pi / 2], dtype=torch.float64).sin()
+    torch.testing.assert_close(row[2 * i : 2 * i + 2].double(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
+def test_positions_step_by_step_equal_all_at_once_and_end_with_a_clear_error(kind):
+    positions = kind(d_model=6, max_length=5)
+    x = torch.randn(2, 5, 6)
+    steps = [positions(x[:, t : t + 1], offset=t) for t in range(5)]
+    assert torch.equal(torch.cat(steps, dim=1), positions(x))
+    with pytest.raises(ValueError, match="6 positions are needed, the model has 5"):
+        positions(x[:, :2], offset=4)
+
+
+def test_odd_width_has_no_sinusoid():
+    with pytest.raises(ValueError, match="d_model=7"):
+        sinusoid(3, 7)
+
+
+# --- The whole model ---
+
+
+@each_variant
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_gradients_reach_every_parameter_in_every_precision(config, dtype):
+    model = make(replace(config, dropout=0.1), dtype)
+    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5, EOS], [BOS, 9, EOS]])
+    logits = model(source, target[:, :-1])
+    assert logits.dtype == dtype
+    F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_autocast_stays_close_to_single_precision():
+    model = make(TOY, torch.float32)
+    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5], [BOS, 9]])
+    expected = model(source, target)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(source, target)
+    torch.testing.assert_close(logits.float(), expected, atol=0.1, rtol=0.1)
+
+
+@each_variant
+@settings(max_examples=15)
+@given(batch=batches, more=st.integers(0, 5))
+def test_padding_changes_no_logit(config, batch, more):
+    model = make(config)
+    source, target = tensors(batch)
+    wider = model(*tensors(batch, more))
+    torch.testing.assert_close(wider[:, : target.size(1)], model(source, target))
+    for row, (one, other) in zip(wider, batch):  # alone, without any neighbor
+        alone = model(*tensors([(one, other)]))
+        torch.testing.assert_close(row[: alone.size(1)], alone[0])
+
+
+@each_variant
+@settings(max_examples=15)
+@given(target=sentences, data=st.data())
+def test_no_logit_depends_on_a_later_word(config, target, data):
+    model = make(config)
+    source = torch.tensor([[5, 6, EOS]])
+    at = data.draw(st.integers(0, len(target) - 1))
+    other = [*target[:at], *data.draw(st.lists(words, min_size=len(target) - at, max_size=7))]
+    first = model(source, torch.tensor([[BOS, *target]]))
+    second = model(source, torch.tensor([[BOS, *other]]))
+    torch.testing.assert_close(first[:, : at + 1], second[:, : at + 1])
+
+
+def test_layers_of_a_stack_start_different():
+    model = make(TOY)
+    for stack in (model.encoder, model.decoder):
+        for first, second in zip(stack.layers[0].parameters(), stack.layers[1].parameters()):
+            if first.dim() == 2:
+                assert not torch.equal(first, second)
+
+
+@each_variant
+def test_the_output_is_the_embedding_table(config):
+    model = make(config)
+    tables = [n for n, p in model.named_parameters() if config.vocabulary_size in p.shape]
+    assert tables == ["embedding.table"]
+
+
+@each_variant
+def test_weights_survive_saving(config):
+    model = make(config)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    torch.manual_seed(1)
+    other = Transformer(replace(config, max_length=config.max_length)).double()
+    other.load_state_dict(torch.load(file, weights_only=True))
+    source, target = torch.tensor([[5, 6, EOS]]), torch.tensor([[BOS, 7]])
+    assert torch.equal(other(source, target), model(source, target))
+
+
+def test_a_model_with_sinusoids_can_be_loaded_with_more_positions():
+    longer = Transformer(replace(TOY, max_length=200))
+    longer.load_state_dict(make(TOY).state_dict())
+
+
+def test_dropout_of_the_configuration_is_all_there_is():
+    config = replace(TOY, dropout=0.25, attention_dropout=0.5, relu_dropout=0.75)
+    rates = [m.p for m in Transformer(config).modules() if isinstance(m, nn.Dropout)]
+    layers = config.layers
+    assert rates.count(0.25) == layers * 2 + layers * 3 + 1
+    assert rates.count(0.5) == layers * 3
+    assert rates.count(0.75) == layers * 2
+    assert not any(m.p for m in Transformer(TOY).modules() if isinstance(m, nn.Dropout))
+
+
+def test_dropout_acts_on_embedding_plus_position_and_on_each_sublayer_output():
+    model = make(replace(TOY, dropout=0.5, d_model=60))
+    dropped = (model.embed(torch.full((4, 40), 7)) == 0).double().mean()
+    assert 0.45 < dropped < 0.55
+    x = torch.full((1000,), 5.0)
+    pre_norm = Residual(1000, dropout=0.5, pre_norm=True)
+    assert set(pre_norm(x, torch.ones_like).tolist()) == {5.0, 7.0}
+    assert set(pre_norm.eval()(x, torch.ones_like).tolist()) == {6.0}
+    post_norm = Residual(1000, dropout=0.5)
+    assert len(set(post_norm(x, torch.ones_like).tolist())) == 2
+    assert set(post_norm.eval()(x, torch.ones_like).tolist()) == {0.0}
+
+
+def test_attention_has_biases_only_where_asked():
+    biases = [n for n, _ in make(TOY).named_parameters() if "attention" in n and "bias" in n]
+    assert biases == []
+    added = parameter_count(VARIANTS["attention biases"]) - parameter_count(TOY)
+    assert added == 3 * TOY.layers * 4 * TOY.d_model
+
+
+@each_variant
+def test_the_model_compiles_into_one_graph(config):
+    torch._dynamo.reset()
+    model = make(config)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5], [BOS, 9]])
+    torch.testing.assert_close(compiled(source, target), model(source, target))
+
+
+# --- Greedy decoding ---
+
+
+def test_evaluating_restores_the_mode_even_after_an_error():
+    model = make(replace(TOY, dropout=0.5)).train()
+    with pytest.raises(RuntimeError), evaluating(model):
+        assert not model.training
+        assert not torch.is_grad_enabled()
+        raise RuntimeError
+    assert model.training
+    assert torch.is_grad_enabled()
+
+
+@settings(max_examples=15)
+@given(st.lists(sentences, min_size=1, max_size=4), st.integers(1, 6))
+def test_greedy_decoding_keeps_its_limit_and_ignores_its_neighbors(rows, extra):
+    model = make(replace(TOY, dropout=0.3))
+    source = padded([[*row, EOS] for row in rows], extra=2)
+    written = greedy_decode(model, source, extra)
+    for row, words in zip(rows, written):
+        assert len(words) <= len(row) + 1 + extra
+        assert not {PAD, BOS, EOS} & set(words)
+        assert greedy_decode(model, torch.tensor([[*row, EOS]]), extra) == [words]
+
+
+def test_greedy_decoding_without_an_end_stops_at_its_limit_or_at_the_last_position(monkeypatch):
+    model = make(replace(TOY, max_length=9))
+    logits = model.embedding.logits
+    never = torch.zeros(13, dtype=torch.float64).index_fill(0, torch.tensor([EOS]), -torch.inf)
+    monkeypatch.setattr(model.embedding, "logits", lambda states: logits(states) + never)
+    source = torch.tensor([[5, 6, EOS]])
+    assert [len(greedy_decode(model, source, extra)[0]) for extra in (0, 2, 50)] == [3, 5, 9]
+
+
+def test_greedy_decoding_says_nothing_after_the_end(monkeypatch):
+    model = make(TOY)
+
+    def two_words_then_an_end_then_more(states: Tensor) -> Tensor:
+        script.append(script.pop(0))
+        return F.one_hot(torch.tensor([script[-1]] * len(states)), 13).double()
+
+    script = [7, 8, EOS, 9, 10]
+    monkeypatch.setattr(model.embedding, "logits", two_words_then_an_end_then_more)
+    assert greedy_decode(model, padded([[5, EOS], [6, 7, EOS]])) == [[7, 8], [7, 8]]
+
+
+def test_a_model_that_knows_the_answer_writes_it():
+    torch.manual_seed(0)
+    model = Transformer(replace(TOY, d_model=24, d_ff=48))
+    source = padded([[5, 6, 7, EOS], [8, EOS]])
+    target = padded([[BOS, 9, 10, 11, EOS], [BOS, 12, EOS]])
+    adam = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(80):
+        logits = model(source, target[:, :-1]).flatten(0, 1)
+        loss = F.cross_entropy(logits, target[:, 1:].flatten(), ignore_index=PAD)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert greedy_decode(model, source) == [[9, 10, 11], [12]]
