@@ -1,0 +1,45 @@
+// A chart that reacts comes as a still SVG with its Vega-Lite specification beside it.
+// When the reader comes near, the still is replaced by the live chart; if that fails, it stays.
+
+import { dataOf, whenNear } from "./near.mjs";
+
+let bundle; // loaded once, with the first chart
+
+const charts = [...document.querySelectorAll("figure.book-chart")].filter((chart) => dataOf(chart));
+whenNear(charts, draw);
+
+async function draw(chart) {
+  const still = chart.querySelector("svg");
+  const live = document.createElement("div");
+  try {
+    bundle ??= import("./vega.mjs");
+    const { vegaEmbed } = await bundle;
+    const asked = []; // for data from elsewhere: Vega would go on with an empty chart
+    await vegaEmbed(live, inTheFontOf(still, dataOf(chart)), {
+      mode: "vega-lite",
+      renderer: "svg",
+      actions: false,
+      defaultStyle: false,
+      loader: { load: (address) => Promise.reject(asked.push(address)) },
+      tooltip: { disableDefaultStyle: true },
+    });
+    if (asked.length) throw new Error(`it asks for ${asked}`);
+    takeOver(still, live.querySelector("svg"));
+    still.replaceWith(live);
+    chart.dataset.drawn = "true";
+  } catch (error) {
+    console.error("The chart stays a picture:", error);
+  }
+}
+
+// The still says how it looks and what it shows; the live chart repeats it.
+function inTheFontOf(still, spec) {
+  const font = getComputedStyle(still).fontFamily;
+  return { ...spec, config: { ...spec.config, font } };
+}
+
+function takeOver(still, svg) {
+  for (const name of ["role", "aria-label", "style"]) {
+    if (still.hasAttribute(name)) svg.setAttribute(name, still.getAttribute(name));
+  }
+}

@@ -1,0 +1,92 @@
+"""The built site, served on 127.0.0.1, and the system's Chromium.
+
+Without a built site or without Chromium everything here is skipped with one line.
+"""
+
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SITE = Path(__file__).parents[2] / "_build" / "html"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+QUIET = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serve files without a word."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder on a free port; yield its address, with the slash."""
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def find_browser() -> str | None:
+    """Return the path of the system's browser."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where something is missing, skip what needs it with one line in place of one for each."""
+    lacking = [item for item in items if item.path.parent == Path(__file__).parent]
+    reason = 'the site is not built: run "make book"'
+    if (SITE / "index.html").exists():
+        lacking = [item for item in lacking if "browser" in getattr(item, "fixturenames", [])]
+        reason = f"no browser: install one of {', '.join(BROWSERS)}"
+        if find_browser():
+            return
+    if lacking:
+        lacking[0].add_marker(pytest.mark.skip(reason=reason))
+        items[:] = [item for item in items if item not in lacking[1:]]
+        config.hook.pytest_deselected(items=lacking[1:])
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The folder of the built site."""
+    return SITE
+
+
+@pytest.fixture(scope="session")
+def serve():
+    """A context that serves a folder and yields its address."""
+    return serving
+
+
+@pytest.fixture(scope="session")
+def address(site) -> Iterator[str]:
+    """The address of the built site."""
+    with serving(site) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def browser(site):
+    """The system's Chromium."""
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=find_browser(), args=QUIET)
+        yield chromium
+        chromium.close()

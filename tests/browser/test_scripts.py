@@ -1,0 +1,100 @@
+"""The book's own scripts: they draw when they can, and leave the still picture when they cannot."""
+
+import json
+import shutil
+
+import pytest
+
+STILL = (
+    '<svg role="img" aria-label="A rising line." width="50" height="50"><text>still</text></svg>'
+)
+PAGE = (
+    "<!doctype html><meta charset=utf-8><title>figures</title>{body}"
+    '<script type="module" src="charts.mjs"></script>'
+    '<script type="module" src="figures.mjs"></script>'
+)
+
+
+def chart(spec):
+    """A chart as the notebooks store it."""
+    data = f'<script type="application/json">{json.dumps(spec)}</script>'
+    return f'<figure class="book-chart">{STILL}{data}</figure>'
+
+
+LINE = {
+    "data": {"values": [{"x": 0, "y": 0}, {"x": 1, "y": 1}]},
+    "params": [{"name": "width", "value": 2, "bind": {"input": "range", "min": 1, "max": 9}}],
+    "mark": "line",
+    "encoding": {
+        "x": {"field": "x", "type": "quantitative"},
+        "y": {"field": "y", "type": "quantitative"},
+    },
+}
+
+
+@pytest.fixture
+def open_page(site, browser, serve, tmp_path):
+    """A function that opens a page with the given body beside the site's scripts."""
+    for name in ("near.mjs", "charts.mjs", "figures.mjs", "vega.mjs"):
+        shutil.copy(site / "_static" / name, tmp_path)
+    (tmp_path / "figures").mkdir()
+    tab = browser.new_page()
+    tab.said = []
+    tab.on("console", lambda said: tab.said.append(said.text))
+
+    def open_page(body):
+        (tmp_path / "index.html").write_text(PAGE.format(body=body), encoding="utf-8")
+        tab.goto(server)
+        return tab
+
+    with serve(tmp_path) as server:
+        yield open_page
+    tab.close()
+
+
+def test_a_chart_comes_alive_and_keeps_its_label(open_page):
+    """The live chart replaces the still, has its label, and a control that reacts."""
+    tab = open_page(chart(LINE))
+    tab.wait_for_selector("figure[data-drawn=true]")
+    assert tab.locator("text=still").count() == 0
+    assert tab.locator("figure svg").get_attribute("aria-label") == "A rising line."
+    assert tab.locator("figure input[type=range]").count() == 1
+
+
+def test_a_chart_that_fails_stays_a_picture(open_page):
+    """A broken specification, or one that wants data from elsewhere, leaves the still."""
+    for spec in ({"mark": "no such mark"}, {**LINE, "data": {"url": "data.csv"}}):
+        tab = open_page(chart(spec))
+        while not any("stays a picture" in said for said in tab.said):
+            tab.wait_for_timeout(50)
+        tab.said.clear()
+        assert tab.locator("text=still").count() == 1 and tab.locator("[data-drawn]").count() == 0
+
+
+def test_nothing_loads_before_it_is_near(open_page):
+    """Far from the reader a chart stays still; it is drawn when scrolled to."""
+    tab = open_page(f'<div style="height: 5000px"></div>{chart(LINE)}')
+    tab.wait_for_timeout(500)
+    assert tab.locator("[data-drawn]").count() == 0
+    tab.locator("figure").scroll_into_view_if_needed()
+    tab.wait_for_selector("figure[data-drawn=true]")
+
+
+def test_a_figure_gets_its_data_and_element(open_page, tmp_path):
+    """The module of a figure is called with its data and its element."""
+    script = (
+        "export function render({ data, el }) { el.querySelector('text').textContent = data.word; }"
+    )
+    (tmp_path / "figures" / "echo.mjs").write_text(script)
+    data = '<script type="application/json">{"word": "live"}</script>'
+    tab = open_page(f'<figure class="book-figure" data-module="echo">{STILL}{data}</figure>')
+    tab.wait_for_selector("figure[data-drawn=true]")
+    assert tab.locator("figure text").text_content() == "live"
+
+
+def test_a_figure_without_its_module_stays_a_picture(open_page):
+    """A module that is missing leaves the still, and says so."""
+    tab = open_page(f'<figure class="book-figure" data-module="missing">{STILL}</figure>')
+    tab.wait_for_timeout(500)
+    assert tab.locator("figure text").text_content() == "still"
+    assert any("missing stays a picture" in said for said in tab.said)

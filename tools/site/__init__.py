@@ -1,0 +1,36 @@
+"""What the site needs beyond Jupyter Book: captions on exported cells, the API reference, and
+scripts that come from our own host. Nothing here imports the package, so no torch is needed.
+"""
+
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from tools.site import address, api, assets, captions, typography
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the parts with Sphinx."""
+    app.connect("source-read", address.fill_in)
+    app.add_directive("package-reference", api.PackageReference)
+    app.connect("viewcode-find-source", api.find_source)
+    app.connect("doctree-resolved", captions.add_captions)
+    app.connect("doctree-resolved", typography.keep_together)
+    app.connect("doctree-resolved", typography.let_images_scroll)
+    app.connect("html-page-context", assets.add_helper)
+    app.connect("build-finished", assets.write_vega_bundle)
+    # Sphinx notices changed pages only. So that it also notices changed styles (it writes all
+    # pages anew) and changed code here (it reads them anew), both become a number that it compares.
+    styles = Path(app.srcdir, "book", "assets").rglob("*")
+    app.add_config_value("fingerprint_of_assets", fingerprint(styles), "html")
+    code = fingerprint(Path(__file__).parent.glob("*.py"))
+    return {"env_version": code, "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def fingerprint(paths: Iterable[Path]) -> int:
+    """Return a number that changes with the content of the files."""
+    files = sorted(path for path in paths if path.is_file())
+    return zlib.crc32(b"".join(file.read_bytes() for file in files))
