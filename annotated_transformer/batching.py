@@ -31,7 +31,9 @@ __all__ = [
 
 
 class Example(NamedTuple):
-    """A pair in token ids: the source ends with EOS, the target begins with BOS and ends with EOS."""
+    """A pair in token ids: the source ends with EOS, the target begins with BOS and ends with
+    EOS.
+    """
 
     source: list[int]
     target: list[int]
@@ -79,9 +81,11 @@ def collate(examples: Sequence[Example]) -> Batch:
 def plan_batches(
     lengths: Sequence[tuple[int, int]], max_tokens: int, seed: int, epoch: int
 ) -> list[list[int]]:
-    """Which examples go together: lists of indices, each index exactly once, in the order of training.
+    """Which examples go together: lists of indices, each index exactly once, in the order of
+    training.
 
-    `lengths` are (S, T) of each example. With padding, neither side of a batch has more than `max_tokens` tokens. Raises
+    `lengths` are (S, T) of each example. With padding, neither side of a batch has more than
+    `max_tokens` tokens. Raises
     ValueError for an example that does not fit by itself.
     """
     for index, length in enumerate(lengths):

@@ -22,14 +22,16 @@ def check_lengths(sources: Sequence[Sequence[int]], max_length: int) -> None:
     for number, source in enumerate(sources, start=1):
         if len(source) > max_length:
             raise ValueError(
-                f"sentence {number} has {len(source)} tokens, the model reads {max_length}: cut it in parts"
+                f"sentence {number} has {len(source)} tokens, the model reads {max_length}: "
+                "cut it in parts"
             )
 
 
 def translate(
     model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], batch_size: int = 64
 ) -> list[str]:
-    """Translate sentences, each into its most likely next token until `</s>` (greedy); empty ones stay empty.
+    """Translate sentences, each into its most likely next token until `</s>` (greedy); empty
+    ones stay empty.
 
     Raises ValueError if a sentence is too long, or if the tokenizer is not the model's.
     """

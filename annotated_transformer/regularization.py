@@ -17,9 +17,11 @@ __all__ = ["label_smoothed_loss"]
 def label_smoothed_loss(
     logits: Tensor, labels: Tensor, smoothing: float = 0.1
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy with smoothed labels, summed over real tokens, and how many those are (section 5.4).
+    """Cross-entropy with smoothed labels, summed over real tokens, and how many those are
+    (section 5.4).
 
-    Takes logits (..., V) and labels (...); labels that are PAD are ignored. Raises ValueError unless 0 <= smoothing < 1.
+    Takes logits (..., V) and labels (...); labels that are PAD are ignored. Raises ValueError
+    unless 0 <= smoothing < 1.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and below 1, not {smoothing}")

@@ -31,7 +31,8 @@ def plain_texts(texts: Iterable[str | Pair]) -> Iterator[str]:
 
 
 def learn_merges(texts: Iterable[str | Pair], vocabulary_size: int) -> Library:
-    """Byte-pair encoding with the four reserved entries, 256 bytes and as many merges as there is room for.
+    """Byte-pair encoding with the four reserved entries, 256 bytes and as many merges as there
+    is room for.
 
     Raises ValueError if there is room for none.
     """
@@ -54,7 +55,9 @@ def learn_merges(texts: Iterable[str | Pair], vocabulary_size: int) -> Library:
 
 
 def prepare(library: Library) -> Library:
-    """Keep text from being read as a reserved entry; raises ValueError if the four reserved ones do not come first."""
+    """Keep text from being read as a reserved entry; raises ValueError if the four reserved
+    ones do not come first.
+    """
     if any(library.id_to_token(index) != name for index, name in SPECIAL.items()):
         raise ValueError(f"a tokenizer's first entries must be {' '.join(SPECIAL.values())}")
     library.encode_special_tokens = True
@@ -63,9 +66,9 @@ def prepare(library: Library) -> Library:
 
 def read_library(path: str | Path) -> Library:
     """Read a tokenizer's JSON; raises ValueError if it is something else."""
-    text = Path(path).read_text(encoding="utf-8")
+    content = Path(path).read_bytes()
     try:
-        return Library.from_str(text)
+        return Library.from_str(content.decode())
     except Exception as error:  # the library raises nothing more precise
         raise ValueError(f"{path} is not a tokenizer: {error}") from error
 

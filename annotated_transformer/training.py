@@ -76,13 +76,13 @@ def training_step(
 class TrainingConfig:
     """How to train; the defaults suit the `tiny` model and the grammar."""
 
-    steps: int = 1000
+    steps: int = 1300
     """Updates of the weights."""
-    max_tokens: int = 512
+    max_tokens: int = 384
     """Tokens of a batch, on either side, with padding."""
-    warmup: int = 100
+    warmup: int = 200
     """Steps until the learning rate is at its peak."""
-    factor: float = 0.5
+    factor: float = 0.2
     """Times the paper's learning rate."""
     smoothing: float = 0.1
     """Label smoothing."""
@@ -101,7 +101,9 @@ class TrainingConfig:
 
 
 class Progress(NamedTuple):
-    """What training tells on its way: the step, the mean loss a token since the last report, and the learning rate."""
+    """What training tells on its way: the step, the mean loss a token since the last report,
+    and the learning rate.
+    """
 
     step: int
     loss: float
@@ -123,8 +125,8 @@ def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
     """Raise ValueError if the tokenizer has ids for which the model has no embedding."""
     if len(tokenizer) > model.config.vocabulary_size:
         raise ValueError(
-            f"the tokenizer has {len(tokenizer)} entries, the model {model.config.vocabulary_size}: "
-            "make it with vocabulary_size=len(tokenizer)"
+            f"the tokenizer has {len(tokenizer)} entries, the model "
+            f"{model.config.vocabulary_size}: make it with vocabulary_size=len(tokenizer)"
         )
 
 
@@ -137,7 +139,8 @@ def train(
 ) -> Transformer:
     """Train a model on pairs and return it, in evaluation mode; `report` is called every 50 steps.
 
-    Raises ValueError if there are no pairs, if one is too long for a batch, or if the tokenizer is not the model's.
+    Raises ValueError if there are no pairs, if one is too long for a batch, or if the tokenizer
+    is not the model's.
     """
     if not pairs:
         raise ValueError("there are no sentence pairs to train on")
@@ -207,7 +210,8 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     """Read what `save_model` wrote; the model is in evaluation mode.
 
-    Raises FileNotFoundError if a file is missing, ValueError if one is damaged or they do not belong together.
+    Raises FileNotFoundError if a file is missing, ValueError if one is damaged or they do not
+    belong together.
     """
     folder = Path(folder)
     missing = [name for name in (WEIGHTS, CONFIG, TOKENIZER) if not (folder / name).is_file()]
