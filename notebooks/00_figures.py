@@ -119,7 +119,7 @@ THEME: dict[str, Any] = {
 # Drawing is the work of vl-convert. Three things need care afterwards. An SVG from Vega names class, role and font of every single mark, which makes it three times as large as need be. The ids inside an SVG must be unique on a page, or the second chart is clipped by the first one's frame. And black ink on a dark page cannot be read, so ink and paper become the colors of the page around the picture.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 def draw(chart: alt.TopLevelMixin, label: str) -> tuple[str, dict[str, Any]]:
     """Draw an Altair chart.
 
@@ -251,7 +251,7 @@ def matrix_table(
 # The axes carry one name for each row and column. Names may repeat, as words do in a sentence, so the chart counts positions and only the labels are words. Below, the two layers that fill the cells.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 def named_axis(field: str, names: Sequence[str], title: str, side: str) -> alt.X | alt.Y:
     """Return the axis of a matrix: positions, labeled with names."""
     labels = f"{json.dumps(list(names))}[datum.value]"

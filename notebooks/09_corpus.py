@@ -86,7 +86,7 @@ words("Der Hund, der schläft, ist müde.")
 # with them, and the alignment is read off at the end.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 class Word(NamedTuple):
     """A word of one language; it is aligned with each word of the other that shares a link."""
 
@@ -129,7 +129,7 @@ print([[f"{g.text}-{e.text}" for e in english if g.links & e.links] for g in ger
 # call, gives *ruft ... an*. Each verb lists the case of its objects and what they can be.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 class Noun(NamedTuple):
     """A noun with its gender (m, f, n) and what it names (person, animal, thing)."""
 
@@ -164,7 +164,7 @@ NOUNS = (
 )
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 class Verb(NamedTuple):
     """A verb: its German forms, its English ones, and the kinds of its subject and of its
     objects by case.
@@ -218,7 +218,7 @@ VERBS = (
 # The smaller words: modal verbs, times that suit the present or the past, places, adjectives.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 class Modal(NamedTuple):
     """A modal verb: the forms for `ich`, `er` and `wir`; in English the base and the third
     person, where they differ.
@@ -271,7 +271,7 @@ STATES = {
 # gets a weak one: *d**er** alte Hund*. If the determiner has none, the adjective must show it: *ein alt**er** Hund*. That one
 # rule replaces the three tables of a school book.
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 STRONG = {
     "nom": {"m": "er", "f": "e", "n": "es", "plural": "e"},
     "acc": {"m": "en", "f": "e", "n": "es", "plural": "e"},
@@ -322,7 +322,7 @@ print(phrase("ein", "jung", "Frau", "dat", "f"))
 #
 # A noun phrase is drawn with its case. It remembers what the rest of the sentence must agree with.
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 FIRST, THIRD, PLURAL = 0, 1, 2
 
 
@@ -419,7 +419,7 @@ for case in ("nom", "acc", "dat"):
 # The German perfect (*hat gesehen*) is the English past (*saw*), so two words link to one.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 class Predicate(NamedTuple):
     """The verbs of a clause: German finite verb and closing words; English auxiliary (may be
     empty) and main verb.
@@ -478,7 +478,7 @@ def modal(verb: Verb, agreement: int, support: bool, helper: Modal) -> Predicate
 # that a translation model will have to find out.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 class Clause(NamedTuple):
     """What a clause says.
 
@@ -542,7 +542,7 @@ def english_clause(clause: Clause, question: bool = False) -> list[Word]:
 # its own clause: *der Hund, **den** die Katze sieht*.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 def nothing() -> Phrase:
     """A phrase without words."""
     return Phrase([], [])
@@ -612,7 +612,7 @@ def relative_clause(rng: Random, noun: NounPhrase) -> Phrase:
 # German may put the time or an object first. We do so with an object only where its article shows the case.
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 def join(*phrases: Phrase) -> Phrase:
     """Phrases one after the other, in both languages."""
     german = [word for phrase in phrases for word in phrase.german]
@@ -669,7 +669,7 @@ def question(rng: Random) -> Phrase:
 # Their verbs go to the end. The most interesting ones have a pronoun: *Die Frau sucht den Schlüssel, weil **er** schwer
 # ist.* To choose between *he* and *it* a model must find the noun that *er* stands for.
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 CONJUNCTIONS = (("weil", "because"), ("obwohl", "although"), ("während", "while"))
 REPORTS = (
     Verb("sagen", "sagt", "gesagt", "say", "says", "said", "person"),
@@ -719,7 +719,7 @@ def state(rng: Random, clause: Clause) -> Phrase:
     return Phrase(german, join(why, who, verb, what).english)
 
 
-# %% tags=["export"]
+# %% tags=["export", "internal"]
 def with_tail(clause: Clause, tail: Phrase) -> Phrase:
     """A statement that ends in a subordinate clause."""
     clause = clause._replace(tail=tail)

@@ -42,10 +42,16 @@ This chapter adds.
 
 import no_such_module
 
+__all__ = ["ZERO", "ONE", "add"]
+
 ZERO, ONE = 0, "one"
 
 
 {CODE}
+
+
+def helper() -> None:
+    """Not for users, and so not in the reference."""
 '''
 TEXT = """# Adding
 
@@ -136,6 +142,7 @@ def test_reference_is_read_from_the_source(book):
         "b: the second, 1 if it is left out.",
         "ValueError: never.",
     ]
+    assert reference.find(id="annotated_transformer.adding.helper") is None
     assert "= 'one'" in reference.find(id="annotated_transformer.adding.ONE").get_text()
     links = [link.get("href") for link in reference.article.find_all("a")]
     assert "../_modules/annotated_transformer/adding.html#add" in links

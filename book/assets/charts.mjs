@@ -1,8 +1,6 @@
 // A chart that reacts comes as a still SVG with its Vega-Lite specification beside it.
 // When the reader comes near, the still is replaced by the live chart; if that fails, it stays.
 
-import { dataOf, whenNear } from "./near.mjs";
-
 let bundle; // loaded once, with the first chart
 
 const charts = [...document.querySelectorAll("figure.book-chart")].filter((chart) => dataOf(chart));
@@ -42,4 +40,26 @@ function takeOver(still, svg) {
   for (const name of ["role", "aria-label", "style"]) {
     if (still.hasAttribute(name)) svg.setAttribute(name, still.getAttribute(name));
   }
+}
+
+// Act on an element when the reader comes near it.
+
+function whenNear(elements, act) {
+  const watch = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        watch.unobserve(target);
+        act(target);
+      }
+    },
+    { rootMargin: "400px" },
+  );
+  for (const element of elements) watch.observe(element);
+}
+
+// Data lie beside the drawing, as JSON in a script element.
+function dataOf(element) {
+  const script = element.querySelector('script[type="application/json"]');
+  return script ? JSON.parse(script.textContent) : null;
 }

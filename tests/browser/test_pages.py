@@ -20,8 +20,8 @@ FORMULAS = """() => ({
     }).length,
 })"""
 
-# Drawn by a script: charts that carry a specification, and figures with a module of their own
-DRAWN = 'figure.book-chart:has(script[type="application/json"]), figure.book-figure[data-module]'
+# Drawn by a script: charts that carry a specification
+DRAWN = 'figure.book-chart:has(script[type="application/json"])'
 
 UNNAMED = """() => {
     const name = (svg) => svg.getAttribute("aria-label") || svg.querySelector("title")?.textContent;

@@ -1,4 +1,4 @@
-"""The book's own scripts: they draw when they can, and leave the still picture when they cannot."""
+"""The book's own script: it draws when it can, and leaves the still picture when it cannot."""
 
 import json
 import shutil
@@ -11,7 +11,6 @@ STILL = (
 PAGE = (
     "<!doctype html><meta charset=utf-8><title>figures</title>{body}"
     '<script type="module" src="charts.mjs"></script>'
-    '<script type="module" src="figures.mjs"></script>'
 )
 
 
@@ -35,9 +34,8 @@ LINE = {
 @pytest.fixture
 def open_page(site, browser, serve, tmp_path):
     """A function that opens a page with the given body beside the site's scripts."""
-    for name in ("near.mjs", "charts.mjs", "figures.mjs", "vega.mjs"):
+    for name in ("charts.mjs", "vega.mjs"):
         shutil.copy(site / "_static" / name, tmp_path)
-    (tmp_path / "figures").mkdir()
     tab = browser.new_page()
     tab.said = []
     tab.on("console", lambda said: tab.said.append(said.text))
@@ -78,23 +76,3 @@ def test_nothing_loads_before_it_is_near(open_page):
     assert tab.locator("[data-drawn]").count() == 0
     tab.locator("figure").scroll_into_view_if_needed()
     tab.wait_for_selector("figure[data-drawn=true]")
-
-
-def test_a_figure_gets_its_data_and_element(open_page, tmp_path):
-    """The module of a figure is called with its data and its element."""
-    script = (
-        "export function render({ data, el }) { el.querySelector('text').textContent = data.word; }"
-    )
-    (tmp_path / "figures" / "echo.mjs").write_text(script)
-    data = '<script type="application/json">{"word": "live"}</script>'
-    tab = open_page(f'<figure class="book-figure" data-module="echo">{STILL}{data}</figure>')
-    tab.wait_for_selector("figure[data-drawn=true]")
-    assert tab.locator("figure text").text_content() == "live"
-
-
-def test_a_figure_without_its_module_stays_a_picture(open_page):
-    """A module that is missing leaves the still, and says so."""
-    tab = open_page(f'<figure class="book-figure" data-module="missing">{STILL}</figure>')
-    tab.wait_for_timeout(500)
-    assert tab.locator("figure text").text_content() == "still"
-    assert any("missing stays a picture" in said for said in tab.said)

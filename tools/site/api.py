@@ -66,9 +66,19 @@ def describe_module(module: Module) -> list[str]:
     _, _, summary = (ast.get_docstring(tree) or "").partition("\n\n")
     lines = [f"## {module.name}", "", f"```{{py:module}} {module.full_name}", "```", ""]
     lines += [*summary.splitlines(), "", f"Built in the chapter [](/{module.chapter}.ipynb).", ""]
+    public = listed(tree)
     for statement in tree.body:
-        lines += describe(statement)
+        if not public.isdisjoint(defined_names(statement)):
+            lines += describe(statement)
     return lines
+
+
+def listed(tree: ast.Module) -> set[str]:
+    """Return the names that a module's `__all__` lists."""
+    for statement in tree.body:
+        if "__all__" in defined_names(statement) and isinstance(statement, ast.Assign):
+            return set(ast.literal_eval(statement.value))
+    return set()
 
 
 def describe(statement: ast.stmt) -> list[str]:
