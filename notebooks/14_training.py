@@ -367,7 +367,7 @@ print(
 # %% tags=["nbval-ignore-output"]
 torch.manual_seed(0)
 model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0.0))
-config = TrainingConfig(steps=1500, max_tokens=768, warmup=300, factor=0.4)
+config = TrainingConfig(steps=2000, max_tokens=768, warmup=300, factor=0.6)
 
 history = []
 start = time.perf_counter()
@@ -403,10 +403,11 @@ plt.show()
 
 # %% tags=["nbval-ignore-output"]
 translations = write(model, tokenizer, [pair.source for pair in test])
-for index in range(0, 1000, 100):
-    print(
-        f"German:    {test[index].source}\nours:      {translations[index]}\nreference: {test[index].target}\n"
-    )
+for pair, ours in list(zip(test, translations))[::100]:
+    print("German:   ", pair.source)
+    print("ours:     ", ours)
+    print("reference:", pair.target)
+    print()
 
 # %% [markdown]
 # ## The score
