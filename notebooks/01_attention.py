@@ -454,7 +454,7 @@ for factor in (1, 4, 16):
 # %% [markdown]
 # The formula agrees with PyTorch's own differentiation, and the slope dies out as the scores grow. The next figure repeats this for random scores at each width. At width 64, which the paper uses, less than half of the gradient comes through without the division. At 512 it is less than a fifth.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-slope", "caption": "How much of the gradient comes through the softmax? Mean size of its slope (Frobenius norm of equation {eq}`eq-softmax-slope`) over 500 random queries and eight keys. Divided (solid blue), it is the same at all widths; undivided (dashed orange), it falls from width to width."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-slope", "caption": "How much of the gradient comes through the softmax? Mean size of its slope (Frobenius norm of {eq}`eq-softmax-slope`) over 500 random queries and eight keys. Divided (solid blue), it is the same at all widths; undivided (dashed orange), it falls from width to width."}}
 
 
 def mean_slope(d_k, scaled, rows=500, keys=8):
@@ -570,7 +570,7 @@ print("-infinity:", attention(Q[3:4], K, V, nothing)[1][0].tolist())
 #
 # ## Rows or columns?
 #
-# Some texts write attention as $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, and readers wonder who is wrong. Nobody: there, each word is a column. Transpose everything, and equation {eq}`eq-attention` comes out, with the softmax running down the columns.
+# Some texts write attention as $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, and readers wonder who is wrong. Nobody: there, each word is a column. Transpose everything, and {eq}`eq-attention` comes out, with the softmax running down the columns.
 
 # %%
 Qc, Kc, Vc = Q.T, K.T, V.T  # one column a word
@@ -604,7 +604,7 @@ for n in (25, 500, 8000):
 #
 # ## Questions that come up
 #
-# **Is attention a layer with weights to learn?** Not by itself. The function above has no parameters. All that is learned sits in the matrices of equation {eq}`eq-projections`.
+# **Is attention a layer with weights to learn?** Not by itself. The function above has no parameters. All that is learned sits in the matrices of {eq}`eq-projections`.
 #
 # **Why the same key for all queries?** Because then one product serves them all. Additive attention gives each pair its own little network and pays for it.
 #
@@ -624,7 +624,7 @@ for n in (25, 500, 8000):
 #
 # **1. By hand.** A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return? Give two decimals. ($e^{1.41} = 4.11$)
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Scores 2 and 0, divided by the root of 2: 1.41 and 0. Weights 4.11 / 5.11 and 1 / 5.11.
 q, k = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0], [0.0, 0.0]])
 answer, _ = attention(q, k, torch.tensor([[10.0], [20.0]]))
@@ -634,7 +634,7 @@ assert abs(answer.item() - (4.11 * 10 + 1 * 20) / 5.11) < 0.01
 # %% [markdown]
 # **2. What breaks if** someone divides by $d_k$ in place of $\sqrt{d_k}$? Predict the weights of a random query over eight keys at $d_k = 512$, then run it.
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The scores now spread like 1 / sqrt(512), nearly zero: all keys get about 1/8 and the query hardly matters.
 flat = (random_scores(512).view(-1, 8) / 512).softmax(-1)
 print("mean of the largest weight:", round(flat.max(-1).values.mean().item(), 2))
@@ -643,7 +643,7 @@ assert flat.max() < 0.2
 # %% [markdown]
 # **3. Loops.** Write attention with loops over queries and keys, without matrix products. Which loop may run in any order?
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # All of them: no step needs the result of another query. That is what makes attention fast to train.
 
 
@@ -662,7 +662,7 @@ print("equal")
 # %% [markdown]
 # **4. A proof in one line.** Show that a number added to all scores of one query changes nothing. Does the same hold for a number added to all scores of one *key*?
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # e^(s + c) = e^c e^s: the factor stands above and below the bar and cancels, but only if all of a row have it.
 shifted_row, shifted_column = scores.clone(), scores.clone()
 shifted_row[3] += 7
@@ -675,7 +675,7 @@ print(
 # %% [markdown]
 # **5. What breaks if** the five words come in another order? Shuffle the rows of $Q$, $K$ and $V$ together and compare the outputs.
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Nothing: the outputs are shuffled the same way. Attention does not know the order of words, so chapter 6 adds it.
 order = torch.tensor([3, 1, 4, 0, 2])
 torch.testing.assert_close(attention(Q[order], K[order], V[order])[0], attention(Q, K, V)[0][order])
