@@ -8,39 +8,61 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .corpus import Pair, grammar, multi30k
+    from .corpus import Pair, clean, grammar, multi30k, read_pairs, split_pairs
     from .decoding import translate
+    from .evaluation import Scores, score
     from .tokenization import Tokenizer
-    from .training import TrainingConfig, load_model, save_model, train
+    from .training import (
+        TrainingConfig,
+        average_checkpoints,
+        load_model,
+        load_pretrained,
+        save_model,
+        train,
+    )
     from .transformer import Transformer, TransformerConfig, preset
 
 __version__ = "0.1.0"
 __all__ = [
     "Pair",
+    "Scores",
     "Tokenizer",
     "TrainingConfig",
     "Transformer",
     "TransformerConfig",
+    "average_checkpoints",
+    "clean",
     "grammar",
     "load_model",
+    "load_pretrained",
     "multi30k",
     "preset",
+    "read_pairs",
     "save_model",
+    "score",
+    "split_pairs",
     "train",
     "translate",
 ]
 
 _HOME: dict[str, str] = {
     "Pair": "corpus",
+    "Scores": "evaluation",
     "Tokenizer": "tokenization",
     "TrainingConfig": "training",
     "Transformer": "transformer",
     "TransformerConfig": "transformer",
+    "average_checkpoints": "training",
+    "clean": "corpus",
     "grammar": "corpus",
     "load_model": "training",
+    "load_pretrained": "training",
     "multi30k": "corpus",
     "preset": "transformer",
+    "read_pairs": "corpus",
     "save_model": "training",
+    "score": "evaluation",
+    "split_pairs": "corpus",
     "train": "training",
     "translate": "decoding",
 }

@@ -2,7 +2,8 @@
 """Corpus.
 
 This chapter makes sentence pairs to learn from: any number of German-English ones from a
-small grammar of our own, and 29,000 real captions from Multi30k (section 5.1 of the paper).
+small grammar of our own, 29,000 real captions from Multi30k, and pairs of the reader's own
+(section 5.1 of the paper).
 """
 
 import gzip
@@ -11,6 +12,10 @@ import http.client
 import os
 import re
 import urllib.request
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -21,10 +26,10 @@ from tqdm import tqdm
 __all__ = [
     "Pair",
     "words",
-    "SENTENCES",
     "spell",
     "to_text",
     "to_pair",
+    "SENTENCES",
     "grammar",
     "MULTI30K",
     "ADDRESSES",
@@ -36,6 +41,15 @@ __all__ = [
     "download",
     "fetch",
     "multi30k",
+    "read_pairs",
+    "clean",
+    "Splits",
+    "hash_share",
+    "split_pairs",
+    "Side",
+    "Statistics",
+    "describe_side",
+    "statistics",
 ]
 
 # --- A pair of sentences ---
@@ -58,7 +72,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
-# --- Two languages, one meaning ---
+# --- Words with links ---
 
 
 class Word(NamedTuple):
@@ -196,6 +210,7 @@ MODALS = (
     Modal(("will", "will", "wollen"), "want to", "wants to"),
 )
 AUXILIARIES = {"haben": ("habe", "hat", "haben"), "sein": ("bin", "ist", "sind")}
+
 TIMES = {
     "present": (("heute", "today"), ("jeden|Tag", "every|day"), ("am|Abend", "in the|evening")),
     "past": (
@@ -212,6 +227,7 @@ PLACES = (
     ("vor", "Schule", "f", "in front of", "school"),
     ("an", "Fluss", "m", "at", "river"),
 )
+
 SIZES = (("klein", "small"), ("groß", "big"), ("alt", "old"))
 ADJECTIVES = {
     "person": (*SIZES, ("jung", "young"), ("freundlich", "friendly"), ("klug", "clever")),
@@ -673,20 +689,6 @@ def attempt(rng: Random) -> Phrase:
 
 # --- Sentences ---
 
-SENTENCES = (
-    statement,
-    statement,
-    statement,
-    description,
-    question,
-    reason,
-    condition,
-    condition,
-    early_reason,
-    report,
-    attempt,
-)
-
 
 def spell(phrase: list[Word]) -> list[Word]:
     """Drop a comma before another mark, write `an` before a vowel, and begin with a capital."""
@@ -720,6 +722,21 @@ def to_pair(phrase: Phrase) -> Pair:
     return Pair(to_text(german), to_text(english), alignment)
 
 
+SENTENCES = (
+    statement,
+    statement,
+    statement,
+    description,
+    question,
+    reason,
+    condition,
+    condition,
+    early_reason,
+    report,
+    attempt,
+)
+
+
 def grammar(count: int, seed: int = 0) -> list[Pair]:
     """German-English pairs with gold alignments, drawn from a seed.
 
@@ -748,6 +765,7 @@ MULTI30K_SHA256 = {
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
 }
+
 SHA256 = {"multi30k": MULTI30K_SHA256}
 
 
@@ -824,3 +842,232 @@ def multi30k(split: str) -> list[Pair]:
     return [
         Pair(source.strip(), target.strip()) for source, target in zip(german, english, strict=True)
     ]
+
+
+# --- Reading ---
+
+BESIDES = re.compile(r"[._]|read.?me|licen[cs]e|copying", re.IGNORECASE)
+
+
+def unzip_table(path: Path) -> bytes:
+    """The bytes of the one table in a zip; files such as `_about.txt` or `README` are passed over.
+
+    Raises ValueError if there is no table or more than one.
+    """
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        tables = [name for name in names if not BESIDES.match(name.rpartition("/")[2])]
+        if len(tables) != 1:
+            found = ", ".join(tables or names) or "nothing"
+            raise ValueError(f"{path} must hold one table, not {found}: unpack it and name the one")
+        return archive.read(tables[0])
+
+
+def unpack_file(path: Path) -> bytes:
+    """The bytes of a file, unpacked if its name ends in .gz or .zip.
+
+    Raises FileNotFoundError, or ValueError if it is damaged.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not a file: check its name and folder")
+    try:
+        if path.suffix.lower() == ".gz":
+            return gzip.decompress(path.read_bytes())
+        return unzip_table(path) if path.suffix.lower() == ".zip" else path.read_bytes()
+    except (EOFError, RuntimeError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be unpacked ({error}): it is cut short or damaged, so get it again"
+        ) from error
+
+
+def text_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file, without line ends and without a byte order mark.
+
+    Raises ValueError if the file is empty, or naming the line that is not UTF-8.
+    """
+    raw = unpack_file(path)
+    try:
+        lines = raw.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        wrong = error.object[error.start]
+        raise ValueError(
+            f"{path}, line {line}: the byte 0x{wrong:02x} is not UTF-8; save the file as UTF-8"
+        ) from error
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        raise ValueError(f"{path} is empty: there must be one sentence a line")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_table(path: Path, columns: tuple[int, int]) -> list[Pair]:
+    """Pairs from two columns of a TSV; an empty line becomes a pair of empty texts."""
+    if len({*columns}) != 2 or min(columns) < 0:
+        raise ValueError(f"columns must be two different numbers from 0 on, not {columns}")
+    last, pairs = max(columns), []
+    lines = tqdm(text_lines(path), desc=path.name, unit=" lines", disable=None)
+    for number, line in enumerate(lines, start=1):
+        cells = line.split("\t") if line.strip() else [""] * (last + 1)
+        if len(cells) <= last:
+            raise ValueError(
+                f"{path}, line {number}: there is no column {last} (counted from 0, parted by "
+                f"tabs) in {line[:60]!r}; mend the line or choose other columns"
+            )
+        pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
+    return pairs
+
+
+def read_texts(source: Path, target: Path) -> list[Pair]:
+    """Pairs from two files with one sentence a line; line i of one translates line i of the other.
+
+    Raises ValueError if the files are one file, or differ in their number of lines.
+    """
+    sources, targets = text_lines(source), text_lines(target)
+    if source.resolve() == target.resolve():
+        raise ValueError(f"{source} is given as source and as target: name the other one, too")
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"{source} has {len(sources):,} lines and {target} has {len(targets):,}: line i of one "
+            "must translate line i of the other, so look for a missing or a broken line"
+        )
+    lines = tqdm(zip(sources, targets), source.name, len(sources), unit=" lines", disable=None)
+    return [Pair(one, other) for one, other in lines]
+
+
+def read_pairs(
+    source: str | Path, target: str | Path | None = None, columns: tuple[int, int] = (0, 1)
+) -> list[Pair]:
+    """Pairs from two text files with one sentence a line, or from one TSV; plain, .gz or .zip.
+
+    `columns` are those of source and target in a TSV, counted from 0; others are ignored.
+    Raises FileNotFoundError, or ValueError naming file, line and remedy.
+    """
+    if target is None:
+        return read_table(Path(source), columns)
+    return read_texts(Path(source), Path(target))
+
+
+# --- Cleaning ---
+
+REASONS = ("empty", "too long", "lengths apart", "untranslated", "repeated")
+
+
+def tidy_pair(pair: Pair) -> Pair:
+    """The pair with each run of white space as one space, and none at the ends."""
+    source, target = (" ".join(text.split()) for text in pair[:2])
+    return pair._replace(source=source, target=target)
+
+
+def find_fault(pair: Pair, max_words: int, ratio: float) -> str | None:
+    """The first of the rules, if any, by which a pair should be dropped."""
+    shorter, longer = sorted(len(words(text)) for text in pair[:2])
+    if shorter == 0:
+        return "empty"
+    if longer > max_words:
+        return "too long"
+    if longer > ratio * shorter:
+        return "lengths apart"
+    return "untranslated" if pair.source == pair.target else None
+
+
+def clean(
+    pairs: Iterable[Pair], max_words: int = 100, ratio: float = 3.0
+) -> tuple[list[Pair], dict[str, int]]:
+    """The pairs worth learning from, with tidy white space, and how many were dropped and why.
+
+    `max_words` is the longest side allowed, `ratio` the most that one side may be longer than the
+    other, in words. Raises ValueError if either is below 1.
+    """
+    if max_words < 1 or not ratio >= 1:
+        raise ValueError(f"max_words and ratio must be at least 1, not {max_words} and {ratio}")
+    seen: set[tuple[str, str]] = set()
+    kept, dropped = [], dict.fromkeys(REASONS, 0)
+    for pair in map(tidy_pair, pairs):
+        reason = find_fault(pair, max_words, ratio)
+        if reason is None and pair[:2] in seen:
+            reason = "repeated"
+        if reason:
+            dropped[reason] += 1
+        else:
+            seen.add(pair[:2])
+            kept.append(pair)
+    return kept, dropped
+
+
+# --- Splitting ---
+
+
+class Splits(NamedTuple):
+    """Pairs to learn from, to choose by, and to measure on once, at the end."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+
+
+def hash_share(source: str, seed: int) -> float:
+    """Where a source sentence stands between 0 and 1; case and white space do not matter."""
+    key = f"{seed} {' '.join(source.casefold().split())}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def split_pairs(
+    pairs: Iterable[Pair], validation: float = 0.05, test: float = 0.05, seed: int = 0
+) -> Splits:
+    """Put a share of the source sentences aside; no sentence is in two splits.
+
+    The seed and the sentence alone decide, so neither the order nor other pairs matter.
+    Raises ValueError if a share is negative or nothing is left to learn from.
+    """
+    if min(validation, test) < 0 or not validation + test < 1:
+        raise ValueError(
+            f"validation and test are shares such as 0.05 that sum to less than 1, "
+            f"not {validation} and {test}"
+        )
+    splits = Splits([], [], [])
+    for pair in pairs:
+        at = hash_share(pair.source, seed)
+        which = 2 if at < test else 1 if at < test + validation else 0
+        splits[which].append(pair)
+    return splits
+
+
+# --- A look at the numbers ---
+
+
+class Side(NamedTuple):
+    """What one language of a corpus is made of: words, types, types that occur once, lengths."""
+
+    words: int
+    types: int
+    once: int
+    mean: float
+    longest: int
+
+
+class Statistics(NamedTuple):
+    """The number of pairs and what either side is made of."""
+
+    pairs: int
+    source: Side
+    target: Side
+
+
+def describe_side(texts: Sequence[str]) -> Side:
+    """Count the words of texts; `mean` and `longest` are words a sentence."""
+    lengths, counts = [], Counter[str]()
+    for text in texts:
+        found = words(text)
+        lengths.append(len(found))
+        counts.update(found)
+    once = sum(count == 1 for count in counts.values())
+    mean = sum(lengths) / max(len(lengths), 1)
+    return Side(sum(lengths), len(counts), once, round(mean, 2), max(lengths, default=0))
+
+
+def statistics(pairs: Sequence[Pair]) -> Statistics:
+    """Count pairs, words and types of a corpus."""
+    source = describe_side([pair.source for pair in pairs])
+    return Statistics(len(pairs), source, describe_side([pair.target for pair in pairs]))

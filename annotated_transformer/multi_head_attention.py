@@ -93,8 +93,16 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> Tensor:
         """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
+        return self.attend(query, *self.project(key, value), mask)
+
+    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Project key and value (B, S, D) to heads, (B, H, S, K) each; widths may differ."""
+        return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
-        key = split_heads(self.key(key), self.heads)
-        value = split_heads(self.value(value), self.heads)
-        output, self.weights = attend(query, key, value, mask, self.dropout, self.record)
+        output, self.weights = attend(query, keys, values, mask, self.dropout, self.record)
         return self.output(merge_heads(output))

@@ -5,7 +5,12 @@ This chapter turns text into numbers and back without losing a letter: byte-pair
 with one vocabulary for both languages (section 5.1 of the paper).
 """
 
-from collections.abc import Iterable, Iterator
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import Tokenizer as Library
@@ -14,20 +19,86 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from annotated_transformer.corpus import Pair
 from annotated_transformer.masks import BOS, EOS, PAD, UNK
 
-__all__ = ["SPECIAL", "plain_texts", "learn_merges", "prepare", "read_library", "Tokenizer"]
+__all__ = [
+    "count_neighbors",
+    "join_neighbors",
+    "merges_by_hand",
+    "pieces",
+    "SPECIAL",
+    "encodable",
+    "plain_texts",
+    "learn_merges",
+    "Tokenizer",
+]
+
+# --- Byte-pair encoding ---
+
+
+def count_neighbors(words: Mapping[tuple[str, ...], int]) -> Counter[tuple[str, str]]:
+    """How often two symbols stand side by side, in words that occur so many times."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for symbols, count in words.items():
+        for pair in pairwise(symbols):
+            counts[pair] += count
+    return counts
+
+
+def join_neighbors(symbols: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+    """The symbols of a word, with the pair joined wherever it stands, from left to right."""
+    joined: list[str] = []
+    at = 0
+    while at < len(symbols):
+        found = symbols[at : at + 2] == pair
+        joined.append("".join(pair) if found else symbols[at])
+        at += 2 if found else 1
+    return tuple(joined)
+
+
+def merges_by_hand(words: Mapping[str, int], count: int) -> list[tuple[str, str]]:
+    """Learn up to `count` merges from words and how often they occur; among equals, the pair whose
+    symbols are older wins (section 5.1). Slow: it counts anew for each merge.
+    """
+    split = {tuple(word): times for word, times in words.items()}
+    letters = sorted({letter for word in words for letter in word})
+    numbers = {letter: number for number, letter in enumerate(letters)}
+    merges: list[tuple[str, str]] = []
+    while len(merges) < count and (counts := count_neighbors(split)):
+        best = min(counts, key=lambda pair: (-counts[pair], numbers[pair[0]], numbers[pair[1]]))
+        merges.append(best)
+        numbers.setdefault("".join(best), len(numbers))
+        split = {join_neighbors(symbols, best): times for symbols, times in split.items()}
+    return merges
+
+
+def pieces(word: str, merges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Cut a word into the pieces that the merges make, in the order in which they were learned."""
+    symbols = tuple(word)
+    for pair in merges:
+        symbols = join_neighbors(symbols, pair)
+    return symbols
+
 
 # --- From characters to bytes ---
 
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
 
+def encodable(text: str) -> str:
+    """The text itself; raises ValueError if it holds half a surrogate pair, which is no text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start} of a text, {text[error.start]!a}, is half a surrogate pair "
+            "and cannot be encoded: read the text as UTF-8, without errors='surrogateescape'"
+        ) from error
+    return text
+
+
 def plain_texts(texts: Iterable[str | Pair]) -> Iterator[str]:
     """Texts as they are, and both sides of pairs."""
     for text in texts:
-        if isinstance(text, str):
-            yield text
-        else:
-            yield from (text.source, text.target)
+        yield from [encodable(text)] if isinstance(text, str) else map(encodable, text[:2])
 
 
 def learn_merges(texts: Iterable[str | Pair], vocabulary_size: int) -> Library:
@@ -54,6 +125,39 @@ def learn_merges(texts: Iterable[str | Pair], vocabulary_size: int) -> Library:
     return library
 
 
+# --- A tokenizer is part of the model ---
+
+
+def canonical(content: object) -> str:
+    """JSON in one fixed spelling: keys sorted, no spaces, no escapes."""
+    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def sha256_of(content: object) -> str:
+    """SHA-256 of the canonical JSON of something, in hexadecimal."""
+    return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+
+def read_content(path: str | Path) -> dict[str, object]:
+    """A tokenizer's JSON from a file, checked against the SHA-256 in it, if there is one.
+
+    Raises ValueError if the file is something else, or was altered.
+    """
+    raw = Path(path).read_bytes()
+    try:
+        content = dict(json.loads(raw))
+        stated = content.pop("sha256", None)
+        if stated in (None, sha256_of(content)):
+            Library.from_str(canonical(content))
+            return content
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{path} is not a tokenizer: {error}; get the file again") from error
+    raise ValueError(
+        f"{path} was altered: it says SHA-256 {str(stated)[:12]}... and has "
+        f"{sha256_of(content)[:12]}...; get the file again"
+    )
+
+
 def prepare(library: Library) -> Library:
     """Keep text from being read as a reserved entry; raises ValueError if the four reserved
     ones do not come first.
@@ -64,38 +168,22 @@ def prepare(library: Library) -> Library:
     return library
 
 
-def read_library(path: str | Path) -> Library:
-    """Read a tokenizer's JSON; raises ValueError if it is something else."""
-    content = Path(path).read_bytes()
-    try:
-        return Library.from_str(content.decode())
-    except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{path} is not a tokenizer: {error}") from error
-
-
 class Tokenizer:
-    """Text to ids below `len(tokenizer)` and back, without loss, for any text (section 5.1)."""
+    """Text to ids below `len(tokenizer)` and back without loss (section 5.1); `sha256` names it."""
 
-    def __init__(self, library: Library) -> None:
-        self.library = prepare(library)
+    def __init__(self, content: Mapping[str, object]) -> None:
+        self.content = dict(content)
+        self.sha256 = sha256_of(self.content)
+        self.library = prepare(Library.from_str(canonical(self.content)))
 
     @classmethod
     def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
         """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
-        return cls(learn_merges(texts, vocabulary_size))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a saved tokenizer; raises ValueError if the file is something else."""
-        return cls(read_library(path))
-
-    def save(self, path: str | Path) -> None:
-        """Write the tokenizer as JSON."""
-        Path(path).write_text(self.library.to_str(pretty=True), encoding="utf-8")
+        return cls(json.loads(learn_merges(texts, vocabulary_size).to_str()))
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end."""
-        return list(self.library.encode(text, add_special_tokens=False).ids)
+        """Return the ids of a text, without start or end; half a surrogate raises ValueError."""
+        return list(self.library.encode(encodable(text), add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; reserved ones are left out."""
@@ -103,3 +191,18 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
+
+    def to_json(self) -> str:
+        """Return the tokenizer as JSON, with its SHA-256."""
+        return canonical({**self.content, "sha256": self.sha256})
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer as JSON with its SHA-256, beside its place first."""
+        aside = Path(f"{path}.{os.getpid()}.part")
+        aside.write_text(self.to_json(), encoding="utf-8")
+        aside.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a saved tokenizer; raises ValueError if the file is something else or altered."""
+        return cls(read_content(path))

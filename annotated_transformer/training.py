@@ -2,74 +2,119 @@
 """Training.
 
 This chapter trains the model: first to copy, then to translate real captions from German,
-within three minutes on two cores (sections 5.1 to 5.4 of the paper).
+in a loop that can be killed at any moment and goes on as if nothing had happened (sections
+5.1 to 5.4 of the paper).
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from importlib.resources import as_file, files
 from itertools import count
+from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
-from torch.optim import Adam, Optimizer
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Adam
 from tqdm import tqdm
 
-from annotated_transformer.batching import Batch, Example, batches, encode_pairs
+from annotated_transformer.batching import (
+    Batch,
+    Example,
+    batches,
+    encode_pairs,
+    plan_batches,
+    shapes_of,
+)
 from annotated_transformer.corpus import Pair
+from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating
 
 __all__ = [
     "batch_loss",
-    "training_step",
     "TrainingConfig",
-    "Progress",
-    "endless_batches",
+    "check_training",
+    "Step",
     "make_optimizer",
-    "check_vocabulary",
-    "train",
+    "training_step",
+    "randomness",
+    "endless_batches",
+    "batches_per_epoch",
+    "Run",
+    "whole_file",
+    "write_tensors",
+    "save_checkpoint",
+    "checkpoint_path",
+    "checkpoints",
+    "read_tensors",
+    "load_checkpoint",
     "WEIGHTS",
     "CONFIG",
     "TOKENIZER",
-    "write_whole",
+    "TRAINING",
+    "LOG",
+    "CHECKPOINTS",
+    "MAY_CHANGE",
+    "write_text",
+    "describe",
+    "occupied",
+    "settings_of",
+    "check_settings",
+    "resume",
+    "take_best",
+    "check_vocabulary",
     "save_model",
     "load_config",
-    "load_weights",
     "load_model",
+    "load_pretrained",
+    "Progress",
+    "machine",
+    "now",
+    "Log",
+    "REPORT_EVERY",
+    "Meter",
+    "to_device",
+    "validation_loss",
+    "Stopped",
+    "asked_to_stop",
+    "Trainer",
+    "update",
+    "validate",
+    "run_to_end",
+    "train",
+    "average_checkpoints",
 ]
 
-# --- One step ---
+# --- The loss of a batch ---
 
 
 def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The loss summed over the real target tokens of a batch, and how many those are.
+    """Return the loss summed over the real target tokens of a batch, and how many those are.
 
-    The decoder reads targets (B, T) without the last token and must say them without the first.
+    The decoder reads targets (B, T + 1) without the last token and must say them without the
+    first.
     """
     logits = model(batch.source, batch.target[:, :-1])
     return label_smoothed_loss(logits, batch.target[:, 1:], smoothing)
 
 
-def training_step(
-    model: Transformer, batch: Batch, optimizer: Optimizer, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """Update the weights once; return the loss summed over tokens, and their number."""
-    loss, tokens = batch_loss(model, batch, smoothing)
-    optimizer.zero_grad()
-    (loss / tokens).backward()
-    optimizer.step()
-    return loss.detach(), tokens
-
-
-# --- What can be chosen ---
+# --- The mean over what? ---
 
 
 @dataclass(frozen=True)
@@ -80,45 +125,286 @@ class TrainingConfig:
     """Updates of the weights."""
     max_tokens: int = 384
     """Tokens of a batch, on either side, with padding."""
+    accumulate: int = 1
+    """Batches of an update; more of them need more time and no more memory."""
     warmup: int = 200
     """Steps until the learning rate is at its peak."""
     factor: float = 0.2
     """Times the paper's learning rate."""
     smoothing: float = 0.1
     """Label smoothing."""
+    clip: float | None = None
+    """Longest gradient; a longer one is shortened to it. The paper has none."""
     seed: int = 0
-    """Decides the order of the batches."""
+    """Decides the order of the batches and what is dropped; on the command line, also the start."""
+    save_every: int = 500
+    """Steps between two checkpoints, and between two validations."""
+    keep: int = 5
+    """Checkpoints to keep, beside the best."""
+    patience: int | None = None
+    """Stop after so many validations without a better score."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "max_tokens", "warmup", "factor"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
-        if not 0 <= self.smoothing < 1:
-            raise ValueError(f"smoothing must be at least 0 and below 1, not {self.smoothing}")
+        check_training(self)
 
 
-# --- The loop ---
+def check_training(config: TrainingConfig) -> None:
+    """Raise ValueError for a number that no training can have."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in ("smoothing", "seed") and value is not None and not 0 < value < inf:
+            raise ValueError(f"{field.name} must be above 0, not {value}")
+    if not 0 <= config.smoothing < 1:
+        raise ValueError(f"smoothing must be at least 0 and below 1, not {config.smoothing}")
 
 
-class Progress(NamedTuple):
-    """What training tells on its way: the step, the mean loss a token since the last report,
-    and the learning rate.
-    """
+class Step(NamedTuple):
+    """What one update saw: the loss summed over tokens, their number, the gradient's norm."""
 
-    step: int
-    loss: float
-    learning_rate: float
-
-
-def endless_batches(examples: Sequence[Example], max_tokens: int, seed: int) -> Iterator[Batch]:
-    """Epoch after epoch of batches."""
-    for epoch in count():
-        yield from batches(examples, max_tokens, seed, epoch)
+    loss: Tensor
+    tokens: Tensor
+    norm: Tensor
 
 
 def make_optimizer(model: Transformer) -> Adam:
-    """Adam with the paper's numbers (section 5.3); the loop sets the learning rate."""
+    """Return Adam with the paper's numbers (section 5.3); the loop sets the learning rate."""
     return Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+
+def training_step(
+    model: Transformer, group: Sequence[Batch], optimizer: Adam, config: TrainingConfig
+) -> Step:
+    """Update the weights once, with the mean gradient over all real tokens of some batches.
+
+    A gradient that is not finite changes nothing; the norm returned tells.
+    """
+    tokens = torch.stack([(batch.target[:, 1:] != PAD).sum() for batch in group]).sum()
+    total = torch.zeros((), device=tokens.device)
+    optimizer.zero_grad()
+    for batch in group:
+        loss, _ = batch_loss(model, batch, config.smoothing)
+        (loss / tokens).backward()
+        total += loss.detach()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = get_total_norm(gradients)
+    if config.clip is not None:
+        clip_grads_with_norm_(model.parameters(), config.clip, norm)
+    # Where this is 1, Adam leaves everything as it is (the attribute is not in its annotations)
+    optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+    optimizer.step()
+    return Step(total, tokens, norm)
+
+
+# --- Chance that can be repeated ---
+
+
+@contextmanager
+def randomness(seed: int, step: int) -> Iterator[None]:
+    """Draw all random numbers inside the block from (seed, step); afterwards all is as before."""
+    with torch.random.fork_rng():
+        torch.manual_seed(Random(f"{seed} {step}").getrandbits(63))
+        yield
+
+
+def endless_batches(
+    examples: Sequence[Example], max_tokens: int, seed: int, start: int = 0
+) -> Iterator[Batch]:
+    """Yield epoch after epoch of batches, from batch number `start` of all epochs on."""
+    epochs, first = divmod(start, batches_per_epoch(examples, max_tokens))
+    for epoch in count(epochs):
+        yield from batches(examples, max_tokens, seed, epoch, first)
+        first = 0
+
+
+def batches_per_epoch(examples: Sequence[Example], max_tokens: int) -> int:
+    """Return the number of batches of an epoch, which is the same for all."""
+    return len(plan_batches(shapes_of(examples), max_tokens, seed=0, epoch=0))
+
+
+# --- A checkpoint that is whole ---
+
+
+@dataclass
+class Run:
+    """A training on its way: all that a checkpoint holds."""
+
+    model: Transformer
+    optimizer: Adam
+    step: int = 0
+    best_step: int = 0
+    best_score: float = -inf
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return weights, first and second moments by name; they share memory with the run."""
+        found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            state = self.optimizer.state[parameter]
+            found[f"first.{name}"] = state["exp_avg"]
+            found[f"second.{name}"] = state["exp_avg_sq"]
+        return found
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a path to write to; at the end the file stands under its name, whole, or not at all."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        yield aside
+        with aside.open("r+b") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, str]) -> None:
+    """Write a safetensors file, whole or not at all; raises OSError if there is no room for it."""
+    with whole_file(path) as aside:
+        try:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside, notes)
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from error
+        aside.chmod(0o644)  # as other files are; the library lets only its owner read
+
+
+def save_checkpoint(run: Run, folder: Path, config: TrainingConfig) -> None:
+    """Write a checkpoint, then remove what is neither the best nor among the last `keep`.
+
+    One between two regular steps, left by a signal, goes too: so a run that was stopped leaves
+    the same checkpoints as one that was not.
+    """
+    folder.mkdir(exist_ok=True)
+    state = {name: getattr(run, name) for name in ("step", "best_step", "best_score")}
+    write_tensors(checkpoint_path(folder, run.step), run.tensors(), {"run": json.dumps(state)})
+    steps = [int(path.stem.removeprefix("step-")) for path in checkpoints(folder)]
+    regular = [step for step in steps if step % config.save_every == 0 or step == run.step]
+    for step in set(steps) - {*regular[-config.keep :], run.best_step}:
+        checkpoint_path(folder, step).unlink()
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step stands."""
+    return folder / f"step-{step:08}.safetensors"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, oldest first."""
+    return sorted(folder.glob("step-*.safetensors"))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the notes of a safetensors file; raises ValueError if it is not one."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); other formats, such as pickles, "
+            "are refused because they can run code"
+        ) from error
+
+
+def load_checkpoint(run: Run, path: Path) -> None:
+    """Put a run back to where it was at a checkpoint.
+
+    Raises ValueError if the file is damaged, or is the checkpoint of another model.
+    """
+    tensors, notes = read_tensors(path)
+    for parameter in run.model.parameters():
+        run.optimizer.state[parameter] = {
+            "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter),
+            "step": torch.zeros((), device=parameter.device),
+        }  # fmt: skip
+    mine = run.tensors()
+    if "run" not in notes or {n: t.shape for n, t in tensors.items()} != {
+        n: t.shape for n, t in mine.items()
+    }:
+        raise ValueError(f"{path} is not a checkpoint of this model: move it away, or go elsewhere")
+    for name, value in json.loads(notes["run"]).items():
+        setattr(run, name, value)
+    for name, tensor in mine.items():
+        tensor.copy_(tensors[name])
+    for state in run.optimizer.state.values():
+        state["step"].fill_(run.step)
+
+
+# --- A folder for a run ---
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+TRAINING, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
+MAY_CHANGE = ("steps", "save_every", "keep", "patience")  # on resuming
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with whole_file(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def describe(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write all of a model but its weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / TOKENIZER, tokenizer.to_json())
+    write_text(folder / CONFIG, json.dumps(asdict(model.config), indent=2))
+
+
+@contextmanager
+def occupied(folder: Path) -> Iterator[None]:
+    """Keep a folder for one training; the lock goes when the process does, however it ends.
+
+    Raises BlockingIOError if another training is at work in it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            for part in [*folder.glob("*.part"), *folder.glob(f"{CHECKPOINTS}/*.part")]:
+                part.unlink()  # left by a process that was killed while it wrote
+            yield
+    except Timeout:
+        raise BlockingIOError(
+            f"another training is at work in {folder}: wait for it, or take another folder"
+        ) from None
+
+
+def settings_of(
+    model: Transformer, tokenizer: Tokenizer, examples: Sequence[Example], config: TrainingConfig
+) -> dict[str, Any]:
+    """Return all that decides how a run goes, as JSON can hold it."""
+    return {
+        **{f"training.{name}": value for name, value in asdict(config).items()},
+        **{f"model.{name}": value for name, value in asdict(model.config).items()},
+        "tokenizer": tokenizer.sha256,
+        "examples": len(examples),
+        "tokens": int(shapes_of(examples).sum()),
+    }
+
+
+def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError if a folder holds a run of other settings; write them if it holds none."""
+    before = json.loads(path.read_text()) if path.exists() else settings
+    for name in {**before, **settings}:
+        if name.removeprefix("training.") in MAY_CHANGE or before.get(name) == settings.get(name):
+            continue
+        raise ValueError(
+            f"{path.parent} holds a training with {name}={before.get(name)}, not "
+            f"{settings.get(name)}: repeat its settings to go on with it, or take another folder"
+        )
+    write_text(path, json.dumps(dict(settings), indent=2))
+
+
+def resume(run: Run, folder: Path) -> None:
+    """Put a run back to the last checkpoint of a folder, if there is one."""
+    if found := checkpoints(folder / CHECKPOINTS):
+        load_checkpoint(run, found[-1])
+
+
+def take_best(run: Run, folder: Path) -> None:
+    """Put back the weights with the best score, if the run was validated."""
+    if run.best_step:
+        load_checkpoint(run, checkpoint_path(folder / CHECKPOINTS, run.best_step))
+
+
+# --- Keeping a model ---
 
 
 def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
@@ -130,62 +416,14 @@ def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
         )
 
 
-def train(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    pairs: Sequence[Pair],
-    config: TrainingConfig = TrainingConfig(),
-    report: Callable[[Progress], None] = lambda progress: None,
-) -> Transformer:
-    """Train a model on pairs and return it, in evaluation mode; `report` is called every 50 steps.
-
-    Raises ValueError if there are no pairs, if one is too long for a batch, or if the tokenizer
-    is not the model's.
-    """
-    if not pairs:
-        raise ValueError("there are no sentence pairs to train on")
-    check_vocabulary(model, tokenizer)
-    stream = endless_batches(encode_pairs(tokenizer, pairs), config.max_tokens, config.seed)
-    optimizer, device = make_optimizer(model), next(model.parameters()).device
-    total = tokens = torch.zeros((), device=device)
-    model.train()
-    for step in tqdm(range(1, config.steps + 1), desc="training", unit="step", disable=None):
-        rate = learning_rate(step, model.config.d_model, config.warmup, config.factor)
-        optimizer.param_groups[0]["lr"] = rate
-        batch = Batch(*(side.to(device) for side in next(stream)))
-        loss, number = training_step(model, batch, optimizer, config.smoothing)
-        total, tokens = total + loss, tokens + number
-        if step % 50 == 0:
-            report(Progress(step, float(total / tokens), rate))
-            total = tokens = torch.zeros((), device=device)
-    return model.eval()
-
-
-# --- Keeping a model ---
-
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that under its name there is always all of it or what was there before."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        aside.write_bytes(content)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def save_model(model: Transformer, tokenizer: Tokenizer, folder: str | Path) -> None:
-    """Write a model into a folder: weights, configuration, tokenizer."""
+def save_model(
+    model: Transformer, tokenizer: Tokenizer, folder: str | Path, half: bool = False
+) -> None:
+    """Write a model into a folder: configuration, tokenizer, weights (half precision if asked)."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / TOKENIZER, tokenizer.library.to_str(pretty=True).encode())
-    write_whole(folder / CONFIG, json.dumps(asdict(model.config), indent=2).encode())
-    write_whole(
-        folder / WEIGHTS,
-        save({name: value.contiguous() for name, value in model.state_dict().items()}),
-    )
+    describe(model, tokenizer, folder)
+    weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
+    write_tensors(folder / WEIGHTS, weights, {"tokenizer": tokenizer.sha256})
 
 
 def load_config(path: Path) -> TransformerConfig:
@@ -194,17 +432,6 @@ def load_config(path: Path) -> TransformerConfig:
         return TransformerConfig(**json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not a model's configuration: {error}") from error
-
-
-def load_weights(path: Path) -> dict[str, Tensor]:
-    """Read weights; raises ValueError if the file is not whole or not in safetensors' format."""
-    try:
-        return load(path.read_bytes())
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a whole safetensors file; other formats, such as pickles, are refused "
-            f"because they can run code ({error})"
-        ) from error
 
 
 def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
@@ -219,10 +446,302 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
         raise FileNotFoundError(f"{folder} holds no model: {', '.join(missing)} missing")
     model, tokenizer = Transformer(load_config(folder / CONFIG)), Tokenizer.load(folder / TOKENIZER)
     check_vocabulary(model, tokenizer)
+    weights, notes = read_tensors(folder / WEIGHTS)
+    if notes.get("tokenizer", tokenizer.sha256) != tokenizer.sha256:
+        raise ValueError(
+            f"{folder / TOKENIZER} is not the tokenizer that the model was trained with"
+        )
     try:
-        model.load_state_dict(load_weights(folder / WEIGHTS))
+        model.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(
             f"{folder / WEIGHTS} holds the weights of another configuration: {error}"
         ) from error
+    return model.eval(), tokenizer
+
+
+def load_pretrained(name: str = "multi30k-de-en") -> tuple[Transformer, Tokenizer]:
+    """Read a trained model that comes with the package, in evaluation mode.
+
+    Raises ValueError if there is none of that name.
+    """
+    home = files("annotated_transformer") / "pretrained"
+    names = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
+    if name not in names:
+        raise ValueError(f'there is no pretrained model "{name}": take one of {", ".join(names)}')
+    with as_file(home / name) as folder:
+        return load_model(folder)
+
+
+# --- A log that agrees with the weights ---
+
+
+class Progress(NamedTuple):
+    """What training tells on its way; means are over the steps since the last report."""
+
+    step: int
+    epoch: float
+    loss: float
+    """A target token, with label smoothing, in nats."""
+    learning_rate: float
+    gradient_norm: float
+    tokens_per_second: float
+    """Target tokens without padding."""
+    validation_loss: float | None = None
+    """A target token, without label smoothing, in nats."""
+    score: float | None = None
+
+
+def machine() -> dict[str, Any]:
+    """Return what a run's numbers depend on beside its settings."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }
+
+
+def now() -> str:
+    """Return the time of day with date and zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S%z")
+
+
+class Log:
+    """The log of a run, one JSON object a line; without a folder, nowhere."""
+
+    def __init__(self, folder: Path | None, step: int) -> None:
+        self.path = folder / LOG if folder else None
+        if self.path is not None:  # forget what came after the checkpoint that we go on from
+            lines = self.path.read_text().splitlines() if self.path.exists() else []
+            whole = [line for line in lines if line.endswith("}")]
+            kept = [line for line in whole if json.loads(line)["step"] <= step]
+            kept.append(json.dumps({"step": step, **machine(), "time": now()}))
+            write_text(self.path, "".join(f"{line}\n" for line in kept))
+
+    def write(self, progress: Progress) -> None:
+        """Append a line."""
+        if self.path is not None:
+            record = {k: v for k, v in progress._asdict().items() if v is not None}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**record, "time": now()}) + "\n")
+
+
+REPORT_EVERY = 50  # steps
+
+
+class Meter:
+    """Collects what steps saw, and reads it only when asked: reading makes a GPU wait."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all, and start the clock."""
+        self.steps: list[Step] = []
+        self.start = time.perf_counter()
+
+    def read(self, step: int, epoch: float, rate: float) -> Progress:
+        """Return the means since the last reset; raises FloatingPointError for a bad step."""
+        loss, tokens, norm = (torch.stack(column).double().cpu() for column in zip(*self.steps))
+        bad = (~norm.isfinite()).nonzero()
+        if len(bad):
+            raise FloatingPointError(
+                f"the gradient of step {step - len(norm) + 1 + int(bad[0])} is not finite; it was "
+                "not used. Try a smaller factor, a longer warmup, or clip=1.0"
+            )
+        speed = float(tokens.sum()) / (time.perf_counter() - self.start)
+        mean = float(loss.sum() / tokens.sum())
+        return Progress(step, round(epoch, 3), mean, rate, float(norm.mean()), round(speed))
+
+
+# --- Is it getting better? ---
+
+
+def to_device(batch: Batch, model: Transformer) -> Batch:
+    """Bring a batch to where the model is."""
+    device = next(model.parameters()).device
+    return Batch(batch.source.to(device), batch.target.to(device))
+
+
+def validation_loss(model: Transformer, examples: Sequence[Example], max_tokens: int) -> float:
+    """Return the mean loss a target token, without smoothing and without dropout, in nats."""
+    with evaluating(model):
+        sums = [
+            torch.stack(batch_loss(model, to_device(batch, model), smoothing=0))
+            for batch in batches(examples, max_tokens, seed=0, epoch=0)
+        ]
+    loss, tokens = torch.stack(sums).double().sum(dim=0).tolist()
+    return loss / tokens
+
+
+# --- Told to stop ---
+
+
+class Stopped(Exception):
+    """A training was asked to stop, and has left a checkpoint."""
+
+
+@contextmanager
+def asked_to_stop(listen: bool) -> Iterator[threading.Event]:
+    """Give an event that SIGTERM or SIGINT sets; afterwards signals do what they did before."""
+    stop, before = threading.Event(), {}
+    if listen and threading.current_thread() is threading.main_thread():
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            before[kind] = signal.signal(kind, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+# --- The loop ---
+
+
+@dataclass
+class Trainer:
+    """A run and all that it needs; `train` makes it."""
+
+    run: Run
+    config: TrainingConfig
+    examples: Sequence[Example]
+    validation: Sequence[Example]
+    score: Callable[[Transformer], float] | None
+    report: Callable[[Progress], None]
+    folder: Path | None
+
+    def due(self) -> bool:
+        """Return whether this step ends with a checkpoint and a validation."""
+        return self.run.step % self.config.save_every == 0 or self.run.step == self.config.steps
+
+    def finished(self) -> bool:
+        """Return whether all steps are done, or patience is at its end."""
+        waited, patience = self.run.step - self.run.best_step, self.config.patience
+        bored = bool(
+            self.run.best_step and patience and waited >= patience * self.config.save_every
+        )
+        return bored or self.run.step >= self.config.steps
+
+
+def update(trainer: Trainer, group: Sequence[Batch]) -> tuple[Step, float]:
+    """Make the next step of a run; return what it saw, and its learning rate."""
+    run, config = trainer.run, trainer.config
+    rate = learning_rate(run.step + 1, run.model.config.d_model, config.warmup, config.factor)
+    run.optimizer.param_groups[0]["lr"] = rate
+    with randomness(config.seed, run.step + 1):
+        step = training_step(run.model, group, run.optimizer, config)
+    run.step += 1
+    return step, rate
+
+
+def validate(trainer: Trainer, progress: Progress) -> Progress:
+    """Add loss and score on the validation pairs, and remember the best step."""
+    run, loss, score = trainer.run, None, None
+    if trainer.validation:
+        loss = validation_loss(run.model, trainer.validation, trainer.config.max_tokens)
+    if trainer.score is not None:
+        score = trainer.score(run.model)
+    value = score if score is not None else -loss if loss is not None else None
+    if value is not None and value > run.best_score:
+        run.best_step, run.best_score = run.step, value
+    return progress._replace(validation_loss=loss, score=score)
+
+
+def run_to_end(trainer: Trainer) -> None:
+    """Make steps until the run is finished; write log and checkpoints on the way.
+
+    Raises Stopped after a signal, FloatingPointError after a gradient that is not finite.
+    """
+    run, config, meter = trainer.run, trainer.config, Meter()
+    stream = endless_batches(
+        trainer.examples, config.max_tokens, config.seed, run.step * config.accumulate
+    )
+    per_epoch = batches_per_epoch(trainer.examples, config.max_tokens) / config.accumulate
+    log = Log(trainer.folder, run.step)
+    bar = tqdm(total=config.steps, initial=run.step, desc="training", unit="step", disable=None)
+    with bar, asked_to_stop(trainer.folder is not None) as stop:
+        while not trainer.finished():
+            group = [to_device(next(stream), run.model) for _ in range(config.accumulate)]
+            step, rate = update(trainer, group)
+            meter.steps.append(step)
+            bar.update()
+            if trainer.due() or run.step % REPORT_EVERY == 0 or stop.is_set():
+                progress = meter.read(run.step, run.step / per_epoch, rate)
+                progress = validate(trainer, progress) if trainer.due() else progress
+                log.write(progress)
+                trainer.report(progress)
+                bar.set_postfix(loss=f"{progress.loss:.3f}")
+                meter.reset()
+            if trainer.folder and (trainer.due() or stop.is_set()):
+                save_checkpoint(run, trainer.folder / CHECKPOINTS, config)
+            if stop.is_set():
+                raise Stopped(f"stopped at step {run.step}: the same command goes on from there")
+
+
+def train(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair],
+    config: TrainingConfig = TrainingConfig(),
+    *,
+    validation: Sequence[Pair] = (),
+    score: Callable[[Transformer], float] | None = None,
+    folder: str | Path | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> Transformer:
+    """Train a model on pairs and return it, in evaluation mode.
+
+    `report` is called every 50 steps. Every `save_every` steps the loss on the pairs of
+    `validation` is measured, and `score`, where higher is better. With a folder, checkpoints and
+    a log are written; a run that it already holds is continued, to the bit; and the weights of
+    the best validation are returned and saved.
+
+    Raises ValueError if there are no pairs, one is too long for a batch, the tokenizer is not the
+    model's, or the folder holds another run; BlockingIOError if one is at work there; Stopped and
+    FloatingPointError as the loop does.
+    """
+    if not pairs:
+        raise ValueError("there are no sentence pairs to train on")
+    check_vocabulary(model, tokenizer)
+    examples, watched = encode_pairs(tokenizer, pairs), encode_pairs(tokenizer, validation)
+    run = Run(model, make_optimizer(model))
+    place = None if folder is None else Path(folder)
+    trainer = Trainer(run, config, examples, watched, score, report, place)
+    model.train()
+    if place is None:
+        run_to_end(trainer)
+    else:
+        with occupied(place):
+            check_settings(place / TRAINING, settings_of(model, tokenizer, examples, config))
+            describe(model, tokenizer, place)
+            resume(run, place)
+            run_to_end(trainer)
+            take_best(run, place)
+            save_model(model, tokenizer, place)
+    return model.eval()
+
+
+# --- Averaging ---
+
+
+def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer, Tokenizer]:
+    """Return the model whose weights are the mean of the last checkpoints of a run (section 6.1).
+
+    Raises FileNotFoundError if the folder has fewer.
+    """
+    folder = Path(folder)
+    found = checkpoints(folder / CHECKPOINTS)
+    if not 0 < last <= len(found):
+        raise FileNotFoundError(f"{folder} has {len(found)} checkpoints, {last} were asked for")
+    model, tokenizer = Transformer(load_config(folder / CONFIG)), Tokenizer.load(folder / TOKENIZER)
+    sums = {
+        name: torch.zeros_like(t, dtype=torch.float64) for name, t in model.state_dict().items()
+    }
+    for path in found[-last:]:
+        tensors, _ = read_tensors(path)
+        for name, total in sums.items():
+            total += tensors[f"model.{name}"]
+    model.load_state_dict({name: total / last for name, total in sums.items()})
     return model.eval(), tokenizer

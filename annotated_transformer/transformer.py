@@ -93,6 +93,7 @@ def check_config(config: TransformerConfig) -> None:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
+    "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {},
     "A-h1": {"heads": 1, "d_k": 512, "d_v": 512},

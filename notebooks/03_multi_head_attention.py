@@ -180,6 +180,10 @@ def attend(
 # Now the formula is four linear maps with attention between them. The paper writes no bias, so the
 # maps have none unless asked. It also needs no dropout on the weights; a later version of the
 # authors' code has it, so the option is there, at rate 0.
+#
+# `forward` has two halves: `project` makes keys and values, `attend` lets queries at them. Training always
+# calls both. A decoder that writes word by word meets the same keys again and again, and
+# [decoding](15_decoding.ipynb) will keep what `project` returned and call only `attend`.
 
 
 # %% tags=["export"]
@@ -208,10 +212,18 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> Tensor:
         """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
+        return self.attend(query, *self.project(key, value), mask)
+
+    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Project key and value (B, S, D) to heads, (B, H, S, K) each; widths may differ."""
+        return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
-        key = split_heads(self.key(key), self.heads)
-        value = split_heads(self.value(value), self.heads)
-        output, self.weights = attend(query, key, value, mask, self.dropout, self.record)
+        output, self.weights = attend(query, keys, values, mask, self.dropout, self.record)
         return self.output(merge_heads(output))
 
 

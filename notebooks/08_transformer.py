@@ -117,13 +117,14 @@ for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
 # ## The paper's models by name
 #
 # Table 3 of the paper varies the base model one number at a time. Each row is a **preset**, a name
-# for a few changes. Two presets are ours: `tiny` and `small` train within minutes on a laptop. The rows
+# for a few changes. Three presets are ours: `tiny`, `mini` and `small` train on a laptop, the first within minutes. The rows
 # with another label smoothing have the base model's shape: what changes there is the
 # [loss](13_regularization.ipynb), so set it in the training.
 
 # %% tags=["export"]
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
+    "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {},
     "A-h1": {"heads": 1, "d_k": 512, "d_v": 512},

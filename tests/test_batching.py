@@ -1,11 +1,20 @@
 """Every sentence exactly once an epoch, within the budget; seed and epoch decide the order."""
 
+from functools import cache
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated_transformer.batching import Example, batches, collate, encode_pairs, plan_batches
+from annotated_transformer.batching import (
+    Example,
+    batches,
+    collate,
+    encode_pairs,
+    plan_batches,
+    shapes_of,
+)
 from annotated_transformer.corpus import MissingData, Pair, grammar, multi30k
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
@@ -15,29 +24,58 @@ LENGTHS = st.lists(st.tuples(LENGTH, LENGTH), max_size=80)
 
 
 @settings(deadline=None)
-@given(LENGTHS, st.integers(50, 400), st.integers(), st.integers(0, 5))
+@given(LENGTHS, st.integers(50, 400), st.integers(), st.integers(0, 5), st.integers(1, 80))
 def test_each_example_once_and_within_the_budget(
-    lengths: list[tuple[int, int]], max_tokens: int, seed: int, epoch: int
+    lengths: list[tuple[int, int]], max_tokens: int, seed: int, epoch: int, shapes: int
 ) -> None:
-    plan = plan_batches(lengths, max_tokens, seed, epoch)
-    assert sorted(index for batch in plan for index in batch) == list(range(len(lengths)))
-    for batch in plan:
-        assert batch
+    tensor = torch.tensor(lengths).reshape(-1, 2)
+    plan = plan_batches(tensor, max_tokens, seed, epoch, shapes)
+    assert sorted(index for batch in plan for index in batch.indices) == list(range(len(lengths)))
+    for indices, shape in plan:
+        assert indices and len(indices) * max(shape) <= max_tokens
         for side in (0, 1):
-            assert len(batch) * max(lengths[index][side] for index in batch) <= max_tokens
-    assert plan == plan_batches(lengths, max_tokens, seed, epoch)
+            assert max(lengths[index][side] for index in indices) <= shape[side]
+    assert plan == plan_batches(tensor, max_tokens, seed, epoch, shapes)
+
+
+@given(LENGTHS, st.integers(50, 400))
+def test_shapes_are_the_same_in_every_epoch(
+    lengths: list[tuple[int, int]], max_tokens: int
+) -> None:
+    tensor = torch.tensor(lengths).reshape(-1, 2)
+    shapes = [
+        sorted((len(indices), *shape) for indices, shape in plan_batches(tensor, max_tokens, 7, n))
+        for n in range(3)
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
 
 
 def test_seed_and_epoch_change_the_order_and_the_company() -> None:
-    lengths = [(5 + index % 3, 6) for index in range(200)]
+    lengths = torch.tensor([(5 + index % 3, 6) for index in range(200)])
     plans = [plan_batches(lengths, 100, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
-    companies = {frozenset(map(frozenset, plan)) for plan in plans}
+    companies = {frozenset(frozenset(batch.indices) for batch in plan) for plan in plans}
     assert len(companies) == 4
+
+
+def test_few_shapes_for_many_batches() -> None:
+    lengths = torch.randint(5, 60, (20_000, 2), generator=torch.Generator().manual_seed(0))
+    for shapes in (8, 32, 72):
+        plan = plan_batches(lengths, 1000, 0, 0, shapes)
+        assert len({batch.shape for batch in plan}) <= shapes < len(plan)
 
 
 def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match="example 1 has 60 tokens, a batch only 50"):
-        plan_batches([(3, 3), (60, 2)], 50, 0, 0)
+        plan_batches(torch.tensor([(3, 3), (60, 2)]), 50, 0, 0)
+
+
+def test_a_start_skips_batches() -> None:
+    pairs = grammar(200, seed=0)
+    examples = encode_pairs(Tokenizer.train(pairs, vocabulary_size=500), pairs)
+    whole = list(batches(examples, 200, seed=0, epoch=3))
+    rest = list(batches(examples, 200, seed=0, epoch=3, start=5))
+    assert len(rest) == len(whole) - 5
+    assert all(torch.equal(a, b) for one, two in zip(whole[5:], rest) for a, b in zip(one, two))
 
 
 def test_collate_pads_on_the_right() -> None:
@@ -58,17 +96,23 @@ def test_batches_hold_what_was_encoded() -> None:
     assert sorted(texts) == sorted((pair.source, pair.target) for pair in pairs)
 
 
-def useful_share(examples: list[Example], max_tokens: int) -> float:
-    epoch = list(batches(examples, max_tokens, seed=0, epoch=0))
-    real = sum(int((side != PAD).sum()) for batch in epoch for side in batch)
-    return real / sum(side.numel() for batch in epoch for side in batch)
-
-
-def test_hardly_any_padding_on_multi30k() -> None:
-    """Both sides together at least 90 % useful; the target alone is near 98 %."""
+@cache
+def captions() -> list[Example]:
     try:
         pairs = multi30k("train")
     except MissingData as error:
         pytest.skip(str(error))
-    examples = encode_pairs(Tokenizer.train(pairs, vocabulary_size=4000), pairs)
-    assert useful_share(examples, max_tokens=2000) > 0.9
+    return encode_pairs(Tokenizer.train(pairs, vocabulary_size=4000), pairs)
+
+
+@pytest.mark.parametrize("max_tokens", [1024, 1536, 2500, 4096])
+def test_hardly_any_padding_on_multi30k(max_tokens: int) -> None:
+    """Both sides together at least 95 % useful, with at most 64 shapes."""
+    examples = captions()
+    lengths = shapes_of(examples)
+    plan = plan_batches(lengths, max_tokens, seed=0, epoch=0)
+    places = sum(len(indices) * sum(shape) for indices, shape in plan)
+    assert int(lengths.sum()) / places > 0.95
+    assert len({shape for _, shape in plan}) <= 64
+    batch = next(batches(examples, max_tokens, seed=0, epoch=0))
+    assert (batch.source.shape[1], batch.target.shape[1] - 1) == plan[0].shape

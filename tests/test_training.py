@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import annotated_transformer
 from annotated_transformer.batching import Batch, collate, encode_pairs
 from annotated_transformer.corpus import grammar
 from annotated_transformer.decoding import translate
@@ -23,9 +25,12 @@ from annotated_transformer.training import (
     TrainingConfig,
     batch_loss,
     load_model,
+    load_pretrained,
+    make_optimizer,
     save_model,
     train,
-    write_whole,
+    training_step,
+    whole_file,
 )
 from annotated_transformer.transformer import Transformer, TransformerConfig, preset
 
@@ -68,7 +73,7 @@ def test_training_is_decided_by_its_seeds() -> None:
 
 def test_training_reports_and_ends_in_evaluation_mode() -> None:
     seen: list[Progress] = []
-    model = train(make(), TOKENIZER, PAIRS, TrainingConfig(steps=150), seen.append)
+    model = train(make(), TOKENIZER, PAIRS, TrainingConfig(steps=150), report=seen.append)
     assert [progress.step for progress in seen] == [50, 100, 150]
     assert seen[-1].loss < seen[0].loss
     assert not model.training
@@ -82,6 +87,59 @@ def test_a_step_counts_every_token_alike() -> None:
     torch.testing.assert_close(loss, sum(part for part, _ in alone))
     assert tokens == sum(number for _, number in alone)
     assert tokens == sum(len(example.target) - 1 for example in examples)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(1, 11), max_size=4, unique=True))
+def test_accumulated_batches_equal_the_large_one(cuts: list[int]) -> None:
+    examples = encode_pairs(TOKENIZER, PAIRS[:12])
+    borders = [0, *sorted(cuts), 12]
+    parts = [collate(examples[start:stop]) for start, stop in pairwise(borders)]
+    after = []
+    for group in ([collate(examples)], parts):
+        model = make().double()
+        plain = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
+        step = training_step(model, group, plain, TrainingConfig())  # type: ignore[arg-type]
+        after.append((step, torch.cat([p.detach().flatten() for p in model.parameters()])))
+    torch.testing.assert_close(after[0][1], after[1][1], rtol=0, atol=1e-13)
+    assert after[0][0].tokens == after[1][0].tokens
+    torch.testing.assert_close(after[0][0].norm, after[1][0].norm)
+
+
+def test_clipping_shortens_long_gradients_only() -> None:
+    batch = collate(encode_pairs(TOKENIZER, PAIRS[:8]))
+    norms = []
+    for clip in (None, 0.01, 1e6):
+        model = make()
+        config = TrainingConfig(clip=clip)
+        step = training_step(model, [batch], make_optimizer(model), config)
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norms.append((float(step.norm), float(torch.nn.utils.get_total_norm(gradients))))
+    assert norms[0] == norms[2] and norms[0][0] == norms[0][1]
+    assert norms[1][0] == norms[0][0] and norms[1][1] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_gradient_that_is_not_finite_is_reported_and_not_used() -> None:
+    model, calls = make(), 0
+
+    def poison(gradient: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return gradient * torch.nan if calls == 23 else gradient
+
+    model.decoder.layers[0].feed_forward.outer.weight.register_hook(poison)
+    with pytest.raises(FloatingPointError, match=r"gradient of step 23 is not finite.*clip=1\.0"):
+        train(model, TOKENIZER, PAIRS, TrainingConfig(steps=100))
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_training_leaves_the_random_numbers_of_others_alone() -> None:
+    model = make(replace(SHAPE, dropout=0.3))
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(model, TOKENIZER, PAIRS, TrainingConfig(steps=3))
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_the_model_does_not_see_the_answer() -> None:
@@ -220,19 +278,38 @@ def test_a_configuration_that_is_none(saved: Path, content: str) -> None:
         load_model(saved)
 
 
-def test_an_interrupted_write_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    write_whole(path, b"old")
-
-    def full_disk(self: Path, content: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(content[:2])
+    path.write_bytes(b"old")
+    with pytest.raises(OSError, match="no space"), whole_file(path) as aside:
+        aside.write_bytes(b"ne")
         raise OSError("no space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        write_whole(path, b"new and longer")
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_weights_know_their_tokenizer(saved: Path) -> None:
+    Tokenizer.train(grammar(400, seed=1), vocabulary_size=400).save(saved / "tokenizer.json")
+    with pytest.raises(ValueError, match="not the tokenizer that the model was trained with"):
+        load_model(saved)
+
+
+def test_half_precision_halves_the_file(tmp_path: Path) -> None:
+    model = make()
+    save_model(model, TOKENIZER, tmp_path / "whole")
+    save_model(model, TOKENIZER, tmp_path / "half", half=True)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half")]
+    assert sizes[1] < 0.6 * sizes[0]
+    again, _ = load_model(tmp_path / "half")
+    for name, weights in model.state_dict().items():
+        assert again.state_dict()[name].dtype == torch.float32
+        torch.testing.assert_close(again.state_dict()[name], weights, rtol=1e-3, atol=1e-6)
+
+
+def test_the_pretrained_model_is_small_and_whole() -> None:
+    model, tokenizer = load_pretrained()
+    assert not model.training and len(tokenizer) == model.config.vocabulary_size
+    folder = Path(annotated_transformer.__file__).parent / "pretrained" / "multi30k-de-en"
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 12_000_000
+    with pytest.raises(ValueError, match='no pretrained model "latin": take one of multi30k-de-en'):
+        load_pretrained("latin")

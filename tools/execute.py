@@ -41,6 +41,7 @@ def execute(chapter: Chapter, timeout: int = 1200) -> None:
         timeout=timeout,
         kernel_name="python3",
         record_timing=False,
+        coalesce_streams=True,
         resources={"metadata": {"path": str(chapter.script.parent)}},
     )
     try:

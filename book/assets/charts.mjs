@@ -42,6 +42,21 @@ function takeOver(still, svg) {
   }
 }
 
+// A figure may name a module of ours: its `render({ data, el })` puts the live figure in the place
+// of the still one. If that fails, the still one stays.
+
+whenNear([...document.querySelectorAll("figure.book-figure[data-module]")], enliven);
+
+async function enliven(figure) {
+  try {
+    const { render } = await import(`./${figure.dataset.module}.mjs`);
+    render({ data: dataOf(figure), el: figure });
+    figure.dataset.drawn = "true";
+  } catch (error) {
+    console.error("The figure stays a picture:", error);
+  }
+}
+
 // Act on an element when the reader comes near it.
 
 function whenNear(elements, act) {

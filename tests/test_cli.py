@@ -1,0 +1,139 @@
+"""The command line as a user runs it: in a process of its own, with files and pipes."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from annotated_transformer.corpus import grammar
+
+FAST = ["--steps", "30", "--save-every", "10", "--vocabulary-size", "400", "--max-tokens", "300"]
+
+
+MAIN = [sys.executable, "-c", "from annotated_transformer.cli import main; main()"]
+
+
+def run(*arguments: object, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    words = [*MAIN, *map(str, arguments)]
+    return subprocess.run(words, input=text, capture_output=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    result = run("train", "--output", folder, "--limit", 400, *FAST)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+@pytest.mark.parametrize("command", ["train", "average", "translate", "evaluate"])
+def test_help_is_made_from_docstrings(command: str) -> None:
+    result = run(command, "--help")
+    assert result.returncode == 0
+    text = " ".join(result.stdout.decode().replace("│", " ").split())
+    known = {
+        "train": "Steps until the learning rate is at its peak",
+        "average": "How many checkpoints",
+        "translate": "Hypotheses kept at each step; 1 is greedy",
+        "evaluate": "Which part of a corpus",
+    }
+    assert known[command] in text
+
+
+def test_lines_in_lines_out(trained: Path) -> None:
+    text = "Der Hund schläft.\n\n  \nDie Katze lacht.\r\nEin 日本 😀".encode()
+    result = run("translate", "--model", trained, "--beam", 2, text=text)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.decode().split("\n")
+    assert len(lines) == 6 and lines[-1] == "" and lines[1] == lines[2] == ""
+    assert run("translate", "--model", trained, text=b"").stdout == b""
+
+
+def test_bytes_that_are_no_text(trained: Path) -> None:
+    result = run("translate", "--model", trained, text=b"gut\n\xff\n")
+    assert result.returncode == 2 and not result.stdout
+    assert "line 2 of the input is not UTF-8" in result.stderr.decode()
+
+
+def test_scores_with_signatures(trained: Path, tmp_path: Path) -> None:
+    written = tmp_path / "hypotheses.txt"
+    result = run(
+        "evaluate", "--model", trained, "--limit", 400, "--beam", 1, "--json", "--output", written
+    )
+    assert result.returncode == 0, result.stderr
+    record = json.loads(result.stdout)
+    assert record["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    assert record["sentences"] == len(written.read_text().splitlines()) > 0
+    assert 0 <= record["bleu"] <= 100 and record["beam"] == 1
+
+
+def test_the_average_is_a_model(trained: Path, tmp_path: Path) -> None:
+    result = run("average", "--run", trained, "--last", 2, "--half", "--output", tmp_path / "mean")
+    assert result.returncode == 0, result.stderr
+    assert run("translate", "--model", tmp_path / "mean", text=b"Ja.\n").stdout.count(b"\n") == 1
+    result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
+    assert result.returncode == 2 and b"3 checkpoints, 9 were asked for" in result.stderr
+
+
+def test_own_pairs_from_a_table_to_a_score(tmp_path: Path) -> None:
+    table = tmp_path / "pairs.tsv.gz"
+    rows = [f"{pair.target}\t{pair.source}\tCC BY\n" for pair in grammar(900, seed=4)]
+    table.write_bytes(gzip.compress("".join([*rows, "one side only\t\tx\n"]).encode()))
+    folder = tmp_path / "run"
+    result = run("train", "--data", table, "--columns", 1, 0, "--output", folder, *FAST)
+    assert result.returncode == 0, result.stderr
+    assert b"dropped" in result.stderr and b"pairs for validation" in result.stderr
+    test = folder / "test.tsv"
+    count = len(test.read_text().splitlines())
+    result = run("evaluate", "--model", folder, "--data", test, "--beam", 1)
+    assert result.returncode == 0, result.stderr
+    assert f"{count} sentences" in result.stdout.decode()
+
+
+def test_own_pairs_from_two_files(tmp_path: Path) -> None:
+    pairs = grammar(300, seed=5)
+    source, target = tmp_path / "text.de", tmp_path / "text.en"
+    source.write_text("".join(f"{pair.source}\n" for pair in pairs))
+    target.write_text("".join(f"{pair.target}\n" for pair in pairs[1:]))
+    result = run("train", "--data", source, target, "--output", tmp_path / "run", *FAST)
+    assert result.returncode == 2 and b"300" in result.stderr and b"299" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "--model", "nowhere"], "nowhere holds no model"),
+        (["train", "--output", "x", "--preset", "huge"], 'there is no preset "huge"'),
+        (["train", "--output", "x", "--steps", "0"], "steps must be above 0"),
+        (["train", "--output", "x", "--data", "a", "b", "c"], "not 3 files"),
+        (["train", "--output", "x", "--data", "missing.tsv"], "missing.tsv"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    errors = result.stderr.decode()
+    assert result.returncode == 2
+    assert "Traceback" not in errors
+    assert message in " ".join(errors.replace("│", " ").split())
+
+
+def test_sigterm_leaves_a_checkpoint(tmp_path: Path) -> None:
+    words = [*MAIN, "train", "--output", str(tmp_path)]
+    options = ["--limit", "300", "--vocabulary-size", "400", "--steps", "100000"]
+    process = subprocess.Popen([*words, *options, "--save-every", "10"], stderr=subprocess.PIPE)
+    while not list(tmp_path.glob("checkpoints/*.safetensors")) and process.poll() is None:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert b"the same command goes on from there" in errors
