@@ -169,7 +169,7 @@ for name, share in shares.items():
 # ## Which sentences are neighbors?
 #
 # Sorting by the target alone leaves the sources of a batch ragged. We need an order in which *both* lengths change slowly.
-# Equation {eq}`eq-rows` says what matters first: the longer of the two sides. Among examples with the same longer side we go from those with a longer source
+# What matters first, says {eq}`eq-rows`, is the longer of the two sides. Among examples with the same longer side we go from those with a longer source
 # to those with a longer target. In the next width we come back the other way, as one plows a field. So no step of the way is a jump.
 
 
@@ -208,7 +208,7 @@ assert share > max(list(shares.values())[:-1])
 # %% [markdown]
 # ## A few shapes, the same in every epoch
 #
-# First we cut the line into batches: each as long as equation {eq}`eq-rows` allows for its widest example. Widths only grow along the line, so the end of a batch
+# First we cut the line into batches: each as long as {eq}`eq-rows` allows for its widest example. Widths only grow along the line, so the end of a batch
 # can be found by bisection.
 
 

@@ -218,7 +218,7 @@ def smoothed(labels, smoothing, vocabulary):
 q = smoothed(torch.tensor([3]), 0.1, 8)
 print([round(share, 4) for share in q[0].tolist()], " sum", round(q.sum().item(), 6))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-smooth-labels", "caption": "What is the model asked to say? The hard label (outline) puts everything on *runs*. Smoothing (filled, here with ε = 0.3; move the slider on the website) takes a share from it and deals it out evenly, to all words, fitting or not. A made-up vocabulary of eight words."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-smooth-labels", "caption": "What is the model asked to say? The hard label (outline) puts everything on *runs*. Smoothing (filled, here with \u03b5 = 0.3; move the slider on the website) takes a share from it and deals it out evenly, to all words, fitting or not. A made-up vocabulary of eight words."}}
 amount = alt.param(
     "amount", value=0.3, bind=alt.binding_range(min=0, max=0.9, step=0.05, name="ε ")
 )

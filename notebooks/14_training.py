@@ -849,6 +849,22 @@ def run_to_end(trainer: Trainer) -> None:
                 raise Stopped(f"stopped at step {run.step}: the same command goes on from there")
 
 
+# %% [markdown]
+# Last, the function that a user calls. What cannot work is found before the first step.
+
+
+# %% tags=["export"]
+def check_positions(model: Transformer, examples: Sequence[Example]) -> None:
+    """Raise ValueError for the first example that is longer than the model's positions."""
+    most = model.config.max_length
+    for number, length in enumerate(shapes_of(examples).amax(dim=1).tolist(), start=1):
+        if length > most:
+            raise ValueError(
+                f"pair {number} has {length} tokens, the model has {most} positions: drop or "
+                "split the pair, or build the model with a larger max_length"
+            )
+
+
 # %% tags=["export"]
 def train(
     model: Transformer,
@@ -876,6 +892,7 @@ def train(
         raise ValueError("there are no sentence pairs to train on")
     check_vocabulary(model, tokenizer)
     examples, watched = encode_pairs(tokenizer, pairs), encode_pairs(tokenizer, validation)
+    check_positions(model, [*examples, *watched])
     run = Run(model, make_optimizer(model))
     place = None if folder is None else Path(folder)
     trainer = Trainer(run, config, examples, watched, score, report, place)

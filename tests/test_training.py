@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import annotated_transformer
 from annotated_transformer.batching import Batch, collate, encode_pairs
-from annotated_transformer.corpus import grammar
+from annotated_transformer.corpus import Pair, grammar
 from annotated_transformer.decoding import translate
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import label_smoothed_loss
@@ -196,6 +196,17 @@ def test_no_pairs_and_foreign_tokenizers_are_refused() -> None:
         train(make(), TOKENIZER, [])
     with pytest.raises(ValueError, match=r"400 entries, the model 300: .*len\(tokenizer\)"):
         train(make(replace(SHAPE, vocabulary_size=300)), TOKENIZER, PAIRS)
+
+
+def test_a_pair_that_is_too_long_is_named_before_any_work() -> None:
+    pairs = [*PAIRS[:3], Pair("Hund " * 10_000, "dog")]
+    with pytest.raises(ValueError, match=r"pair 4 has \d+ tokens, the model has 1024 positions"):
+        train(make(), TOKENIZER, pairs)
+    short = make(replace(SHAPE, max_length=5))
+    with pytest.raises(ValueError, match=r"pair 1 has \d+ tokens, the model has 5 positions"):
+        train(short, TOKENIZER, PAIRS)
+    with pytest.raises(ValueError, match=r"tokens, a batch only 10: .*allow more tokens a batch"):
+        train(make(), TOKENIZER, PAIRS, TrainingConfig(max_tokens=10))
 
 
 # --- On disk ---
