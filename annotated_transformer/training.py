@@ -97,6 +97,7 @@ __all__ = [
     "update",
     "validate",
     "run_to_end",
+    "run_in_folder",
     "check_positions",
     "train",
     "average_checkpoints",
@@ -681,6 +682,22 @@ def run_to_end(trainer: Trainer) -> None:
                 raise Stopped(f"stopped at step {run.step}: the same command goes on from there")
 
 
+def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
+    """Begin or continue a run in a folder, and leave the best model there.
+
+    Raises BlockingIOError if another is at work in it, ValueError if it holds another run.
+    """
+    run = trainer.run
+    with occupied(folder):
+        settings = settings_of(run.model, tokenizer, trainer.examples, trainer.config)
+        check_settings(folder / TRAINING, settings)
+        describe(run.model, tokenizer, folder)
+        resume(run, folder)
+        run_to_end(trainer)
+        take_best(run, folder)
+        save_model(run.model, tokenizer, folder)
+
+
 def check_positions(model: Transformer, examples: Sequence[Example]) -> None:
     """Raise ValueError for the first example that is longer than the model's positions."""
     most = model.config.max_length
@@ -705,34 +722,20 @@ def train(
 ) -> Transformer:
     """Train a model on pairs and return it, in evaluation mode.
 
-    `report` is called every 50 steps. Every `save_every` steps the loss on the pairs of
-    `validation` is measured, and `score`, where higher is better. With a folder, checkpoints and
-    a log are written; a run that it already holds is continued, to the bit; and the weights of
-    the best validation are returned and saved.
-
-    Raises ValueError if there are no pairs, one is too long for a batch, the tokenizer is not the
-    model's, or the folder holds another run; BlockingIOError if one is at work there; Stopped and
-    FloatingPointError as the loop does.
+    Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
+    and `score`, where higher is better. A folder gets checkpoints and a log; a run that it holds
+    already goes on, to the bit; and the weights with the best score are returned and saved.
+    Raises ValueError for pairs, tokenizer or folder that do not fit, and what the loop raises.
     """
     if not pairs:
         raise ValueError("there are no sentence pairs to train on")
     check_vocabulary(model, tokenizer)
-    examples, watched = encode_pairs(tokenizer, pairs), encode_pairs(tokenizer, validation)
+    examples, watched = (encode_pairs(tokenizer, some) for some in (pairs, validation))
     check_positions(model, [*examples, *watched])
-    run = Run(model, make_optimizer(model))
-    place = None if folder is None else Path(folder)
+    run, place = Run(model, make_optimizer(model)), None if folder is None else Path(folder)
     trainer = Trainer(run, config, examples, watched, score, report, place)
     model.train()
-    if place is None:
-        run_to_end(trainer)
-    else:
-        with occupied(place):
-            check_settings(place / TRAINING, settings_of(model, tokenizer, examples, config))
-            describe(model, tokenizer, place)
-            resume(run, place)
-            run_to_end(trainer)
-            take_best(run, place)
-            save_model(model, tokenizer, place)
+    run_to_end(trainer) if place is None else run_in_folder(trainer, tokenizer, place)
     return model.eval()
 
 
