@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from annotated_transformer.training import LOG, TRAINING, TrainingConfig, load_m
 from annotated_transformer.transformer import PRESETS, TransformerConfig, parameter_count, preset
 
 EVALUATION, CARD = "evaluation.jsonl", "README.md"
+TIME = "%Y-%m-%d %H:%M:%S%z"
 SPLITS = {
     "validation": "validation, 1,014 captions; all choices were made on them",
     "test": "test_2016_flickr, 1,000 captions",
@@ -26,12 +28,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def hours(log: list[dict[str, Any]]) -> float:
-    """Return how long a run took, without the pauses between its last line and the next start."""
-    total = 0.0
-    moments = [datetime.strptime(r["time"], "%Y-%m-%d %H:%M:%S%z") for r in log]
-    for before, after, record in zip(moments, moments[1:], log[1:]):
-        if "torch" not in record:
-            total += (after - before).total_seconds()
+    """Return how long a run took, without the pauses between a last line and the next start."""
+    timed, total = [record for record in log if "time" in record], 0.0
+    for before, after in pairwise(timed):
+        if "torch" not in after or "torch" in before:  # early logs have the time of starts only
+            start, end = (datetime.strptime(r["time"], TIME) for r in (before, after))
+            total += (end - start).total_seconds()
     return total / 3600
 
 
@@ -43,9 +45,10 @@ def preset_of(config: TransformerConfig) -> str:
     raise ValueError("the model has the shape of no preset")
 
 
-def commands(folder: Path, config: TransformerConfig, averaged: int) -> str:
+def commands(folder: Path, config: TransformerConfig, averaged: int, steps: int) -> str:
     """Return the commands that make the model anew, from its settings."""
     settings = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
+    settings["training.steps"] = steps  # it may have been stopped before its end
     words = ["annotated-transformer train --corpus multi30k", f"--preset {preset_of(config)}"]
     words.append(f"--vocabulary-size {config.vocabulary_size}")
     for name, default in asdict(TrainingConfig()).items():
@@ -100,7 +103,7 @@ torch {starts[-1]["torch"].split("+")[0]} |
 Made by
 
 ```bash
-{commands(folder, config, averaged)}
+{commands(folder, config, averaged, last["step"])}
 ```
 
 ## Scores
