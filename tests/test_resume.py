@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -134,14 +133,19 @@ go(Path({folder!r}), replace(CONFIG, steps={steps}), report=lambda p: print(p.st
 """
 
 
-def start(folder: Path, steps: int = 5000) -> subprocess.Popen[str]:
-    """Train in a process of its own, with as many threads as here."""
-    script = SCRIPT.format(
+def script_for(folder: Path, steps: int) -> str:
+    """Return what trains in a process of its own, with as many threads as here."""
+    return SCRIPT.format(
         tests=str(Path(__file__).parent),
         folder=str(folder),
         steps=steps,
         threads=torch.get_num_threads(),
     )
+
+
+def start(folder: Path, steps: int = 5000) -> subprocess.Popen[str]:
+    """Train in a process of its own, and return once step 20 is reported."""
+    script = script_for(folder, steps)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while process.stdout.readline() not in ("20\n", ""):
@@ -166,12 +170,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
 def resume(tmp_path: Path) -> subprocess.Popen[str]:
     """Go on in a process of its own until two more checkpoints stand."""
     before = steps_of(tmp_path / "run")[-1]
-    script = SCRIPT.format(
-        tests=str(Path(__file__).parent),
-        folder=str(tmp_path / "run"),
-        steps=5000,
-        threads=torch.get_num_threads(),
-    )
+    script = script_for(tmp_path / "run", 5000)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     while steps_of(tmp_path / "run")[-1] < before + 20 and process.poll() is None:
         time.sleep(0.01)
@@ -224,20 +223,21 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
 # --- Disks ---
 
 
+LIMITED = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+"""
+
+
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    """No file may grow beyond what a checkpoint needs: writing fails, what was there stands."""
+    """No file may grow to what a checkpoint needs: writing fails, what was there stands."""
     go(tmp_path, replace(CONFIG, steps=20))
-    size = checkpoints(tmp_path / "checkpoints")[-1].stat().st_size
-    pid = os.fork()
-    if pid == 0:  # the limit holds for this process only
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
-        try:
-            go(tmp_path)
-        except OSError as error:
-            os._exit(7 if "could not be written" in str(error) or error.errno else 1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    size = checkpoints(tmp_path / "checkpoints")[-1].stat().st_size // 2
+    script = LIMITED.format(size=size) + script_for(tmp_path, CONFIG.steps)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "step-00000030.safetensors could not be written" in result.stderr
     assert steps_of(tmp_path) == [10, 20]
     assert same(go(tmp_path), go(None))
 
