@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .corpus import Pair, clean, grammar, multi30k, read_pairs, split_pairs
     from .decoding import translate
     from .evaluation import Scores, score
+    from .exercises import check
     from .tokenization import Tokenizer
     from .training import (
         TrainingConfig,
@@ -31,6 +32,7 @@ __all__ = [
     "Transformer",
     "TransformerConfig",
     "average_checkpoints",
+    "check",
     "clean",
     "grammar",
     "load_model",
@@ -53,6 +55,7 @@ _HOME: dict[str, str] = {
     "Transformer": "transformer",
     "TransformerConfig": "transformer",
     "average_checkpoints": "training",
+    "check": "exercises",
     "clean": "corpus",
     "grammar": "corpus",
     "load_model": "training",

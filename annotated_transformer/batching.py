@@ -104,7 +104,7 @@ def furrow_order(lengths: Tensor) -> Tensor:
     return (widest * (2 * widest.max() + 1) + turn).argsort(stable=True)
 
 
-# --- A few shapes, the same in every epoch ---
+# --- Cutting the line into batches ---
 
 
 class Window(NamedTuple):
@@ -134,6 +134,9 @@ def cut_batches(lengths: Tensor, max_tokens: int) -> list[Window]:
     return windows
 
 
+# --- A few shapes, the same in every epoch ---
+
+
 def joined(one: Window, other: Window) -> Window:
     """Return the window of both, as wide as the wider on either side."""
     source, target = max(one.source, other.source), max(one.target, other.target)
@@ -158,6 +161,9 @@ def join_windows(windows: list[Window], count: int) -> list[Window]:
     return windows
 
 
+# --- Chance, and where it belongs ---
+
+
 class BatchPlan(NamedTuple):
     """Which examples go together, and the shape (S, T) of the window they come from."""
 
@@ -174,6 +180,9 @@ def check_fits(lengths: Tensor, max_tokens: int) -> None:
             f"example {index} has {int(lengths[index].max())} tokens, a batch only {max_tokens}: "
             "drop or split it, or allow more tokens a batch"
         )
+
+
+# --- The plan of an epoch ---
 
 
 def plan_batches(
@@ -195,6 +204,9 @@ def plan_batches(
         parts = part.tensor_split(-(-rows // (max_tokens // max(source, target))))
         plan += [BatchPlan(indices.tolist(), (source, target)) for indices in parts]
     return [plan[index] for index in torch.randperm(len(plan), generator=chance).tolist()]
+
+
+# --- From the plan to the batches ---
 
 
 def batches(

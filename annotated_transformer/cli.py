@@ -5,7 +5,9 @@ This chapter puts training, averaging, translating and scoring behind one comman
 5 and 6.1 of the paper).
 """
 
+import codecs
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +29,7 @@ from annotated_transformer.corpus import (
     split_pairs,
 )
 from annotated_transformer.decoding import translate
-from annotated_transformer.evaluation import score
+from annotated_transformer.evaluation import Scores, score
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import (
     LOG,
@@ -50,23 +52,26 @@ __all__ = [
     "Translate",
     "Evaluate",
     "say",
-    "read_data",
     "read_files",
     "turned",
+    "read_data",
     "validation_bleu",
-    "write_tsv",
+    "keep_tsv",
     "show_progress",
     "run_train",
     "run_average",
     "read_lines",
     "run_translate",
+    "one_line_each",
+    "pairs_to_score",
+    "print_scores",
     "run_evaluate",
     "Command",
     "run_command",
     "main",
 ]
 
-# --- A command is a dataclass ---
+# --- The options for pairs ---
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,9 @@ class Data:
     """Translate the other way round."""
     limit: int | None = None
     """Use so many pairs at most, the first ones."""
+
+
+# --- The options of the four commands ---
 
 
 @dataclass(frozen=True)
@@ -159,18 +167,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def read_data(data: Data, seed: int) -> Splits:
-    """Return pairs to learn from, to choose by and to measure on, as a command asks for them."""
-    if data.data:
-        pairs, dropped = clean(read_files(data))
-        say(f"{len(pairs):,} pairs; dropped: {dropped}")
-        return split_pairs(turned(pairs[: data.limit], data), 0.01, 0.01, seed)
-    if data.corpus == "grammar":
-        return split_pairs(turned(grammar(data.limit or 10_000, seed), data), 0.01, 0.01, seed)
-    parts = [turned(multi30k(name), data) for name in ("train", "val", "test_2016_flickr")]
-    return Splits(parts[0][: data.limit], *parts[1:])
-
-
 def read_files(data: Data) -> list[Pair]:
     """Return the pairs of the reader's own files."""
     if len(data.data) > 2:
@@ -184,6 +180,18 @@ def turned(pairs: Sequence[Pair], data: Data) -> list[Pair]:
     return [Pair(pair.target, pair.source) if data.reverse else pair for pair in pairs]
 
 
+def read_data(data: Data, seed: int) -> Splits:
+    """Return pairs to learn from, to choose by and to measure on, as a command asks for them."""
+    if data.data:
+        pairs, dropped = clean(read_files(data))
+        say(f"{len(pairs):,} pairs; dropped: {dropped}")
+        return split_pairs(turned(pairs[: data.limit], data), 0.01, 0.01, seed)
+    if data.corpus == "grammar":
+        return split_pairs(turned(grammar(data.limit or 10_000, seed), data), 0.01, 0.01, seed)
+    parts = [turned(multi30k(name), data) for name in ("train", "val", "test_2016_flickr")]
+    return Splits(parts[0][: data.limit], *parts[1:])
+
+
 # --- Training ---
 
 
@@ -193,10 +201,11 @@ def validation_bleu(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Callable[[Tr
     return lambda model: score(translate(model, tokenizer, sources, beam=1), references).bleu
 
 
-def write_tsv(pairs: Sequence[Pair], path: Path) -> None:
-    """Write pairs as a table of two columns, for `evaluate`."""
+def keep_tsv(pairs: Sequence[Pair], path: Path) -> None:
+    """Write pairs as a table of two columns for `evaluate`, if the file is not there yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+    if not path.exists():
+        write_text(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
 
 
 def show_progress(progress: Progress) -> None:
@@ -214,7 +223,8 @@ def run_train(command: Train) -> None:
     splits = read_data(command.data, command.training.seed)
     say(", ".join(f"{len(part):,} pairs for {name}" for name, part in splits._asdict().items()))
     if command.data.data:
-        write_tsv(splits.test, command.output / "test.tsv")
+        for part in ("validation", "test"):
+            keep_tsv(getattr(splits, part), command.output / f"{part}.tsv")
     watched = splits.validation[:: 1 + len(splits.validation) // 2000]  # from all over the file
     tokenizer = Tokenizer.train(splits.train, command.vocabulary_size)
     changes = {} if command.dropout is None else {"dropout": command.dropout}
@@ -225,10 +235,13 @@ def run_train(command: Train) -> None:
         splits.train,
         command.training,
         validation=splits.validation,
-        score=validation_bleu(tokenizer, watched),
+        score=validation_bleu(tokenizer, watched) if watched else None,
         folder=command.output,
         report=show_progress,
     )
+
+
+# --- Averaging ---
 
 
 def run_average(command: Average) -> None:
@@ -245,6 +258,7 @@ def run_average(command: Average) -> None:
 
 def read_lines(content: bytes) -> list[str]:
     """Return the lines of UTF-8 text; raises ValueError naming the first line that is none."""
+    content = content.removeprefix(codecs.BOM_UTF8)
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     for number, line in enumerate(lines, start=1):
         try:
@@ -258,40 +272,55 @@ def run_translate(command: Translate) -> None:
     """Translate standard input."""
     model, tokenizer = load_model(command.model)
     lines = read_lines(sys.stdin.buffer.read())
-    for translation in translate(model, tokenizer, lines, command.beam, command.alpha):
-        print(translation.replace("\n", " "))
+    translations = translate(model, tokenizer, lines, command.beam, command.alpha)
+    sys.stdout.buffer.write(one_line_each(translations).encode())
+    sys.stdout.buffer.flush()
+
+
+def one_line_each(sentences: Sequence[str]) -> str:
+    """Join sentences to a text with one on each line; a line feed inside becomes a space."""
+    return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
 
 
 # --- Scoring ---
 
 
-def run_evaluate(command: Evaluate) -> None:
-    """Translate, score, and print the scores."""
-    model, tokenizer = load_model(command.model)
+def pairs_to_score(command: Evaluate) -> list[Pair]:
+    """Return all pairs of the reader's own files, or a split of a corpus."""
     if command.data.data:
-        pairs = turned(read_files(command.data), command.data)[: command.data.limit]
+        pairs = turned(read_files(command.data), command.data)
     else:
         pairs = getattr(read_data(command.data, command.seed), command.split)
-    start = time.perf_counter()
-    sources = [pair.source for pair in pairs]
-    hypotheses = translate(model, tokenizer, sources, command.beam, command.alpha)
-    seconds = time.perf_counter() - start
-    if command.output is not None:
-        write_text(command.output, "".join(f"{line}\n" for line in hypotheses))
-    scores = score(hypotheses, [pair.target for pair in pairs])
+    return pairs[: command.data.limit]
+
+
+def print_scores(command: Evaluate, scores: Scores, count: int, seconds: float) -> None:
+    """Print scores and how they came about, for people or as one line of JSON."""
     if command.json:
-        what: dict[str, Any] = {
-            "sentences": len(pairs),
-            "beam": command.beam,
-            "alpha": command.alpha,
-        }
+        what: dict[str, Any] = {"sentences": count, "beam": command.beam, "alpha": command.alpha}
         if not command.data.data:
             what = {"corpus": command.data.corpus, "split": command.split, **what}
         print(json.dumps({**what, **scores._asdict(), "seconds": round(seconds, 1)}))
         return
     print(f"BLEU  {scores.bleu:5.1f}  {scores.bleu_signature}")
     print(f"chrF2 {scores.chrf:5.1f}  {scores.chrf_signature}")
-    print(f"{len(pairs):,} sentences, beam {command.beam}, alpha {command.alpha}, {seconds:.1f} s")
+    print(f"{count:,} sentences, beam {command.beam}, alpha {command.alpha}, {seconds:.1f} s")
+
+
+def run_evaluate(command: Evaluate) -> None:
+    """Translate, score, and print the scores."""
+    model, tokenizer = load_model(command.model)
+    pairs = pairs_to_score(command)
+    if command.output is not None:
+        command.output.parent.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    sources = [pair.source for pair in pairs]
+    hypotheses = translate(model, tokenizer, sources, command.beam, command.alpha)
+    seconds = time.perf_counter() - start
+    if command.output is not None:
+        write_text(command.output, one_line_each(hypotheses))
+    scores = score(hypotheses, [pair.target for pair in pairs])
+    print_scores(command, scores, len(pairs), seconds)
 
 
 # --- One error, one line ---
@@ -320,6 +349,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Stopped as stopped:
         say(f"annotated-transformer: {stopped}")
         sys.exit(143)
+    except BrokenPipeError:  # whoever read our output has enough, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (ValueError, OSError, FloatingPointError, MissingData) as error:
         say(f"annotated-transformer: {' '.join(str(error).split())}")
         sys.exit(2)

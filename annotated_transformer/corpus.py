@@ -43,8 +43,8 @@ __all__ = [
     "multi30k",
     "read_pairs",
     "clean",
-    "Splits",
     "hash_share",
+    "Splits",
     "split_pairs",
     "Side",
     "Statistics",
@@ -56,10 +56,8 @@ __all__ = [
 
 
 class Pair(NamedTuple):
-    """A source sentence, its translation and, if known, the pairs of word positions that
-    translate each other.
-
-    Positions count the words of `words(source)` and `words(target)` from 0.
+    """A source sentence, its translation and, if known, the pairs of positions of words (of
+    `words(source)` and `words(target)`, counted from 0) that translate each other.
     """
 
     source: str
@@ -90,15 +88,22 @@ class Phrase(NamedTuple):
 
 
 def linked(german: str, english: str) -> Phrase:
-    """A phrase from text; `|` cuts both sides into parts that translate each other, as in
-    `am|Abend`, `in the|evening`.
-    """
+    """A phrase from text; `|` cuts both sides into parts that translate each other."""
     phrase = Phrase([], [])
     for german_part, english_part in zip(german.split("|"), english.split("|"), strict=True):
         link = frozenset([object()])
         phrase.german.extend(Word(text, link) for text in german_part.split())
         phrase.english.extend(Word(text, link) for text in english_part.split())
     return phrase
+
+
+NOTHING, COMMA = Phrase([], []), Phrase([Word(",")], [])
+
+
+def join(*phrases: Phrase) -> Phrase:
+    """Phrases one after the other, in both languages."""
+    german = [word for phrase in phrases for word in phrase.german]
+    return Phrase(german, [word for phrase in phrases for word in phrase.english])
 
 
 def fuse(parts: list[Word], text: str) -> Word:
@@ -142,11 +147,11 @@ NOUNS = (
     Noun("Schlüssel", "Schlüssel", "m", "key", "keys", "thing"),
 )
 
+# --- What a verb must tell ---
+
 
 class Verb(NamedTuple):
-    """A verb: its German forms, its English ones, and the kinds of its subject and of its
-    objects by case.
-    """
+    """A verb: its forms in both languages, and the kinds of its subject and of its objects."""
 
     infinitive: str
     third: str
@@ -192,11 +197,11 @@ VERBS = (
     Verb("kommen", "kommt", "angekommen", "arrive", "arrives", "arrived", LIVING, (), "an", "sein"),
 )
 
+# --- The smaller words ---
+
 
 class Modal(NamedTuple):
-    """A modal verb: the forms for `ich`, `er` and `wir`; in English the base and the third
-    person, where they differ.
-    """
+    """A modal verb: the forms for `ich`, `er`, `wir`; in English that for `he` if it differs."""
 
     german: tuple[str, str, str]
     english: str
@@ -211,14 +216,9 @@ MODALS = (
 )
 AUXILIARIES = {"haben": ("habe", "hat", "haben"), "sein": ("bin", "ist", "sind")}
 
-TIMES = {
-    "present": (("heute", "today"), ("jeden|Tag", "every|day"), ("am|Abend", "in the|evening")),
-    "past": (
-        ("gestern", "yesterday"),
-        ("letzte|Woche", "last|week"),
-        ("am|Morgen", "in the|morning"),
-    ),
-}
+PRESENT = (("heute", "today"), ("jeden|Tag", "every|day"), ("am|Abend", "in the|evening"))
+PAST = (("gestern", "yesterday"), ("letzte|Woche", "last|week"), ("am|Morgen", "in the|morning"))
+TIMES = {"present": PRESENT, "past": PAST}
 PLACES = (
     ("in", "Garten", "m", "in", "garden"),
     ("in", "Küche", "f", "in", "kitchen"),
@@ -255,17 +255,17 @@ def definite(case: str, gender: str) -> str:
     return {"e": "die", "es": "das"}.get(ending, "d" + ending)
 
 
+# --- Who shows the ending? ---
+
+
 def decline(stem: str, case: str, gender: str) -> tuple[str, str]:
     """A determiner in its case, and the ending of an adjective that follows it."""
     strong = STRONG[case][gender]
-    shown_by_article = case == "nom" or (case == "acc" and gender in ("f", "n"))
-    weak = "e" if shown_by_article and gender != "plural" else "en"
-    if stem == "der":
-        return definite(case, gender), weak
     bare = (case, gender) in {("nom", "m"), ("nom", "n"), ("acc", "n")}
     if stem == "zwei" or (stem in ("ein", "kein") and bare):
         return stem, strong
-    return stem + strong, weak
+    weak = "e" if gender != "plural" and strong == STRONG["nom"][gender] else "en"
+    return definite(case, gender) if stem == "der" else stem + strong, weak
 
 
 # --- Noun phrases ---
@@ -285,14 +285,9 @@ class NounPhrase(NamedTuple):
     pronoun: bool = False
 
 
-SINGULAR_DETERMINERS = (
-    ("der", "the"),
-    ("der", "the"),
-    ("dies", "this"),
-    ("ein", "a"),
-    ("ein", "a"),
-)
-PLURAL_DETERMINERS = (("der", "the"), ("dies", "these"), ("zwei", "two"))
+THE, A = ("der", "the"), ("ein", "a")
+SINGULAR_DETERMINERS = (THE, THE, ("dies", "this"), A, A)
+PLURAL_DETERMINERS = (THE, ("dies", "these"), ("zwei", "two"))
 PRONOUNS = {
     "nom": (
         ("ich", "I", FIRST),
@@ -305,6 +300,8 @@ PRONOUNS = {
     "dat": (("ihm", "him", THIRD), ("ihr", "her", THIRD), ("ihnen", "them", PLURAL)),
 }
 
+# --- Rolling dice ---
+
 
 def draw_pronoun(rng: Random, case: str) -> NounPhrase:
     """A pronoun for a person."""
@@ -312,58 +309,67 @@ def draw_pronoun(rng: Random, case: str) -> NounPhrase:
     return NounPhrase(*linked(german, english), agreement, "", "person", pronoun=True)
 
 
+def draw_determiner(rng: Random, case: str, plural: bool) -> tuple[str, str]:
+    """The stem of a determiner and its English; an object may be negated (`kein`, `no`)."""
+    drawn = rng.choice(PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS)
+    return ("kein", "no") if case == "acc" and rng.random() < 0.1 else drawn
+
+
+def noun_forms(noun: Noun, case: str, plural: bool) -> tuple[str, str]:
+    """The German and the English noun; a German plural in the dative ends in n (`Hunden`)."""
+    if not plural:
+        return noun.singular, noun.english
+    ending = "n" if case == "dat" and not noun.plural.endswith("n") else ""
+    return noun.plural + ending, noun.english_plural
+
+
 def draw_noun_phrase(rng: Random, case: str, kinds: str) -> NounPhrase:
     """A determiner, perhaps an adjective, and a noun of one of the kinds."""
     noun = rng.choice([noun for noun in NOUNS if noun.kind in kinds.split()])
     plural = rng.random() < 0.25
     gender = "plural" if plural else noun.gender
-    stem, english = rng.choice(PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS)
-    if case == "acc" and rng.random() < 0.1:
-        stem, english = "kein", "no"
+    stem, english = draw_determiner(rng, case, plural)
     german, ending = decline(stem, case, gender)
+    parts = [linked(german, english)]
     if rng.random() < 0.35:
         adjective, english_adjective = rng.choice(ADJECTIVES[noun.kind])
-        german, english = f"{german}|{adjective}{ending}", f"{english}|{english_adjective}"
-    name = noun.plural if plural else noun.singular
-    if plural and case == "dat" and not name.endswith("n"):
-        name += "n"
-    both = linked(
-        f"{german}|{name}", f"{english}|{noun.english_plural if plural else noun.english}"
-    )
-    return NounPhrase(
-        *both, PLURAL if plural else THIRD, gender, noun.kind, stem in ("der", "dies")
-    )
+        parts.append(linked(adjective + ending, english_adjective))
+    both = join(*parts, linked(*noun_forms(noun, case, plural)))
+    known = stem in ("der", "dies")
+    return NounPhrase(*both, PLURAL if plural else THIRD, gender, noun.kind, known)
+
+
+# --- Places ---
 
 
 def draw_place(rng: Random) -> Phrase:
-    """A place: a preposition that takes the dative, which may fuse with its article: `im
-    Garten`.
-    """
+    """A place: a preposition with the dative, which may fuse with its article: `im Garten`."""
     preposition, noun, gender, english, english_noun = rng.choice(PLACES)
     article, ending = decline("der", "dat", gender)
     adjective, english_adjective = rng.choice(ADJECTIVES["place"])
-    parts = linked(f"{preposition}|{article}|{noun}", f"{english}|the|{english_noun}")
+    parts = [linked(preposition, english), linked(article, "the")]
     if rng.random() < 0.25:
-        extra = linked(adjective + ending, english_adjective)
-        parts.german[2:2], parts.english[-1:-1] = extra.german, extra.english
+        parts.append(linked(adjective + ending, english_adjective))
+    place = join(*parts, linked(noun, english_noun))
     if article == "dem" and preposition in ("in", "an"):
-        parts.german[:2] = [fuse(parts.german[:2], preposition[0] + "m")]
-    return parts
+        place.german[:2] = [fuse(place.german[:2], preposition[0] + "m")]
+    return place
 
 
 # --- Verbs ---
 
 
 class Predicate(NamedTuple):
-    """The verbs of a clause: German finite verb and closing words; English auxiliary (may be
-    empty) and main verb.
-    """
+    """The verbs of a clause: German finite and closing ones; English auxiliary and main verb."""
 
     finite: Word
     closing: list[Word]
     separable: bool
     auxiliary: list[Word]
     main: list[Word]
+
+
+# --- The present ---
 
 
 def conjugate(verb: Verb, agreement: int) -> str:
@@ -380,21 +386,24 @@ def present(verb: Verb, agreement: int, support: bool) -> Predicate:
     return Predicate(finite, particle, bool(particle), auxiliary, english)
 
 
+# --- The past ---
+
+
 def perfect(verb: Verb, agreement: int, support: bool) -> Predicate:
     """The past: `hat ... angerufen`, `called` or, with support, `did ... call`."""
     (finite,), did = linked(AUXILIARIES[verb.auxiliary][agreement], "did")
     closing, english = linked(verb.participle, verb.english if support else verb.english_past)
     if support:
         return Predicate(finite, closing, False, did, english)
-    return Predicate(
-        finite, closing, False, [], [fuse([finite, word], word.text) for word in english]
-    )
+    saw = [fuse([finite, word], word.text) for word in english]
+    return Predicate(finite, closing, False, [], saw)
+
+
+# --- Modal verbs ---
 
 
 def modal(verb: Verb, agreement: int, support: bool, helper: Modal) -> Predicate:
-    """A modal verb and an infinitive: `muss ... anrufen`, `has to call` or, with support, `does
-    ... have to call`.
-    """
+    """`muss ... anrufen`, `has to call` or, with support, `does ... have to call`."""
     third = agreement == THIRD and helper.english_third
     form = helper.english_third if third and not support else helper.english
     (finite,), english = linked(helper.german[agreement], form)
@@ -409,11 +418,7 @@ def modal(verb: Verb, agreement: int, support: bool, helper: Modal) -> Predicate
 
 
 class Clause(NamedTuple):
-    """What a clause says.
-
-    `front` is the part that German puts first; English does the same where `fronted`. `tail`
-    follows the closing verb.
-    """
+    """What a clause says; German puts `front` first, and English too, where `fronted`."""
 
     subject: NounPhrase
     predicate: Predicate
@@ -424,52 +429,46 @@ class Clause(NamedTuple):
     negation: Phrase
     front: Phrase | NounPhrase
     fronted: bool
-    tail: Phrase
+
+
+# --- The German order ---
+
+Part = Phrase | NounPhrase
+
+
+def german_middle(clause: Clause) -> list[Word]:
+    """What stands between the verbs of a German clause: all its parts but the front."""
+    pronouns = [part for part in clause.objects if part.pronoun]
+    nouns = [part for part in clause.objects if not part.pronoun]
+    field: list[Part] = [clause.subject, *pronouns, clause.time, *nouns]
+    field += [clause.negation, clause.place]
+    return [word for part in field if part is not clause.front for word in part.german]
 
 
 def german_clause(clause: Clause, verb_last: bool = False) -> list[Word]:
-    """Front, finite verb, everything else, closing verb; in a subordinate clause both verbs are
-    last.
-    """
-    pronouns = [phrase for phrase in clause.objects if phrase.pronoun]
-    nouns = [phrase for phrase in clause.objects if not phrase.pronoun]
-    field: list[Phrase | NounPhrase] = [
-        clause.subject,
-        *pronouns,
-        clause.time,
-        *nouns,
-        clause.negation,
-        clause.place,
-    ]
-    middle = [word for phrase in field if phrase is not clause.front for word in phrase.german]
+    """Front, finite verb, the rest, closing verb; in a subordinate clause all verbs are last."""
+    front, middle = clause.front.german, german_middle(clause)
     finite, closing, separable = clause.predicate[:3]
     if not verb_last:
-        return [*clause.front.german, finite, *middle, *closing, *clause.tail.german]
+        return [*front, finite, *middle, *closing]
     end = [fuse([finite], closing[0].text + finite.text)] if separable else [*closing, finite]
-    return [*clause.front.german, *middle, *end, *clause.tail.german]
+    return [*front, *middle, *end]
+
+
+# --- The English order ---
 
 
 def english_clause(clause: Clause, question: bool = False) -> list[Word]:
-    """Subject, verb, objects, place, time, whatever the German order was; in a question the
-    auxiliary comes first.
-    """
-    early = clause.front if clause.fronted else None
-    field: list[Phrase | NounPhrase] = [*clause.objects, clause.place, clause.time]
-    rest = [word for phrase in field if phrase is not early for word in phrase.english]
-    auxiliary, main = clause.predicate.auxiliary, clause.predicate.main
-    start = (
-        [*auxiliary, *clause.subject.english] if question else [*clause.subject.english, *auxiliary]
-    )
-    front = early.english if early else []
-    return [*front, *start, *clause.negation.english, *main, *rest, *clause.tail.english]
+    """Subject, verb, objects, place, time; in a question the auxiliary comes first."""
+    early: Part = clause.front if clause.fronted else NOTHING
+    field: list[Part] = [*clause.objects, clause.place, clause.time]
+    rest = [word for part in field if part is not early for word in part.english]
+    subject, (auxiliary, main) = clause.subject.english, clause.predicate[3:]
+    start = auxiliary + subject if question else subject + auxiliary
+    return [*early.english, *start, *clause.negation.english, *main, *rest]
 
 
 # --- Drawing a clause ---
-
-
-def nothing() -> Phrase:
-    """A phrase without words."""
-    return Phrase([], [])
 
 
 def draw_argument(rng: Random, case: str, kinds: str) -> NounPhrase:
@@ -490,6 +489,9 @@ def draw_predicate(
     return present(verb, agreement, question or negated)
 
 
+# --- What the grammar refuses to say ---
+
+
 def draw_clause(
     rng: Random,
     verb: Verb,
@@ -497,46 +499,29 @@ def draw_clause(
     question: bool = False,
     opening: dict[str, NounPhrase] | None = None,
 ) -> Clause:
-    """A clause around a verb; `opening` gives, by its case, the phrase that opens a subordinate
-    one.
-    """
+    """A clause around a verb; `opening` gives, by its case, the phrase that opens it."""
     given = opening or {}
     tense = tense or rng.choice(("past", "present"))
     subject = given.get("nom") or draw_argument(rng, "nom", verb.subject)
     objects = [given.get(case) or draw_argument(rng, case, kinds) for case, kinds in verb.objects]
     negated = all(phrase.definite for phrase in (subject, *objects)) and rng.random() < 0.25
     predicate = draw_predicate(rng, verb, subject.agreement, tense, question, negated)
-    time = linked(*rng.choice(TIMES[tense])) if rng.random() < 0.3 else nothing()
-    place = draw_place(rng) if not negated and rng.random() < 0.2 else nothing()
-    negation = linked("nicht", "not") if negated else nothing()
-    front, fronted = next(iter(given.values()), nothing()), bool(given) and "nom" not in given
-    return Clause(
-        subject, predicate, tense, objects, time, place, negation, front, fronted, nothing()
-    )
+    time = linked(*rng.choice(TIMES[tense])) if rng.random() < 0.3 else NOTHING
+    place = draw_place(rng) if not negated and rng.random() < 0.2 else NOTHING
+    negation = linked("nicht", "not") if negated else NOTHING
+    front, fronted = next(iter(given.values()), NOTHING), bool(given) and "nom" not in given
+    return Clause(subject, predicate, tense, objects, time, place, negation, front, fronted)
 
 
-def relative_clause(rng: Random, noun: NounPhrase) -> Phrase:
-    """`, den die Katze sieht`: a relative clause that describes a noun as its subject or as its
-    last object.
-    """
-    roles = [(verb, role) for verb in VERBS for role in (("nom", verb.subject), *verb.objects[-1:])]
-    verb, (case, _) = rng.choice(
-        [(verb, role) for verb, role in roles if noun.kind in role[1].split()]
-    )
-    german = "denen" if (case, noun.gender) == ("dat", "plural") else definite(case, noun.gender)
-    english = "who" if (case, noun.kind) == ("nom", "person") else "that"
-    pronoun = NounPhrase(*linked(german, english), noun.agreement, noun.gender, "relative")
-    clause = draw_clause(rng, verb, opening={case: pronoun})
-    return Phrase([Word(","), *german_clause(clause, verb_last=True)], english_clause(clause))
+def sentence(clause: Clause, tail: Phrase = NOTHING, mark: str = ".") -> Phrase:
+    """A statement or, with the mark `?`, a question, with a subordinate clause as its tail."""
+    both = Phrase(german_clause(clause), english_clause(clause, question=mark == "?"))
+    return join(both, tail, linked(mark, mark))
 
 
-# --- Statements and questions ---
-
-
-def join(*phrases: Phrase) -> Phrase:
-    """Phrases one after the other, in both languages."""
-    german = [word for phrase in phrases for word in phrase.german]
-    return Phrase(german, [word for phrase in phrases for word in phrase.english])
+def question(rng: Random) -> Phrase:
+    """A question: the finite verb comes first, and English needs an auxiliary."""
+    return sentence(draw_clause(rng, rng.choice(VERBS), question=True), mark="?")
 
 
 def draw_main_clause(rng: Random) -> Clause:
@@ -549,41 +534,58 @@ def draw_main_clause(rng: Random) -> Clause:
     return clause._replace(front=masculine[0]) if masculine and rng.random() < 0.25 else clause
 
 
-def statement(rng: Random) -> Phrase:
-    """A main clause; a relative clause may describe its last object from behind the closing
-    verb.
-    """
-    clause = draw_main_clause(rng)
-    waiting = [
-        phrase
-        for phrase in clause.objects[-1:]
-        if not phrase.pronoun and phrase is not clause.front
+# --- Clauses inside of clauses ---
+
+
+def behind_comma(clause: Clause, opener: Phrase = NOTHING) -> Phrase:
+    """A comma, perhaps a conjunction, and a clause with its German verbs at the end."""
+    inside = Phrase(german_clause(clause, verb_last=True), english_clause(clause))
+    return join(COMMA, opener, inside)
+
+
+# --- Relative clauses ---
+
+
+def draw_role(rng: Random, kind: str) -> tuple[Verb, str]:
+    """A verb, and the case in which a noun of a kind is its subject or its last object."""
+    roles = [
+        (verb, case)
+        for verb in VERBS
+        for case, kinds in (("nom", verb.subject), *verb.objects[-1:])
+        if kind in kinds.split()
     ]
-    late = clause.place.german or (clause.time.german and not clause.fronted)
-    if waiting and not late and rng.random() < 0.25:
-        clause = clause._replace(tail=relative_clause(rng, waiting[0]))
-    return join(Phrase(german_clause(clause), english_clause(clause)), linked(".", "."))
+    return rng.choice(roles)
+
+
+def relative_clause(rng: Random, noun: NounPhrase) -> Phrase:
+    """`, den die Katze sieht`: a clause that describes a noun, its subject or last object."""
+    verb, case = draw_role(rng, noun.kind)
+    german = "denen" if (case, noun.gender) == ("dat", "plural") else definite(case, noun.gender)
+    english = "who" if (case, noun.kind) == ("nom", "person") else "that"
+    pronoun = NounPhrase(*linked(german, english), noun.agreement, noun.gender, "relative")
+    return behind_comma(draw_clause(rng, verb, opening={case: pronoun}))
 
 
 def description(rng: Random) -> Phrase:
     """`Der Hund, der schläft, ...`: a main clause that opens with a noun and a relative clause."""
     verb = rng.choice(VERBS)
     noun = draw_noun_phrase(rng, "nom", verb.subject)
-    both = join(Phrase(*noun[:2]), relative_clause(rng, noun), Phrase([Word(",")], []))
+    both = join(Phrase(*noun[:2]), relative_clause(rng, noun), COMMA)
     subject = noun._replace(german=both.german, english=both.english)
-    clause = draw_clause(rng, verb, opening={"nom": subject})
-    return join(Phrase(german_clause(clause), english_clause(clause)), linked(".", "."))
+    return sentence(draw_clause(rng, verb, opening={"nom": subject}))
 
 
-def question(rng: Random) -> Phrase:
-    """A question: the finite verb comes first, and English needs an auxiliary."""
-    clause = draw_clause(rng, rng.choice(VERBS), question=True)
-    return join(
-        Phrase(german_clause(clause), english_clause(clause, question=True)), linked("?", "?")
-    )
+def statement(rng: Random) -> Phrase:
+    """A main clause; behind its closing verb a relative clause may describe its last object."""
+    clause = draw_main_clause(rng)
+    last = [noun for noun in clause.objects[-1:] if not noun.pronoun and noun is not clause.front]
+    late = clause.place.german or (clause.time.german and not clause.fronted)
+    if last and not late and rng.random() < 0.25:
+        return sentence(clause, relative_clause(rng, last[0]))
+    return sentence(clause)
 
 
-# --- Subordinate clauses ---
+# --- Conjunctions, reports, attempts ---
 
 CONJUNCTIONS = (("weil", "because"), ("obwohl", "although"), ("während", "while"))
 REPORTS = (
@@ -595,8 +597,6 @@ ATTEMPTS = (
     Verb("versuchen", "versucht", "versucht", "try", "tries", "tried", "person"),
     Verb("vergessen", "vergisst", "vergessen", "forget", "forgets", "forgot", "person"),
 )
-TO_BE = {"present": (("ist", "is"), ("sind", "are")), "past": (("war", "was"), ("waren", "were"))}
-REFERRING = {"m": ("er", "he"), "f": ("sie", "she"), "n": ("es", "it"), "plural": ("sie", "they")}
 
 
 def subordinate(rng: Random, tense: str, german: str, english: str) -> Phrase:
@@ -604,87 +604,81 @@ def subordinate(rng: Random, tense: str, german: str, english: str) -> Phrase:
     verb = rng.choice(VERBS)
     subject = draw_noun_phrase(rng, "nom", verb.subject)
     clause = draw_clause(rng, verb, tense, opening={"nom": subject})
-    inside = Phrase(german_clause(clause, verb_last=True), english_clause(clause))
-    return join(Phrase([Word(",")], []), linked(german, english), inside)
-
-
-def state(rng: Random, clause: Clause) -> Phrase:
-    """`, weil er müde ist`, said of the only noun of its gender; nothing where no noun is the
-    only one.
-    """
-    nouns = [clause.subject, *clause.objects]
-    genders = [phrase.gender for phrase in nouns]
-    clear = [noun for noun in nouns if noun.definite and genders.count(noun.gender) == 1]
-    if not clear or any(noun.pronoun for noun in nouns):
-        return nothing()
-    noun = rng.choice(clear)
-    pronoun, english = REFERRING[noun.gender]
-    if noun.gender in ("m", "f") and noun.kind != "person":
-        english = "it"
-    many = noun.agreement == PLURAL
-    to_be = TO_BE[clause.tense][many]
-    condition = rng.choice(STATES["thing" if noun.kind == "thing" else "living"])
-    why, who, verb, what = (
-        linked(*CONJUNCTIONS[0]),
-        linked(pronoun, english),
-        linked(*to_be),
-        linked(*condition),
-    )
-    german = [Word(","), *why.german, *who.german, *what.german, *verb.german]
-    return Phrase(german, join(why, who, verb, what).english)
-
-
-def with_tail(clause: Clause, tail: Phrase) -> Phrase:
-    """A statement that ends in a subordinate clause."""
-    clause = clause._replace(tail=tail)
-    return join(Phrase(german_clause(clause), english_clause(clause)), linked(".", "."))
+    return behind_comma(clause, linked(german, english))
 
 
 def reason(rng: Random) -> Phrase:
     """`..., weil die Frau schläft.`"""
     clause = draw_main_clause(rng)
-    return with_tail(clause, subordinate(rng, clause.tense, *rng.choice(CONJUNCTIONS)))
-
-
-def condition(rng: Random) -> Phrase:
-    """`..., weil er müde ist.`"""
-    clause = draw_main_clause(rng)
-    return with_tail(clause, state(rng, clause))
+    return sentence(clause, subordinate(rng, clause.tense, *rng.choice(CONJUNCTIONS)))
 
 
 def early_reason(rng: Random) -> Phrase:
-    """`Weil die Frau schläft, lacht der Mann.`: the whole clause takes the first place, so the
-    verb comes next.
-    """
+    """`Weil die Frau schläft, lacht der Mann.`: a whole clause is first, the verb second."""
     clause = draw_clause(rng, rng.choice(VERBS))
-    first, comma = subordinate(rng, clause.tense, *rng.choice(CONJUNCTIONS)), linked(",", ",")
-    return join(Phrase(first.german[1:], first.english), comma, with_tail(clause, nothing()))
+    first = subordinate(rng, clause.tense, *rng.choice(CONJUNCTIONS))
+    opening = Phrase(first.german[1:], first.english)  # without its comma
+    return join(opening, linked(",", ","), sentence(clause))
 
 
 def report(rng: Random) -> Phrase:
     """`Die Frau sagt, dass der Mann schläft.`"""
     clause = draw_clause(rng, rng.choice(REPORTS))
-    clause = clause._replace(front=clause.subject, time=nothing(), place=nothing())
-    return with_tail(clause, subordinate(rng, clause.tense, "dass", "that"))
+    clause = clause._replace(front=clause.subject, time=NOTHING, place=NOTHING)
+    return sentence(clause, subordinate(rng, clause.tense, "dass", "that"))
 
 
-def attempt(rng: Random) -> Phrase:
-    """`Die Frau versucht, den Mann anzurufen.`: `zu` goes between a verb and its particle."""
-    clause = draw_clause(rng, rng.choice(ATTEMPTS))
-    clause = clause._replace(front=clause.subject, time=nothing(), place=nothing())
-    verb = rng.choice([verb for verb in VERBS if "person" in verb.subject])
+def infinitive(verb: Verb) -> Predicate:
+    """`zu sehen`, `anzurufen`: a verb with `zu`, `to`, which goes behind a particle."""
     to, main = linked("zu", "to"), linked(verb.infinitive, verb.english)
     finite, closing = main.german[0], to.german
     if verb.particle:
         finite, closing = fuse([*closing, finite], f"{verb.particle}zu{finite.text}"), []
-    predicate = Predicate(finite, closing, False, [], [*to.english, *main.english])
+    return Predicate(finite, closing, False, [], [*to.english, *main.english])
+
+
+def attempt(rng: Random) -> Phrase:
+    """`Die Frau versucht, den Mann anzurufen.`"""
+    clause = draw_clause(rng, rng.choice(ATTEMPTS))
+    clause = clause._replace(front=clause.subject, time=NOTHING, place=NOTHING)
+    verb = rng.choice([verb for verb in VERBS if "person" in verb.subject])
     nobody = NounPhrase([], [], THIRD, "", "person")
-    inner = draw_clause(rng, verb)._replace(
-        subject=nobody, predicate=predicate, time=nothing(), negation=nothing()
-    )
-    return with_tail(
-        clause, Phrase([Word(","), *german_clause(inner, verb_last=True)], english_clause(inner))
-    )
+    inner = draw_clause(rng, verb)._replace(subject=nobody, predicate=infinitive(verb))
+    return sentence(clause, behind_comma(inner._replace(time=NOTHING, negation=NOTHING)))
+
+
+# --- Who is er? ---
+
+TO_BE = {"present": (("ist", "is"), ("sind", "are")), "past": (("war", "was"), ("waren", "were"))}
+REFERRING = {"m": ("er", "he"), "f": ("sie", "she"), "n": ("es", "it"), "plural": ("sie", "they")}
+
+
+def refer(noun: NounPhrase) -> Phrase:
+    """The pronoun for a noun: German asks for its gender, English whether it is a person."""
+    german, english = REFERRING[noun.gender]
+    if noun.gender in ("m", "f") and noun.kind != "person":
+        english = "it"
+    return linked(german, english)
+
+
+def state(rng: Random, clause: Clause) -> Phrase:
+    """`, weil er müde ist`, said of a noun that is the only one of its gender, or nothing."""
+    nouns = [clause.subject, *clause.objects]
+    genders = [noun.gender for noun in nouns]
+    clear = [noun for noun in nouns if noun.definite and genders.count(noun.gender) == 1]
+    if not clear or any(noun.pronoun for noun in nouns):
+        return NOTHING
+    noun = rng.choice(clear)
+    what = linked(*rng.choice(STATES["thing" if noun.kind == "thing" else "living"]))
+    verb = linked(*TO_BE[clause.tense][noun.agreement == PLURAL])
+    why, who = linked(*CONJUNCTIONS[0]), refer(noun)
+    return Phrase(join(COMMA, why, who, what, verb).german, join(why, who, verb, what).english)
+
+
+def condition(rng: Random) -> Phrase:
+    """`..., weil er müde ist.`"""
+    clause = draw_main_clause(rng)
+    return sentence(clause, state(rng, clause))
 
 
 # --- Sentences ---
@@ -692,17 +686,14 @@ def attempt(rng: Random) -> Phrase:
 
 def spell(phrase: list[Word]) -> list[Word]:
     """Drop a comma before another mark, write `an` before a vowel, and begin with a capital."""
-    following = [*phrase[1:], Word("")]
-    kept = [
-        (word, after)
-        for word, after in zip(phrase, following)
-        if word.text != "," or after.text not in (",", ".")
-    ]
-    texts = [
-        "an" if word.text == "a" and after.text[0] in "aeiou" else word.text for word, after in kept
-    ]
-    texts[0] = texts[0][0].upper() + texts[0][1:]
-    return [word._replace(text=text) for text, (word, _) in zip(texts, kept)]
+    after = [*phrase[1:], Word("")]
+    kept = [w for w, n in zip(phrase, after) if w.text != "," or n.text not in (",", ".")]
+    texts = [word.text for word in kept]
+    for place, following in enumerate(texts[1:]):
+        if texts[place] == "a" and following[0] in "aeiou":
+            texts[place] = "an"
+    texts[0] = texts[0].capitalize()
+    return [word._replace(text=text) for word, text in zip(kept, texts)]
 
 
 def to_text(phrase: list[Word]) -> str:
@@ -722,18 +713,11 @@ def to_pair(phrase: Phrase) -> Pair:
     return Pair(to_text(german), to_text(english), alignment)
 
 
+# --- The corpus ---
+
 SENTENCES = (
-    statement,
-    statement,
-    statement,
-    description,
-    question,
-    reason,
-    condition,
-    condition,
-    early_reason,
-    report,
-    attempt,
+    *(statement, statement, statement, description, question, reason),
+    *(condition, condition, early_reason, report, attempt),
 )
 
 
@@ -765,21 +749,22 @@ MULTI30K_SHA256 = {
     "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
 }
-
 SHA256 = {"multi30k": MULTI30K_SHA256}
+
+# --- Where files live ---
 
 
 class MissingData(RuntimeError):
-    """A data set is neither in the cache nor to be had: the message names the files and what to
-    do, on one line.
-    """
+    """A data set is neither in the cache nor to be had; one line names the files and a remedy."""
 
 
 def cache_folder() -> Path:
     """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder."""
-    return Path(
-        os.environ.get("ANNOTATED_TRANSFORMER_CACHE") or user_cache_dir("annotated-transformer")
-    )
+    chosen = os.environ.get("ANNOTATED_TRANSFORMER_CACHE")
+    return Path(chosen or user_cache_dir("annotated-transformer"))
+
+
+# --- A file is there or it is not ---
 
 
 def is_intact(path: Path, sha256: str) -> bool:
@@ -807,28 +792,25 @@ def download(address: str, path: Path, sha256: str) -> None:
         aside.unlink(missing_ok=True)
 
 
+def missing_files(dataset: str, address: str) -> str:
+    """What to put where, for the files of a data set that the cache does not have intact."""
+    folder, known = cache_folder() / dataset, SHA256[dataset]
+    names = [name for name, sha256 in known.items() if not is_intact(folder / name, sha256)]
+    return f"{dataset} is incomplete: put {', '.join(names)} from {address} into {folder}"
+
+
 def fetch(dataset: str, name: str, address: str | None = None) -> Path:
     """The path of a file of a data set; it is downloaded where the cache does not have it intact.
 
     `address` replaces the folder that it is downloaded from. Raises MissingData.
     """
-    address, folder, known = (
-        address or ADDRESSES[dataset],
-        cache_folder() / dataset,
-        SHA256[dataset],
-    )
-    if not is_intact(folder / name, known[name]):
+    address, path = address or ADDRESSES[dataset], cache_folder() / dataset / name
+    if not is_intact(path, SHA256[dataset][name]):
         try:
-            download(f"{address}/{name}", folder / name, known[name])
+            download(f"{address}/{name}", path, SHA256[dataset][name])
         except (OSError, http.client.HTTPException, ValueError) as error:
-            missing = [
-                other for other, sha256 in known.items() if not is_intact(folder / other, sha256)
-            ]
-            raise MissingData(
-                f"{dataset} is incomplete: put {', '.join(missing)} from {address} "
-                f"into {folder} ({error})"
-            ) from error
-    return folder / name
+            raise MissingData(f"{missing_files(dataset, address)} ({error})") from error
+    return path
 
 
 def multi30k(split: str) -> list[Pair]:
@@ -836,15 +818,12 @@ def multi30k(split: str) -> list[Pair]:
     if f"{split}.de.gz" not in SHA256["multi30k"]:
         raise ValueError(f"Multi30k has no split {split!r}: take train, val or test_2016_flickr")
     paths = [fetch("multi30k", f"{split}.{language}.gz") for language in ("de", "en")]
-    german, english = (
-        gzip.decompress(path.read_bytes()).decode().rstrip("\n").split("\n") for path in paths
-    )
-    return [
-        Pair(source.strip(), target.strip()) for source, target in zip(german, english, strict=True)
-    ]
+    texts = [gzip.decompress(path.read_bytes()).decode().rstrip("\n") for path in paths]
+    lines = zip(*(text.split("\n") for text in texts), strict=True)
+    return [Pair(source.strip(), target.strip()) for source, target in lines]
 
 
-# --- Reading ---
+# --- Bytes out of a file ---
 
 BESIDES = re.compile(r"[._]|read.?me|licen[cs]e|copying", re.IGNORECASE)
 
@@ -880,6 +859,9 @@ def unpack_file(path: Path) -> bytes:
         ) from error
 
 
+# --- What is a line? ---
+
+
 def text_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file, without line ends and without a byte order mark.
 
@@ -899,6 +881,9 @@ def text_lines(path: Path) -> list[str]:
     if not lines:
         raise ValueError(f"{path} is empty: there must be one sentence a line")
     return [line.removesuffix("\r") for line in lines]
+
+
+# --- Pairs out of lines ---
 
 
 def read_table(path: Path, columns: tuple[int, int]) -> list[Pair]:
@@ -995,7 +980,14 @@ def clean(
     return kept, dropped
 
 
-# --- Splitting ---
+# --- Who decides which way? ---
+
+
+def hash_share(source: str, seed: int) -> float:
+    """Where a source sentence stands between 0 and 1; case and white space do not matter."""
+    key = f"{seed} {' '.join(source.casefold().split())}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 class Splits(NamedTuple):
@@ -1004,13 +996,6 @@ class Splits(NamedTuple):
     train: list[Pair]
     validation: list[Pair]
     test: list[Pair]
-
-
-def hash_share(source: str, seed: int) -> float:
-    """Where a source sentence stands between 0 and 1; case and white space do not matter."""
-    key = f"{seed} {' '.join(source.casefold().split())}"
-    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def split_pairs(

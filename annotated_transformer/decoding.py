@@ -32,7 +32,7 @@ __all__ = [
     "sample",
 ]
 
-# --- What to keep ---
+# --- The cache in code ---
 
 
 def decoder_layers(model: Transformer) -> Iterable[DecoderLayer]:
@@ -95,7 +95,7 @@ def next_logits(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
     return model.embedding.logits(model.decoder.norm(x))
 
 
-# --- Longer sentences score lower ---
+# --- The penalty in numbers ---
 
 
 def length_penalty(length: float, alpha: float) -> float:
@@ -143,6 +143,9 @@ def start_beams(source: Tensor, beam: int, limit: Tensor, n_best: int, like: Ten
     )
 
 
+# --- Expand, score, prune: one `topk` ---
+
+
 def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
     """Continue hypotheses by the best words of (B, R, V); return them and their parents (B, R)."""
     words = logits.log_softmax(dim=-1)
@@ -157,6 +160,9 @@ def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
     written = beams.tokens.gather(1, parent[..., None].expand(-1, -1, beams.tokens.size(-1)))
     tokens = torch.cat([written, word[..., None]], dim=-1)
     return beams._replace(tokens=tokens, total=total), parent
+
+
+# --- Taking out what has finished ---
 
 
 class Finished(NamedTuple):
@@ -185,7 +191,7 @@ def finish(beams: Beams, alpha: float) -> tuple[Beams, Finished]:
     return left, finished
 
 
-# --- When may a search stop? ---
+# --- What can a running hypothesis still reach? ---
 
 
 def still_open(beams: Beams, alpha: float, early_stop: bool) -> Tensor:
@@ -250,7 +256,7 @@ def beam_search(
     return rank(steps, len(source), n_best)
 
 
-# --- From lines to batches and back ---
+# --- Errors before work ---
 
 
 def check_lengths(sources: Sequence[Sequence[int]], max_length: int) -> None:
@@ -272,6 +278,9 @@ def check_text(sentences: Sequence[str]) -> None:
                     f"sentence {number} has half a character, {character!a}, at position "
                     f"{position}: read its file with the right encoding"
                 )
+
+
+# --- Batches by length ---
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
@@ -320,7 +329,7 @@ def translate(
     return translations
 
 
-# --- Drawing words by lot ---
+# --- Three knobs on one distribution ---
 
 
 def restrict(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
@@ -333,6 +342,9 @@ def restrict(logits: Tensor, top_k: int | None = None, top_p: float | None = Non
         before = share.cumsum(dim=-1) - share
         ordered = ordered.masked_fill(before >= top_p, -torch.inf)
     return torch.empty_like(logits).scatter(-1, words, ordered)
+
+
+# --- Drawing a sentence ---
 
 
 def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 __all__ = ["Embedding"]
 
-# --- A table, read in both directions ---
+# --- The table in code ---
 
 
 class Embedding(nn.Module):

@@ -64,7 +64,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     )
 
 
-# --- Is the difference real? ---
+# --- Ten counts for a caption ---
 
 
 def sentence_counts(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 __all__ = ["FeedForward"]
 
-# --- The formula ---
+# --- The network in code ---
 
 
 class FeedForward(nn.Module):

@@ -7,8 +7,9 @@ This chapter fixes how every picture of the book looks and what its colors mean.
 import hashlib
 import html
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -28,9 +29,14 @@ __all__ = [
     "show",
     "picture",
     "heatmap",
-    "matrix_table",
     "curves",
     "show_steps",
+    "words_at",
+    "box",
+    "arrow",
+    "stream",
+    "plus",
+    "show_drawing",
     "style",
 ]
 
@@ -45,35 +51,18 @@ INK, PAPER = "#1A1A1A", "#FFFFFF"  # follow the theme of the page
 
 # --- From a chart to the page ---
 
+LABELS = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12}
+LINES = {"domainColor": INK, "tickColor": INK, "tickSize": 4, "grid": False}
+
 FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"  # all of one width
 THEME: dict[str, Any] = {
     "font": "Liberation Sans",
     "background": None,
     "aria": False,  # the picture as a whole has a label; its thousand marks need none
     "view": {"stroke": None, "continuousWidth": 420, "continuousHeight": 240},
-    "axis": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "domainColor": INK,
-        "tickColor": INK,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "grid": False,
-        "titlePadding": 8,
-        "labelPadding": 5,
-        "tickSize": 4,
-    },
-    "legend": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "symbolType": "stroke",
-        "symbolSize": 300,
-    },
-    "header": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12},
+    "axis": LABELS | LINES | {"titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 5},
+    "legend": LABELS | {"titleFontWeight": "normal", "symbolType": "stroke", "symbolSize": 300},
+    "header": LABELS,
     "title": {"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
     "text": {"color": INK, "fontSize": 12},
     "line": {"strokeWidth": 2.2},
@@ -165,22 +154,11 @@ def heatmap(
         color: of the value `limit`; smaller values fade to paper.
         cell: side of a cell in pixels.
     """
-    table = matrix_table(matrix, mask)
-    base = alt.Chart(alt.Data(values=table)).encode(
-        x=named_axis("column", columns, titles[1], "top"),
-        y=named_axis("row", rows, titles[0], "left"),
-    )
-    layers = [shades(base, limit, color, signed, legend=max(len(rows), len(columns)) > 8)]
-    if max(len(rows), len(columns)) <= 8:
-        layers.append(printed(base, limit, color, signed))
-    if mask is not None:
-        hatch = base.transform_filter("!datum.seen").mark_point(
-            shape="M-1,0L0,-1M-1,1L1,-1M0,1L1,0",
-            size=(0.8 * cell) ** 2,
-            stroke=INK,
-            strokeWidth=0.8,
-        )
-        layers.append(hatch)
+    base = grid(matrix_table(matrix, mask), rows, columns, titles)
+    large = max(len(rows), len(columns)) > 8
+    layers = [shades(base, limit, color, signed, legend=large)]
+    layers += [] if large else [printed(base, limit, color, signed)]
+    layers += [] if mask is None else [hatched(base, cell)]
     return alt.layer(*layers).properties(width=cell * len(columns), height=cell * len(rows))
 
 
@@ -198,6 +176,19 @@ def matrix_table(
         for i, line in enumerate(matrix)
         for j, v in enumerate(line)
     ]
+
+
+def grid(
+    table: list[dict[str, Any]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    titles: tuple[str, str],
+) -> alt.Chart:
+    """Place the cells of a table by row and column."""
+    return alt.Chart(alt.Data(values=table)).encode(
+        x=named_axis("column", columns, titles[1], "top"),
+        y=named_axis("row", rows, titles[0], "left"),
+    )
 
 
 def named_axis(field: str, names: Sequence[str], title: str, side: str) -> alt.X | alt.Y:
@@ -218,11 +209,11 @@ def named_axis(field: str, names: Sequence[str], title: str, side: str) -> alt.X
 
 
 def shades(base: alt.Chart, limit: float, color: str, signed: bool, legend: bool) -> alt.Chart:
-    """Fill the seen cells: color by weight, or purple and orange by sign."""
+    """Fill the seen cells: color by weight, or by sign, purple above zero and orange below."""
     seen = base.transform_filter("datum.seen")
     key = alt.Legend(title="value") if legend else None
     if signed:
-        scale = alt.Scale(scheme="puror", domain=[-limit, limit])
+        scale = alt.Scale(scheme="purpleorange", reverse=True, domain=[-limit, limit])
         return seen.mark_rect().encode(fill=alt.Fill("value:Q", scale=scale, legend=key))
     opacity = alt.Scale(domain=[0, limit], range=[0, 1])
     outline = {"stroke": INK, "strokeOpacity": 0.25, "strokeWidth": 0.5}
@@ -241,6 +232,14 @@ def printed(base: alt.Chart, limit: float, color: str, signed: bool) -> alt.Char
         ink = alt.condition(dark, alt.value(PAPER), alt.value(INK))
     numbers = base.transform_filter("datum.seen").mark_text(fontSize=11)
     return numbers.encode(text=alt.Text("value:Q", format=".2~f"), color=ink)
+
+
+def hatched(base: alt.Chart, cell: int) -> alt.Chart:
+    """Hatch the cells that may not be seen."""
+    lines = "M-1,0L0,-1M-1,1L1,-1M0,1L1,0"
+    return base.transform_filter("!datum.seen").mark_point(
+        shape=lines, size=(0.8 * cell) ** 2, stroke=INK, strokeWidth=0.8
+    )
 
 
 # --- Curves ---
@@ -299,6 +298,64 @@ def show_steps(
     _, spec = list(drawn.values())[start]
     plain = f"[figure: {list(steps.values())[start][1]}]"
     display({"text/html": page, "image/png": picture(spec), "text/plain": plain}, raw=True)
+
+
+# --- Boxes and arrows ---
+
+
+def words_at(
+    x: float, y: float, words: str, size: int = 13, color: str = INK, anchor: str = "middle"
+) -> str:
+    """Return a line of text for a drawing; y is its base line."""
+    place = f'x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="{anchor}"'
+    return f"<text {place}>{html.escape(words)}</text>"
+
+
+def box(
+    x: float, y: float, width: float, height: float, title: str, below: str = "", link: str = ""
+) -> str:
+    """Return a box with a title, a smaller line below it, and a page that it opens."""
+    place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+    parts = f'<rect {place} rx="6" fill="{PAPER}" stroke="{INK}"/>'
+    parts += words_at(x + width / 2, y + height / 2 + (-2 if below else 5), title)
+    parts += words_at(x + width / 2, y + height / 2 + 14, below, size=11) if below else ""
+    return f'<a href="{html.escape(link)}">{parts}</a>' if link else parts
+
+
+def arrow(points: Sequence[tuple[float, float]], color: str = INK) -> str:
+    """Return a line through points, with a head at the last."""
+    (x0, y0), (x1, y1) = points[-2:]
+    turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    path = "L".join(f"{x:g},{y:g}" for x, y in points)
+    place = f'transform="translate({x1:g},{y1:g}) rotate({turn:.0f})"'
+    head = f'<path d="M0,0L-8,-4L-8,4z" fill="{color}" {place}/>'
+    return f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{head}'
+
+
+def stream(points: Sequence[tuple[float, float]]) -> str:
+    """Return the residual stream through points: a thick grey line."""
+    path = "L".join(f"{x:g},{y:g}" for x, y in points)
+    return f'<path d="M{path}" fill="none" stroke="{INK}" stroke-opacity="0.3" stroke-width="6"/>'
+
+
+def plus(x: float, y: float) -> str:
+    """Return the sign of an addition: a plus in a circle."""
+    cross = f'<path d="M{x - 5:g},{y:g}h10M{x:g},{y - 5:g}v10" stroke="{INK}"/>'
+    return f'<circle cx="{x:g}" cy="{y:g}" r="9" fill="{PAPER}" stroke="{INK}"/>{cross}'
+
+
+def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> None:
+    """Display boxes, arrows and words; alt tells the finding in at most two sentences."""
+    inside = "".join(parts)
+    role = "group" if "<a " in inside else "img"  # an image has no links
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    look = f"max-width:100%;height:auto;font-family:{FONTS}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" role="{role}" aria-label="{html.escape(alt)}"'
+    svg = f'{head} {size} style="{look}">{inside}</svg>'
+    paper = f'><rect width="{width}" height="{height}" fill="{PAPER}"/>'
+    image = vl_convert.svg_to_png(svg.replace(">", paper, 1), scale=1.5)
+    page = f'<figure class="book-figure" style="margin:0">{page_colors(svg)}</figure>'
+    display({"text/html": page, "image/png": image, "text/plain": f"[figure: {alt}]"}, raw=True)
 
 
 # --- Plots from Matplotlib ---

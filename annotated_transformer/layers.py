@@ -34,6 +34,9 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-6) -> Tens
     return gain * (x - mean) / torch.sqrt(variance + eps) + bias
 
 
+# --- The module ---
+
+
 class LayerNorm(nn.Module):
     """Layer normalization with learned gain and bias, as the function layer_norm, only faster."""
 
@@ -48,7 +51,7 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
 
 
-# --- The residual connection ---
+# --- Before or after? Post-norm and pre-norm ---
 
 
 class Residual(nn.Module):
@@ -67,7 +70,7 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-# --- The encoder ---
+# --- The encoder layer ---
 
 
 class EncoderLayer(nn.Module):
@@ -93,6 +96,9 @@ class EncoderLayer(nn.Module):
         return think(x, self.feed_forward)
 
 
+# --- The encoder ---
+
+
 class Encoder(nn.Module):
     """A stack of encoder layers; with pre_norm, one last normalization."""
 
@@ -110,7 +116,7 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
-# --- The decoder ---
+# --- The decoder layer ---
 
 
 class DecoderLayer(nn.Module):

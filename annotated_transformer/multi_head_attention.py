@@ -12,12 +12,15 @@ from annotated_transformer.attention import attention
 
 __all__ = ["split_heads", "merge_heads", "head_width", "attend", "MultiHeadAttention"]
 
-# --- All heads in one multiplication ---
+# --- Split ---
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """Cut the last axis into heads: (B, T, H * K) becomes (B, H, T, K)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+# --- Join ---
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -72,14 +75,9 @@ class MultiHeadAttention(nn.Module):
     """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
     def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        bias: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
+        self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
+        bias: bool = False, dropout: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
         d_k, d_v = (width or head_width(d_model, heads) for width in (d_k, d_v))
         self.query = nn.Linear(d_model, heads * d_k, bias)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 __all__ = ["sinusoid", "add_positions", "SinusoidalPositions", "LearnedPositions"]
 
-# --- The formula ---
+# --- The sinusoids in code ---
 
 
 def sinusoid(length: int, d_model: int) -> Tensor:

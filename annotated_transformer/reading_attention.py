@@ -52,6 +52,9 @@ def recording(model: Transformer) -> Iterator[None]:
             module.record, module.weights = record, weights
 
 
+# --- Three kinds of maps ---
+
+
 class AttentionMaps(NamedTuple):
     """The weights of one sentence pair; queries are rows, keys are columns, rows sum to 1.
 
@@ -97,7 +100,7 @@ def piece_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids]
 
 
-# --- Does cross-attention align words? ---
+# --- From pieces to words ---
 
 
 def word_of_piece(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -111,6 +114,9 @@ def word_of_piece(tokenizer: Tokenizer, text: str) -> list[int]:
     return [min(sum(end < stop for end in ends), last) for _, stop in spans]
 
 
+# --- Adding columns, averaging rows ---
+
+
 def merge_pieces(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
     """Turn weights between pieces (..., T, S) into weights between words.
 
@@ -121,6 +127,8 @@ def merge_pieces(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -
     out = torch.eye(max(rows) + 1, dtype=weights.dtype)[list(rows)]
     return (out / out.sum(dim=0).clamp(min=1)).T @ weights @ to
 
+
+# --- How good is an alignment? ---
 
 Links = set[tuple[int, int]] | frozenset[tuple[int, int]]  # (source word, target word)
 
@@ -148,7 +156,7 @@ def alignment_error_rate(
     return 1 - hits / max(total, 1)
 
 
-# --- What single heads do ---
+# --- A score, and two rivals ---
 
 
 def hit_rates(weights: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
@@ -176,6 +184,19 @@ def distance_rate(pairs: Sequence[tuple[int, int]]) -> float:
 # --- Take a head away ---
 
 
+def find_head(model: Transformer, kind: str, layer: int, head: int) -> MultiHeadAttention:
+    """Return the attention that a head is part of; layers and heads count from 0.
+
+    Raises ValueError if there is no such head, and says how many there are.
+    """
+    known = attention_modules(model)
+    modules = known.get(kind, [])
+    if not (0 <= layer < len(modules) and 0 <= head < modules[layer].heads):
+        sizes = ", ".join(f"{name} {len(m)} x {m[0].heads}" for name, m in known.items())
+        raise ValueError(f"no head {head} in layer {layer} of {kind!r}: layers x heads are {sizes}")
+    return modules[layer]
+
+
 @contextmanager
 def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterator[None]:
     """Silence one head inside the block; afterwards the model is bit for bit as before.
@@ -183,13 +204,9 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
     `kind` is encoder, decoder or cross; layers and heads count from 0. Raises ValueError if there
     is no such head.
     """
-    known = attention_modules(model)
-    modules = known.get(kind, [])
-    if not (0 <= layer < len(modules) and 0 <= head < modules[layer].heads):
-        sizes = ", ".join(f"{name} {len(m)} x {m[0].heads}" for name, m in known.items())
-        raise ValueError(f"no head {head} in layer {layer} of {kind!r}: layers x heads are {sizes}")
-    output = modules[layer].output.weight.data
-    width = output.size(1) // modules[layer].heads
+    module = find_head(model, kind, layer, head)
+    output = module.output.weight.data
+    width = output.size(1) // module.heads
     columns = output[:, head * width : (head + 1) * width]
     kept = columns.clone()
     columns.zero_()

@@ -15,7 +15,7 @@ from annotated_transformer.masks import PAD
 
 __all__ = ["SmoothedCrossEntropy", "label_smoothed_loss"]
 
-# --- The code ---
+# --- The gradient in four moves ---
 
 
 class SmoothedCrossEntropy(torch.autograd.Function):
@@ -41,6 +41,9 @@ class SmoothedCrossEntropy(torch.autograd.Function):
         gradient.scatter_add_(-1, labels[..., None], on).mul_(slope)
         gradient[(labels == PAD).nonzero(as_tuple=True)] = 0  # touches these rows only
         return gradient, None, None
+
+
+# --- The sum, and how many ---
 
 
 def label_smoothed_loss(

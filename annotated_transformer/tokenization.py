@@ -78,9 +78,11 @@ def pieces(word: str, merges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return symbols
 
 
-# --- From characters to bytes ---
+# --- Reserved numbers ---
 
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
+
+# --- Is there text that has no bytes? ---
 
 
 def encodable(text: str) -> str:
@@ -93,6 +95,9 @@ def encodable(text: str) -> str:
             "and cannot be encoded: read the text as UTF-8, without errors='surrogateescape'"
         ) from error
     return text
+
+
+# --- Learning the merges ---
 
 
 def plain_texts(texts: Iterable[str | Pair]) -> Iterator[str]:

@@ -6,6 +6,7 @@ in a loop that can be killed at any moment and goes on as if nothing had happene
 5.1 to 5.4 of the paper).
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -59,9 +60,9 @@ __all__ = [
     "Run",
     "whole_file",
     "write_tensors",
-    "save_checkpoint",
     "checkpoint_path",
     "checkpoints",
+    "save_checkpoint",
     "read_tensors",
     "load_checkpoint",
     "WEIGHTS",
@@ -116,7 +117,7 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tens
     return label_smoothed_loss(logits, batch.target[:, 1:], smoothing)
 
 
-# --- The mean over what? ---
+# --- The settings ---
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,9 @@ def check_training(config: TrainingConfig) -> None:
             raise ValueError(f"{field.name} must be above 0, not {value}")
     if not 0 <= config.smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and below 1, not {config.smoothing}")
+
+
+# --- One update ---
 
 
 class Step(NamedTuple):
@@ -208,6 +212,9 @@ def randomness(seed: int, step: int) -> Iterator[None]:
         yield
 
 
+# --- Where are the epochs? ---
+
+
 def endless_batches(
     examples: Sequence[Example], max_tokens: int, seed: int, start: int = 0
 ) -> Iterator[Batch]:
@@ -246,6 +253,9 @@ class Run:
         return found
 
 
+# --- Half a file is worse than none ---
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a path to write to; at the end the file stands under its name, whole, or not at all."""
@@ -259,6 +269,9 @@ def whole_file(path: Path) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
+# --- Why not `torch.save`? ---
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, str]) -> None:
     """Write a safetensors file, whole or not at all; raises OSError if there is no room for it."""
     with whole_file(path) as aside:
@@ -267,6 +280,19 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, st
         except SafetensorError as error:
             raise OSError(f"{path} could not be written: {error}") from error
         aside.chmod(0o644)  # as other files are; the library lets only its owner read
+
+
+# --- Which checkpoints stay? ---
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step stands."""
+    return folder / f"step-{step:08}.safetensors"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, oldest first."""
+    return sorted(folder.glob("step-*.safetensors"))
 
 
 def save_checkpoint(run: Run, folder: Path, config: TrainingConfig) -> None:
@@ -284,14 +310,7 @@ def save_checkpoint(run: Run, folder: Path, config: TrainingConfig) -> None:
         checkpoint_path(folder, step).unlink()
 
 
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of a step stands."""
-    return folder / f"step-{step:08}.safetensors"
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, oldest first."""
-    return sorted(folder.glob("step-*.safetensors"))
+# --- Reading trusts nothing ---
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -350,6 +369,9 @@ def describe(model: Transformer, tokenizer: Tokenizer, folder: Path) -> None:
     write_text(folder / CONFIG, json.dumps(asdict(model.config), indent=2))
 
 
+# --- One run at a time ---
+
+
 @contextmanager
 def occupied(folder: Path) -> Iterator[None]:
     """Keep a folder for one training; the lock goes when the process does, however it ends.
@@ -368,6 +390,9 @@ def occupied(folder: Path) -> Iterator[None]:
         ) from None
 
 
+# --- Going on with the same settings ---
+
+
 def settings_of(
     model: Transformer, tokenizer: Tokenizer, examples: Sequence[Example], config: TrainingConfig
 ) -> dict[str, Any]:
@@ -377,7 +402,7 @@ def settings_of(
         **{f"model.{name}": value for name, value in asdict(model.config).items()},
         "tokenizer": tokenizer.sha256,
         "examples": len(examples),
-        "tokens": int(shapes_of(examples).sum()),
+        "pairs": hashlib.sha256(repr([tuple(pair) for pair in examples]).encode()).hexdigest(),
     }
 
 
@@ -392,6 +417,9 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
             f"{settings.get(name)}: repeat its settings to go on with it, or take another folder"
         )
     write_text(path, json.dumps(dict(settings), indent=2))
+
+
+# --- Back to a checkpoint ---
 
 
 def resume(run: Run, folder: Path) -> None:
@@ -462,6 +490,9 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     return model.eval(), tokenizer
 
 
+# --- The model that comes with the package ---
+
+
 def load_pretrained(name: str = "multi30k-de-en") -> tuple[Transformer, Tokenizer]:
     """Read a trained model that comes with the package, in evaluation mode.
 
@@ -530,6 +561,8 @@ class Log:
                 file.write(json.dumps({**record, "time": now()}) + "\n")
 
 
+# --- Reading numbers late ---
+
 REPORT_EVERY = 50  # steps
 
 
@@ -551,7 +584,7 @@ class Meter:
         if len(bad):
             raise FloatingPointError(
                 f"the gradient of step {step - len(norm) + 1 + int(bad[0])} is not finite; it was "
-                "not used. Try a smaller factor, a longer warmup, or clip=1.0"
+                "not used. Try a smaller factor, a longer warmup, or clip=1.0, in another folder"
             )
         speed = float(tokens.sum()) / (time.perf_counter() - self.start)
         mean = float(loss.sum() / tokens.sum())
@@ -627,6 +660,9 @@ class Trainer:
         return bored or self.run.step >= self.config.steps
 
 
+# --- One step ---
+
+
 def update(trainer: Trainer, group: Sequence[Batch]) -> tuple[Step, float]:
     """Make the next step of a run; return what it saw, and its learning rate."""
     run, config = trainer.run, trainer.config
@@ -649,6 +685,9 @@ def validate(trainer: Trainer, progress: Progress) -> Progress:
     if value is not None and value > run.best_score:
         run.best_step, run.best_score = run.step, value
     return progress._replace(validation_loss=loss, score=score)
+
+
+# --- From the first step to the last ---
 
 
 def run_to_end(trainer: Trainer) -> None:
@@ -682,6 +721,9 @@ def run_to_end(trainer: Trainer) -> None:
                 raise Stopped(f"stopped at step {run.step}: the same command goes on from there")
 
 
+# --- In a folder ---
+
+
 def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
     """Begin or continue a run in a folder, and leave the best model there.
 
@@ -698,14 +740,17 @@ def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
         save_model(run.model, tokenizer, folder)
 
 
-def check_positions(model: Transformer, examples: Sequence[Example]) -> None:
+# --- The function that a user calls ---
+
+
+def check_positions(model: Transformer, examples: Sequence[Example], part: str) -> None:
     """Raise ValueError for the first example that is longer than the model's positions."""
     most = model.config.max_length
-    for number, length in enumerate(shapes_of(examples).amax(dim=1).tolist(), start=1):
-        if length > most:
+    for number, example in enumerate(examples, start=1):
+        if (length := max(map(len, example))) > most:
             raise ValueError(
-                f"pair {number} has {length} tokens, the model has {most} positions: drop or "
-                "split the pair, or build the model with a larger max_length"
+                f"{part} pair {number} has {length} tokens, the model has {most} positions: drop "
+                "or split the pair, or build the model with a larger max_length"
             )
 
 
@@ -731,7 +776,8 @@ def train(
         raise ValueError("there are no sentence pairs to train on")
     check_vocabulary(model, tokenizer)
     examples, watched = (encode_pairs(tokenizer, some) for some in (pairs, validation))
-    check_positions(model, [*examples, *watched])
+    check_positions(model, examples, "training")
+    check_positions(model, watched, "validation")
     run, place = Run(model, make_optimizer(model)), None if folder is None else Path(folder)
     trainer = Trainer(run, config, examples, watched, score, report, place)
     model.train()

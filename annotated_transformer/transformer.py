@@ -64,12 +64,8 @@ class TransformerConfig:
         check_config(self)
 
 
-def check_config(config: TransformerConfig) -> None:
-    """Refuse a configuration that no model can have.
-
-    Raises:
-        ValueError: names the field, its value and what would do.
-    """
+def check_numbers(config: TransformerConfig) -> None:
+    """Refuse sizes that are no whole numbers above 0, and rates outside of 0 to 1."""
     sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
     sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
     for name in sizes:
@@ -79,6 +75,15 @@ def check_config(config: TransformerConfig) -> None:
     for name in ("dropout", "attention_dropout", "relu_dropout"):
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")
+
+
+def check_config(config: TransformerConfig) -> None:
+    """Refuse a configuration that no model can have.
+
+    Raises:
+        ValueError: names the field, its value and what would do.
+    """
+    check_numbers(config)
     if config.vocabulary_size < 5:
         raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
     if config.d_k is None or config.d_v is None:

@@ -11,14 +11,15 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # How to read the figures
 #
-# This chapter fixes how every picture of the book looks and what its colors mean. It is the only chapter that is not about the Transformer. Read it once; after that, a picture should need no legend.
+# This chapter fixes how every picture of the book looks and what its colors mean. It is the only chapter that is not about the Transformer. Read it once; after that, a picture should need no legend. If you are in a hurry, look at its four pictures and [go on](01_attention.ipynb).
 
 # %% tags=["export"]
 import hashlib
 import html
 import json
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -61,22 +62,23 @@ def contrast(one, other):
 
 
 assert round(contrast("#000000", "#FFFFFF"), 6) == 21.0  # the standard's own example
-for name, color in {"query": QUERY, "key": KEY, "value": VALUE, "residual": RESIDUAL}.items():
-    print(f"{name:9} {color}  on white {contrast(color, PAPER):.1f}")
+palette = {"query": QUERY, "key": KEY, "value": VALUE, "position": POSITION, "stream": RESIDUAL}
+for name, color in palette.items():
+    print(f"{name:8} {color}  on white {contrast(color, PAPER):.1f}")
     assert contrast(color, PAPER) >= 3
 
 # %% [markdown]
-# Pink misses the mark on white, so it never stands alone: a position is drawn with its number. In fact nothing in this book is told by color only. A letter, a label or a pattern always says the same.
-
-# %%
-print(f"position on white {contrast(POSITION, PAPER):.1f}")
-
-# %% [markdown]
+# Pink comes out just above the mark, so a position is always drawn with its number. In fact nothing in this book is told by color only. A letter, a label or a pattern always says the same.
+#
 # ## From a chart to the page
 #
 # Charts are made with Altair. Its own renderer loads three scripts from another host, and shows nothing when the host is away. Ours draws the chart once, here in the notebook, as an SVG that every browser shows without any script. A chart with a slider or a selection carries its specification along; the website then brings it to life, and elsewhere the resting picture stays.
 #
-# The theme is a dictionary that goes into each chart as it is drawn.
+# The theme is a dictionary that goes into each chart as it is drawn. It says as little as it can: no frame, no grid, letters of one size, all in ink.
+
+# %% tags=["export", "internal"]
+LABELS = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12}
+LINES = {"domainColor": INK, "tickColor": INK, "tickSize": 4, "grid": False}
 
 # %% tags=["export"]
 FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"  # all of one width
@@ -85,29 +87,9 @@ THEME: dict[str, Any] = {
     "background": None,
     "aria": False,  # the picture as a whole has a label; its thousand marks need none
     "view": {"stroke": None, "continuousWidth": 420, "continuousHeight": 240},
-    "axis": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "domainColor": INK,
-        "tickColor": INK,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "grid": False,
-        "titlePadding": 8,
-        "labelPadding": 5,
-        "tickSize": 4,
-    },
-    "legend": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "symbolType": "stroke",
-        "symbolSize": 300,
-    },
-    "header": {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12},
+    "axis": LABELS | LINES | {"titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 5},
+    "legend": LABELS | {"titleFontWeight": "normal", "symbolType": "stroke", "symbolSize": 300},
+    "header": LABELS,
     "title": {"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
     "text": {"color": INK, "fontSize": 12},
     "line": {"strokeWidth": 2.2},
@@ -116,7 +98,7 @@ THEME: dict[str, Any] = {
 }
 
 # %% [markdown]
-# Drawing is the work of vl-convert. Three things need care afterwards. An SVG from Vega names class, role and font of every single mark, which makes it three times as large as need be. The ids inside an SVG must be unique on a page, or the second chart is clipped by the first one's frame. And black ink on a dark page cannot be read, so ink and paper become the colors of the page around the picture.
+# Drawing is the work of vl-convert.
 
 
 # %% tags=["export", "internal"]
@@ -135,6 +117,11 @@ def draw(chart: alt.TopLevelMixin, label: str) -> tuple[str, dict[str, Any]]:
     return themed_svg(vl_convert.vegalite_to_svg(spec), label), spec
 
 
+# %% [markdown]
+# What it draws needs care. An SVG from Vega names class, role and font of every single mark, which makes it three times as large as need be. And the ids inside an SVG must be unique on a page, or the second chart is clipped by the first one's frame. So they start with a hash of the drawing.
+
+
+# %% tags=["export", "internal"]
 def themed_svg(svg: str, label: str) -> str:
     """Make a drawn SVG fit for any page: unique ids, a spoken label, the page's ink and paper."""
     svg = re.sub(r' (class|role|aria-[a-z]+|pointer-events|font-family)="[^"]*"', "", svg)
@@ -149,6 +136,11 @@ def themed_svg(svg: str, label: str) -> str:
     return page_colors(svg.replace("<svg ", head, 1))
 
 
+# %% [markdown]
+# Black ink on a dark page cannot be read. So the drawing takes ink and paper from the page around it.
+
+
+# %% tags=["export", "internal"]
 def page_colors(text: str) -> str:
     """Replace ink and paper by the colors of the page around the picture."""
     text = re.sub(INK, "currentColor", text, flags=re.IGNORECASE)
@@ -177,6 +169,7 @@ def show(chart: alt.TopLevelMixin, alt: str) -> None:
     display(bundle, raw=True)
 
 
+# %% tags=["export"]
 def picture(spec: dict[str, Any]) -> bytes:
     """Return a chart as PNG on white paper."""
     config = {**spec["config"], "background": PAPER}
@@ -212,25 +205,19 @@ def heatmap(
         color: of the value `limit`; smaller values fade to paper.
         cell: side of a cell in pixels.
     """
-    table = matrix_table(matrix, mask)
-    base = alt.Chart(alt.Data(values=table)).encode(
-        x=named_axis("column", columns, titles[1], "top"),
-        y=named_axis("row", rows, titles[0], "left"),
-    )
-    layers = [shades(base, limit, color, signed, legend=max(len(rows), len(columns)) > 8)]
-    if max(len(rows), len(columns)) <= 8:
-        layers.append(printed(base, limit, color, signed))
-    if mask is not None:
-        hatch = base.transform_filter("!datum.seen").mark_point(
-            shape="M-1,0L0,-1M-1,1L1,-1M0,1L1,0",
-            size=(0.8 * cell) ** 2,
-            stroke=INK,
-            strokeWidth=0.8,
-        )
-        layers.append(hatch)
+    base = grid(matrix_table(matrix, mask), rows, columns, titles)
+    large = max(len(rows), len(columns)) > 8
+    layers = [shades(base, limit, color, signed, legend=large)]
+    layers += [] if large else [printed(base, limit, color, signed)]
+    layers += [] if mask is None else [hatched(base, cell)]
     return alt.layer(*layers).properties(width=cell * len(columns), height=cell * len(rows))
 
 
+# %% [markdown]
+# The chart is put together from a table and up to three layers, and each of them is a small function. The table has one record for a cell.
+
+
+# %% tags=["export", "internal"]
 def matrix_table(
     matrix: Sequence[Sequence[float]], mask: Sequence[Sequence[bool]] | None
 ) -> list[dict[str, Any]]:
@@ -248,7 +235,21 @@ def matrix_table(
 
 
 # %% [markdown]
-# The axes carry one name for each row and column. Names may repeat, as words do in a sentence, so the chart counts positions and only the labels are words. Below, the two layers that fill the cells.
+# The axes carry one name for each row and column. Names may repeat, as words do in a sentence, so the chart counts positions and only the labels are words.
+
+
+# %% tags=["export", "internal"]
+def grid(
+    table: list[dict[str, Any]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    titles: tuple[str, str],
+) -> alt.Chart:
+    """Place the cells of a table by row and column."""
+    return alt.Chart(alt.Data(values=table)).encode(
+        x=named_axis("column", columns, titles[1], "top"),
+        y=named_axis("row", rows, titles[0], "left"),
+    )
 
 
 # %% tags=["export", "internal"]
@@ -269,12 +270,17 @@ def named_axis(field: str, names: Sequence[str], title: str, side: str) -> alt.X
     return channel(f"{field}:O", axis=axis, scale=alt.Scale(paddingInner=0.06, paddingOuter=0))
 
 
+# %% [markdown]
+# The layers: a shade for what is seen, the number on top of it, and the hatch for what is hidden. A number is printed in the color that can be read on its shade.
+
+
+# %% tags=["export", "internal"]
 def shades(base: alt.Chart, limit: float, color: str, signed: bool, legend: bool) -> alt.Chart:
-    """Fill the seen cells: color by weight, or purple and orange by sign."""
+    """Fill the seen cells: color by weight, or by sign, purple above zero and orange below."""
     seen = base.transform_filter("datum.seen")
     key = alt.Legend(title="value") if legend else None
     if signed:
-        scale = alt.Scale(scheme="puror", domain=[-limit, limit])
+        scale = alt.Scale(scheme="purpleorange", reverse=True, domain=[-limit, limit])
         return seen.mark_rect().encode(fill=alt.Fill("value:Q", scale=scale, legend=key))
     opacity = alt.Scale(domain=[0, limit], range=[0, 1])
     outline = {"stroke": INK, "strokeOpacity": 0.25, "strokeWidth": 0.5}
@@ -283,6 +289,7 @@ def shades(base: alt.Chart, limit: float, color: str, signed: bool, legend: bool
     )
 
 
+# %% tags=["export", "internal"]
 def printed(base: alt.Chart, limit: float, color: str, signed: bool) -> alt.Chart:
     """Print the value into each seen cell, in a color that can be read there."""
     dark = f"abs(datum.value) > {0.55 * limit}"
@@ -293,6 +300,14 @@ def printed(base: alt.Chart, limit: float, color: str, signed: bool) -> alt.Char
         ink = alt.condition(dark, alt.value(PAPER), alt.value(INK))
     numbers = base.transform_filter("datum.seen").mark_text(fontSize=11)
     return numbers.encode(text=alt.Text("value:Q", format=".2~f"), color=ink)
+
+
+def hatched(base: alt.Chart, cell: int) -> alt.Chart:
+    """Hatch the cells that may not be seen."""
+    lines = "M-1,0L0,-1M-1,1L1,-1M0,1L1,0"
+    return base.transform_filter("!datum.seen").mark_point(
+        shape=lines, size=(0.8 * cell) ** 2, stroke=INK, strokeWidth=0.8
+    )
 
 
 # %% [markdown]
@@ -374,8 +389,6 @@ def show_steps(
 
 
 # %% mystnb={"figure": {"name": "fig-first-steps", "caption": "What do raw scores become? Choose a stage: scores of any sign turn into weights that are positive and sum to 1. The numbers are made up."}}
-import math
-
 scores = [2.0, 0.5, -1.0]
 exponentials = [math.exp(s) for s in scores]
 shares = [e / sum(exponentials) for e in exponentials]
@@ -399,9 +412,93 @@ show_steps(
 )
 
 # %% [markdown]
+# ## Boxes and arrows
+#
+# How parts are connected is not a chart. For that we write the SVG ourselves: a line of text, a box, an arrow. A box may open the chapter that it stands for.
+
+
+# %% tags=["export"]
+def words_at(
+    x: float, y: float, words: str, size: int = 13, color: str = INK, anchor: str = "middle"
+) -> str:
+    """Return a line of text for a drawing; y is its base line."""
+    place = f'x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="{anchor}"'
+    return f"<text {place}>{html.escape(words)}</text>"
+
+
+def box(
+    x: float, y: float, width: float, height: float, title: str, below: str = "", link: str = ""
+) -> str:
+    """Return a box with a title, a smaller line below it, and a page that it opens."""
+    place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+    parts = f'<rect {place} rx="6" fill="{PAPER}" stroke="{INK}"/>'
+    parts += words_at(x + width / 2, y + height / 2 + (-2 if below else 5), title)
+    parts += words_at(x + width / 2, y + height / 2 + 14, below, size=11) if below else ""
+    return f'<a href="{html.escape(link)}">{parts}</a>' if link else parts
+
+
+# %% [markdown]
+# An arrow runs through points. Its head is a triangle, turned the way the last piece runs.
+
+
+# %% tags=["export"]
+def arrow(points: Sequence[tuple[float, float]], color: str = INK) -> str:
+    """Return a line through points, with a head at the last."""
+    (x0, y0), (x1, y1) = points[-2:]
+    turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    path = "L".join(f"{x:g},{y:g}" for x, y in points)
+    place = f'transform="translate({x1:g},{y1:g}) rotate({turn:.0f})"'
+    head = f'<path d="M0,0L-8,-4L-8,4z" fill="{color}" {place}/>'
+    return f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{head}'
+
+
+# %% [markdown]
+# Two signs are used in all drawings. A thick grey line is the residual stream, which chapter 7 explains, and a plus in a circle adds to it.
+
+
+# %% tags=["export"]
+def stream(points: Sequence[tuple[float, float]]) -> str:
+    """Return the residual stream through points: a thick grey line."""
+    path = "L".join(f"{x:g},{y:g}" for x, y in points)
+    return f'<path d="M{path}" fill="none" stroke="{INK}" stroke-opacity="0.3" stroke-width="6"/>'
+
+
+def plus(x: float, y: float) -> str:
+    """Return the sign of an addition: a plus in a circle."""
+    cross = f'<path d="M{x - 5:g},{y:g}h10M{x:g},{y - 5:g}v10" stroke="{INK}"/>'
+    return f'<circle cx="{x:g}" cy="{y:g}" r="9" fill="{PAPER}" stroke="{INK}"/>{cross}'
+
+
+# %% tags=["export"]
+def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> None:
+    """Display boxes, arrows and words; alt tells the finding in at most two sentences."""
+    inside = "".join(parts)
+    role = "group" if "<a " in inside else "img"  # an image has no links
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    look = f"max-width:100%;height:auto;font-family:{FONTS}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" role="{role}" aria-label="{html.escape(alt)}"'
+    svg = f'{head} {size} style="{look}">{inside}</svg>'
+    paper = f'><rect width="{width}" height="{height}" fill="{PAPER}"/>'
+    image = vl_convert.svg_to_png(svg.replace(">", paper, 1), scale=1.5)
+    page = f'<figure class="book-figure" style="margin:0">{page_colors(svg)}</figure>'
+    display({"text/html": page, "image/png": image, "text/plain": f"[figure: {alt}]"}, raw=True)
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-drawing", "caption": "How is a drawing read? Follow the arrows. The thick line carries a vector for each position; a box reads it, and a plus adds the result to it. Blue, orange and green arrows bring queries, keys and values. A box in the color of links opens its chapter."}}
+colors = {"query": (66, QUERY), "key": (86, KEY), "value": (106, VALUE)}
+parts = [stream([(40, 160), (40, 20)]), arrow([(180, 56), (50, 56)]), plus(40, 56)]
+parts.append(words_at(52, 158, "stream", anchor="start"))
+for name, (y, color) in colors.items():
+    parts += [arrow([(40, y + 20), (180, y + 20)], color), words_at(110, y + 17, name, 11, color)]
+parts.append(box(180, 40, 190, 100, "attention", "chapter 1", "01_attention.html"))
+show_drawing(
+    parts, 400, 170, alt="A box named attention reads the stream three times and adds to it."
+)
+
+# %% [markdown]
 # ## Plots from Matplotlib
 #
-# Curves of training and other plots with many points are drawn with Matplotlib. One call gives them the same colors and the same calm look.
+# Plots with many points, such as the curves of a long training, are drawn with Matplotlib. One call gives them the same colors and the same calm look.
 
 
 # %% tags=["export"]
@@ -438,3 +535,4 @@ def style() -> None:
 # - Blue is a query, orange a key, green a value, pink a position, grey the residual stream.
 # - Rows ask and columns answer. A shade is a weight from 0 (paper) to 1 (ink); hatched means hidden.
 # - Numbers are printed in a matrix of up to eight rows. A figure says when its numbers are made up.
+# - In a drawing the thick grey line is the stream; boxes read it, and a plus adds to it.

@@ -682,6 +682,23 @@ torch.testing.assert_close(attention(Q[order], K[order], V[order])[0], attention
 print("the same outputs, in the new order")
 
 # %% [markdown]
+# **6. Write it yourself.** Scroll away from this page and write `attention(query, key, value, mask)`. Then hand it to the book's checker. [Check your own](19_exercises.ipynb) knows eight ways to get attention wrong, and tells which one yours is.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+from annotated_transformer import check
+
+
+def mine(query, key, value, mask):
+    scores = query @ key.transpose(-2, -1) / query.size(-1) ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf)
+    return scores.softmax(dim=-1) @ value
+
+
+print(check("attention", mine))
+print(check("attention", lambda query, key, value, mask: mine(query, key, value, None)))
+
+# %% [markdown]
 # ## Sources
 #
 # Equation 1 and the argument for the scale are from section 3.2.1 of {cite:t}`vaswani2017attention`. Additive attention is from {cite:t}`bahdanau2015neural`, dot products in translation from {cite:t}`luong2015effective`.

@@ -48,11 +48,21 @@ print(len(vocabulary), "words;", [word if word in vocabulary else "?" for word i
 # %% [markdown]
 # Who sees what? What is not in the list is lost, and no model can bring it back. The usual trick is a number for "unknown", and it only makes the loss official.
 #
-# The list of what has a number is the **vocabulary**, and what gets a number is a **token**. This chapter asks what the tokens should be. Words come first, since it is worth knowing how well they do. Then we build something better from the letters up, by hand and on a toy. At the end stands the tokenizer that the rest of the book uses.
+# The list of what has a number is the **vocabulary**, and what gets a number is a **token**. Why numbers at all? Because the first thing a model does is to look up a row of a table ([embeddings](05_embeddings.ipynb)), and rows are found by number. The numbers have no order that means anything: 17 is not nearer to 18 than to 900.
+#
+# This chapter asks what the tokens should be. Three answers are worth a look:
+#
+# | tokens | entries | length of a sentence | unknown |
+# |---|---|---|---|
+# | words | many, never all | short | each new word |
+# | bytes | 256 | some six times as long | nothing |
+# | pieces of words | as many as we like | a little longer than in words | nothing |
+#
+# Words come first, since it is worth knowing how well they do. Then we build something better from the letters up, by hand and on a toy. At the end stands the tokenizer that the rest of the book uses. It takes its merges from pieces and its completeness from bytes.
 #
 # ## What is a word?
 #
-# Even this is not clear. Python's `split` cuts at spaces, so that *Igel.* with its full stop is another word than *Igel*. To cut off every mark goes wrong the other way:
+# Even this is not clear. Python's `split` cuts at spaces, so that *Igel.* with its full stop is another word than *Igel*. To cut off every mark, as `words` of the last chapter does, goes wrong the other way:
 
 # %%
 odd = "Sie zahlt z. B. 3,50 Euro und can't say U.S.A. right."
@@ -77,11 +87,11 @@ tokens = [token.text for token in rules["English"]("I can't (today).")]
 print(" ".join(tokens))
 
 # %% [markdown]
-# A second program must guess how to undo the first. It is called a detokenizer, and its mistakes are counted against the translation. (The scores of many early papers were computed on tokens like these, and cannot be compared with scores on plain text.)
+# A second program must guess how to undo the first: no space in front of a full stop, none behind an opening bracket, one before *n't* or not? It is called a detokenizer, and its mistakes are counted against the translation. (The scores of many early papers were computed on tokens like these, and cannot be compared with scores on plain text.)
 #
 # ## How many words are unknown?
 #
-# Our grammar has a few hundred German words and no surprises. Captions written by people are the better test, so we take Multi30k where it can be had. Words are counted on the training part. What is unknown is measured on the validation part, on sentences that nobody looked at while counting. Without the data, the grammar stands in, and the numbers below look different.
+# Our grammar has 361 German words and no surprises. Captions written by people are the better test, so we take Multi30k where it can be had. Words are cut by spaCy's rules and counted on the training part. What is unknown is measured on the validation part, on sentences that nobody looked at while counting. Without the data, the grammar stands in, and the numbers below look different.
 
 # %%
 try:
@@ -115,7 +125,9 @@ for language in rules:
     assert of_words < 0.2
 
 # %% [markdown]
-# Eight thousand words miss about one German word in twenty. That sounds harmless until one counts sentences: two out of five have a hole in them. In English it is one in five. Would more words help?
+# `unknown` counts twice: how many of the words are missing, and how many sentences miss at least one. Eight thousand words miss about one German word in twenty. That sounds harmless until one counts sentences: two out of five have a hole in them. The reason is length. With one word in twenty missing at random, a sentence of 13 words is whole with a chance of $0.95^{13} = 0.51$. Real holes come in clusters, so it is not quite as bad.
+#
+# In English one sentence in five has a hole. Would more words help?
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-unknown", "caption": "Does a larger list of words help? Share of new sentences with at least one unknown word, by the number of words that are kept, most frequent first. The curves end where every word of the 29,000 training captions is kept. In German three sentences in ten still have a hole."}}
 looks = {"German": (QUERY, [1, 0]), "English": (KEY, [6, 3])}
@@ -155,11 +167,15 @@ print("words unknown, if the vocabulary is built on the evaluation sentences too
 # %% [markdown]
 # Zero, and it means nothing. The next sentence that someone types was not in anybody's test set. **A vocabulary is learned from the training part, like everything else.**
 #
-# The other extreme is to number the letters. Then nothing is ever unknown, but sentences get five times longer, and attention costs the square of the length. A model must also find out by itself that *H-u-n-d* belongs together.
+# ## Why not letters?
+#
+# The other extreme is to number the letters. Then nothing is ever unknown, and the vocabulary is tiny. But sentences get about six times longer, since a German word of the captions has six letters with its space. Attention has a weight for each pair of positions, so there are $6^2 = 36$ times as many of them. A translation is also written one token at a time: six times the tokens are six times the steps. And a model must find out by itself that *H-u-n-d* belongs together, and spend its layers on that.
 #
 # ## Byte-pair encoding
 #
 # The middle way starts from letters and joins what often stands side by side {cite:p}`sennrich2016neural`. Count all pairs of neighbors, make the most frequent pair one symbol, write it down as a **merge**, and repeat. Frequent words end up whole, rare ones in **pieces**. This is **byte-pair encoding** (BPE), after a method to compress files.
+#
+# Two facts follow before we write a line. Each merge adds one entry to the vocabulary, so its size is ours to choose: letters plus merges. And nothing is ever unknown, as long as the letters are known, because letters stay in the vocabulary when they are merged.
 #
 # We do it by hand, on five words with made-up counts. A word is a tuple of symbols, and at first these are its letters.
 
@@ -170,7 +186,7 @@ for symbols, count in letters.items():
     print(count, "times", " ".join(symbols))
 
 # %% [markdown]
-# Step one, count. Each word counts as often as it occurs, so what stands in *weit* counts five times.
+# Step one, count. Each word counts as often as it occurs, so what stands in *weit* counts five times. `pairwise` gives the neighbors: of *zwei*, it is *zw*, *we* and *ei*.
 
 
 # %% tags=["export"]
@@ -190,7 +206,7 @@ for pair, count in count_neighbors(letters).most_common(4):
 # %% [markdown]
 # *E* and *i* are neighbors in all five words: 5 + 4 + 3 + 2 + 3 = 17. *I* and *t* are so in all but *zwei*, which leaves 14. *W* and *e* stand together in *weit*, *weiter* and *zwei*, so 5 + 4 + 3 = 12. The first pair wins.
 #
-# Step two, merge. Wherever the two stand side by side, they become one symbol. We go from left to right, which matters where a letter is repeated: *aaa* becomes *aa a*.
+# Step two, merge. Wherever the two stand side by side, they become one symbol. We go from left to right, which matters where a letter is repeated: *aaa* becomes *aa a*. Where the pair is found, we step over both of its symbols, and otherwise over one.
 
 
 # %% tags=["export"]
@@ -210,7 +226,11 @@ print(join_neighbors(tuple("breiter"), ("e", "i")))
 print(join_neighbors(tuple("aaa"), ("a", "a")))
 
 # %% [markdown]
+# *Breiter* has one symbol less.
+#
 # Step three, again. After the merge *ei* is a symbol like any other and may be part of the next pair. One question is left: what if two pairs are equally frequent? Any rule will do as long as it is always the same one, so that a corpus gives one vocabulary and not several. Ours is the library's: letters are numbered by the alphabet and merges behind them, and the pair with the smaller numbers wins.
+#
+# So `best` is the pair with the smallest triple: minus its count, then the number of its left symbol, then that of its right one. Tuples are compared from the left, and the numbers only come into play where counts are equal. `setdefault` gives a number to a new symbol, and leaves it alone if the symbol exists: *aaa* can arise from *aa* + *a* and again from *a* + *aa*, and it is one symbol.
 
 
 # %% tags=["export"]
@@ -243,9 +263,11 @@ for step, pair in enumerate(merges, start=1):
     print(f"{step} {count:3} times {'+'.join(pair):8} {cuts}")
 
 # %% [markdown]
+# The first two lines are the counts from above, 17 and 14. The third is not 12: *w* has 12 neighbors *e*, but three of these now belong to the *ei* of *zwei*, which leaves $5 + 4 = 9$ for *w* + *eit*.
+#
 # After two merges all five words share *eit* or *ei*. The third makes *weit* whole, the most frequent word. The fourth finds an ending, *er*, which turns *far* into *farther* in German as it does in English. No one told the toy what a stem or an ending is: what is frequent is often what means something. Steps five and six had equal counts, *b+r* and *r+eit* with five each, and the rule took *b+r*.
 #
-# The list of merges is all that has been learned. To **cut** a new word, apply them in the same order.
+# The list of merges is all that has been learned. To **cut** a new word, start from its letters and apply the merges in the order in which they were learned. The order matters, since later merges are made of what earlier ones leave; exercise 2 shows what happens otherwise.
 
 
 # %% tags=["export"]
@@ -262,7 +284,9 @@ for word in ("weiter", "zweiter", "heiter"):
     print(pieces(word, merges))
 
 # %% [markdown]
-# *Zweiter* and *heiter* were not in the toy. The first comes out as its letters *z* and a known word, which is wrong, by the way: *zweiter* is *second*, and has nothing to do with *farther*. Merges know counts and no grammar.
+# *Zweiter* and *heiter* were not in the toy. The first comes out as its letter *z* and a known word, which is wrong, by the way: *zweiter* is *second*, and has nothing to do with *farther*. Merges know counts and no grammar. The *h* of *heiter* was in no word of the toy, so it has no number there. It is the last hole, and we will close it with bytes.
+#
+# ### Is this what libraries do?
 #
 # Does our toy do what others do? The `tokenizers` library counts in a cleverer way that does not start anew each time. Its merges must be ours, in the same order.
 
@@ -280,15 +304,38 @@ print("the same", len(learned), "merges")
 # %% [markdown]
 # A test in the package does this for random words, where equal counts and repeated letters abound.
 #
-# Why is the library faster? Both of us count distinct words with their numbers and not the running text, which is the first saving: our 2,000 sentences are some 23,000 German words and only 361 different ones. But we walk through all of them again for each merge. The library remembers in which words a pair occurs and updates only those; exercise 5 shows why that is enough. Ours takes about a second for 400 merges of these words. The library learns 8,000 from 58,000 real captions in a few.
-#
-# ### Common words and rare words
-#
-# Now more words. We learn 400 merges from the German side of our grammar and follow four words: one that is common, one that is rarer, and two that the grammar does not have. Choose how many merges are applied.
+# Now more words: the German side of our grammar.
 
 # %%
 counts = Counter(word for pair in pairs for word in words(pair.source))
+print(sum(counts.values()), "words,", len(counts), "different ones")
+
+# %% [markdown]
+# This is the first saving, and both of us make it: we count different words with their numbers, and not the running text. But we walk through all of them again for each merge. The library remembers in which words a pair occurs and updates only those; exercise 5 shows why that is enough. It is also written in a faster language. Ours takes about a second for 400 merges of these words. The library learns 8,000 from 58,000 real captions in a few.
+#
+# Cutting can be made faster, too. `pieces` tries each merge on each word, and most do not occur in it. The other way around, we ask which of the pairs in the word was learned first, join it, and ask again. *Königinnen* needs at most nine rounds then, one for each pair of letters, however many merges there are.
+
+# %%
 learned = merges_by_hand(counts, 400)
+ranks = {pair: rank for rank, pair in enumerate(learned)}
+
+
+def cut_faster(word):
+    symbols = tuple(word)
+    while known := [pair for pair in pairwise(symbols) if pair in ranks]:
+        symbols = join_neighbors(symbols, min(known, key=ranks.get))
+    return symbols
+
+
+assert all(cut_faster(word) == pieces(word, learned) for word in counts)
+print("the same pieces for all", len(counts), "words")
+
+# %% [markdown]
+# ### Common words and rare words
+#
+# We follow four words through the 400 merges: one that is common, one that is rarer, and two that the grammar does not have. Choose how many merges are applied.
+
+# %%
 assert learned[:50] == merges_by_hand(counts, 50)
 watched = {"Königinnen": "common", "schläft": "rare", "Gartenbuch": "new", "Großmutter": "new"}
 for word in watched:
@@ -328,32 +375,52 @@ show_steps({str(n): stage(n) for n in (0, 40, 120, 400)}, "How many merges?", st
 #
 # ## From characters to bytes
 #
-# One hole is left. A *new letter* is in no list. Unicode has 150,000 characters, and any of them can turn up, in a name or as a smiling face. So the real tokenizer starts from **bytes** in place of letters. A text file is a sequence of bytes, that is of numbers from 0 to 255, and UTF-8 is the rule that writes each character as one to four of them.
+# One hole is left. A *new letter* is in no list. Unicode has some 150,000 characters, and any of them can turn up, in a name or as a smiling face. To list them all would fill the vocabulary of the paper four times. So the real tokenizer starts from **bytes** in place of letters. A text file is a sequence of bytes, that is of numbers from 0 to 255, and UTF-8 is the rule that writes each character as one to four of them.
 
 # %%
 for character in "aßж語😀":
     print(character, list(character.encode("utf-8")))
 
 # %% [markdown]
+# The merges do not mind. A pair of bytes is a pair of symbols, and if *ä* is frequent, its two bytes are among the first to be joined. The method gave byte-pair encoding its name: it was made for bytes and later used for letters.
+#
 # With all 256 bytes in the vocabulary, every text has an encoding and none is unknown. Decoding gives back exactly what went in. We write $E$ for encoding and $D$ for decoding. The law is
 #
 # $$ D(E(x)) = x \quad \text{for every text } x. $$ (eq-lossless)
 #
-# Two details make it work. The first: where do words come from, if no program for each language is to cut them? From one rule for all languages. A text is cut in front of each space, and the space stays, as the first letter of the word behind it. So nothing is thrown away, and merges never run across a space: they make words and parts of words, no phrases. Without that rule *of the* would be one of the first entries, and *in the*, and the vocabulary would fill up with such pairs before it had the nouns. The library shows a space as `Ġ`, since each byte gets a visible sign.
+# ### Where do words come from now?
+#
+# From one rule for all languages, in place of a program for each. A text is cut in front of each space, and the space stays, as the first letter of the word behind it. Marks are cut off as well. So nothing is thrown away, and merges never run across a space: they make words and parts of words, no phrases. Without that rule *of the* would be one of the first entries, and *in the*, and the vocabulary would fill up with such pairs before it had the nouns.
 
 # %%
 cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
 print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 
 # %% [markdown]
-# *Schläft* has two signs for its *ä*, as it has two bytes. The second detail: four numbers are reserved, those of [masks](02_masks.ipynb) for padding, start, end and unknown. They come first in the vocabulary. A text must never turn into one of them, even if it contains the four characters `</s>`.
+# ### Why do I see Ġ and Ã¤?
 #
-# Source and target share one vocabulary, as in the paper, where about 37,000 entries serve German and English. Names and numbers then look the same on both sides. And one table of embeddings can serve source, target and output, which [embeddings](05_embeddings.ipynb) made use of. The paper says no more than that. It does not tell how text was cut into words before the merges, nor whether anything was lower-cased, so two people who follow it end up with two vocabularies. Ours is defined by the code below.
+# It looks like a broken encoding, and many people have reported it as one. It is not. Some bytes are no visible character: the space, the line end, and every byte above 127 taken alone. To store merges as readable text, the library gives each of the 256 bytes a visible sign of its own. The space gets `Ġ`. The two bytes of *ä*, 195 and 164, get `Ã` and `¤`. Only the inside of the tokenizer looks like this, and decoding turns the signs back into bytes.
+#
+# To see what a token stands for, decode it by itself, as we will do below.
+#
+# ### Reserved numbers
+#
+# Four numbers are reserved, those of [masks](02_masks.ipynb) for padding, start, end and unknown. They come first in the vocabulary. A text must never turn into one of them, even if it contains the four characters `</s>`.
 
 # %% tags=["export"]
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
+# %% [markdown]
+# ### One vocabulary for both languages
+#
+# Source and target share one vocabulary, as in the paper, where about 37,000 entries serve German and English. Names and numbers then look the same on both sides, and to translate *Berlin* is to copy a token. And one table of embeddings can serve source, target and output, which [embeddings](05_embeddings.ipynb) made use of. The paper says no more than that. It does not tell how text was cut into words before the merges, nor whether anything was lower-cased, so two people who follow it end up with two vocabularies. Ours is defined by the code below.
 
+# ### Is there text that has no bytes?
+#
+# Nearly none. Python lets a string hold half of a *surrogate pair*, a leftover of an older encoding. It comes about when a file is read with `errors="surrogateescape"`, and it is no character. Such a string is refused, with the place of the culprit.
+
+
+# %% tags=["export"]
 def encodable(text: str) -> str:
     """The text itself; raises ValueError if it holds half a surrogate pair, which is no text."""
     try:
@@ -366,6 +433,19 @@ def encodable(text: str) -> str:
     return text
 
 
+# %%
+try:
+    encodable("Gr\udcfc\udcdfe")
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# ### Learning the merges
+#
+# A tokenizer can learn from texts or from pairs, of which it takes both sides. That is all there is to a joint vocabulary: the merges are counted over both languages together.
+
+
+# %% tags=["export"]
 def plain_texts(texts: Iterable[str | Pair]) -> Iterator[str]:
     """Texts as they are, and both sides of pairs."""
     for text in texts:
@@ -373,7 +453,7 @@ def plain_texts(texts: Iterable[str | Pair]) -> Iterator[str]:
 
 
 # %% [markdown]
-# The only strings that have no bytes are broken ones: Python lets a string hold half of a *surrogate pair*, a leftover of an older encoding. Such a string is refused with its place. Training itself is the library's work; we say what the vocabulary starts from and how large it may get.
+# Training itself is the library's work. We say what it starts from and how large it may get. Of 2,000 entries, 4 are reserved and 256 are bytes, which leaves room for 1,740 merges.
 
 
 # %% tags=["export"]
@@ -402,6 +482,26 @@ def learn_merges(texts: Iterable[str | Pair], vocabulary_size: int) -> Library:
 
 
 # %% [markdown]
+# Four settings deserve a word.
+#
+# - `add_prefix_space=False`: no space is put in front of a text. With it, decoding would return one more than went in.
+# - `decoders.ByteLevel`: turns signs back into bytes, and bytes into text. A library without a decoder joins tokens with spaces.
+# - `special_tokens`: these come first, in this order, so their numbers are 0 to 3.
+# - `initial_alphabet`: all 256 bytes are entries, also those that the texts do not have.
+#
+# The last one is easily forgotten, and what breaks then breaks in silence. Without it the vocabulary holds only the bytes of the training texts. What has no entry is not unknown, it is dropped:
+
+# %%
+bare = Library(models.BPE())
+bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+bare.decoder = decoders.ByteLevel()
+trainer = trainers.BpeTrainer(vocab_size=500, show_progress=False)
+bare.train_from_iterator([text for pair in pairs for text in pair[:2]], trainer)
+print(bare.decode(bare.encode("Quark für 5 Euro").ids))
+
+# %% [markdown]
+# Our grammar has no *Q* and no *5*, so they are gone. No error was raised, and a model would translate something that nobody said.
+#
 # ## A tokenizer is part of the model
 #
 # A trained vocabulary belongs to a model as much as its weights do. Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, no error is raised, and fluent nonsense comes out. So the tokenizer must be kept, and a checkpoint must be able to say which one it was trained with.
@@ -420,8 +520,16 @@ def sha256_of(content: object) -> str:
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 
+# %%
+one, other = {"version": 1, "merges": []}, {"merges": [], "version": 1}
+print(json.dumps(one) == json.dumps(other), sha256_of(one) == sha256_of(other))
+
 # %% [markdown]
+# The same content in another order is another text and the same hash.
+#
 # The hash goes into the file as well. When a file is opened, three things can be wrong. It is no tokenizer at all. It was cut short or edited, and no longer is what its hash says. Or its first entries are not the reserved ones. Each is an error, since each would otherwise show up as bad translations weeks later.
+#
+# `read_content` looks for the first two. It takes the stated hash out of the content, since it cannot have been part of what was hashed, and computes the hash of the rest. The library gets to see the content inside of the `try`, and whatever it dislikes becomes one kind of error, with the name of the file.
 #
 # A file that the `tokenizers` library wrote itself has no hash and is taken as it is. That is no back door: whoever edits a file and removes the hash changes the tokenizer's own hash too, and the checkpoint notices.
 
@@ -447,6 +555,11 @@ def read_content(path: str | Path) -> dict[str, object]:
     )
 
 
+# %% [markdown]
+# The third fault needs the library, so it is looked for when that is set up. And here is the line that keeps text and reserved entries apart. By default the library searches each text for `</s>` and turns it into number 2. `encode_special_tokens = True` is named as if it did that. It means the opposite: encode such names like any other text.
+
+
+# %% tags=["export", "internal"]
 def prepare(library: Library) -> Library:
     """Keep text from being read as a reserved entry; raises ValueError if the four reserved
     ones do not come first.
@@ -458,7 +571,9 @@ def prepare(library: Library) -> Library:
 
 
 # %% [markdown]
-# What the other chapters see is this class. A tokenizer *is* its content; the library is set up from it.
+# What the other chapters see is this class. A tokenizer *is* its content, and the library is set up from it. There are two ways to get one, `train` and `load`, and both end in `__init__`: so a tokenizer that was loaded cannot behave differently from one that was trained.
+#
+# `encode` adds neither start nor end. Who needs them puts them there: the target gets both, and the source only an end ([batching](11_batching.ipynb)). `decode` leaves reserved numbers out, so the output of a model can be handed over as it is. `save` writes beside its place first and renames, as the download of the last chapter does.
 
 
 # %% tags=["export"]
@@ -516,6 +631,8 @@ assert tokenizer.decode(ids) == sentence
 # %% [markdown]
 # The sentence that began this chapter comes through, grandmother, hedgehog and all. A piece carries the space before it, which is how decoding knows where to put one. No detokenizer has to guess.
 #
+# ### One text, all the way
+#
 # It helps to follow one text all the way. Characters become bytes, bytes are cut into words, words are joined up to pieces, and each piece has a number:
 
 # %%
@@ -527,7 +644,30 @@ print(tokenizer.encode("der Hund") == tokenizer.encode("Der Hund"), "that case d
 # %% [markdown]
 # Seventeen characters are eighteen bytes, because of the *ä*, and four tokens, since the grammar has each of these words often enough. A capital letter makes another token: to the model, *der* and *Der* are two numbers that happen to be used alike. It has to learn that, and with enough text it does.
 #
-# Now the law {eq}`eq-lossless`, on texts that were chosen to break it: no text at all, spaces in odd places, accents made of two characters, other scripts, control characters, and the names of reserved entries. The package's tests add whatever a random generator comes up with.
+# ### Why does one word have two numbers?
+#
+# The space is part of the token. So a word at the start of a text, with no space before it, is cut otherwise than the same word later.
+
+# %%
+for text in ("Hund", " Hund"):
+    print([tokenizer.decode([index]) for index in tokenizer.encode(text)])
+
+# %% [markdown]
+# In our grammar no sentence begins with *Hund*, so only the form with a space became one token. In real text, *Peter* begins some sentences and stands inside of others, and takes two entries. This wastes some room, and it is the price for getting spaces back without a guess.
+#
+# A related surprise: texts cannot be encoded in parts. Where a text is cut, so are its words.
+
+# %%
+parts = tokenizer.encode("Der Hun") + tokenizer.encode("d schläft.")
+print(len(parts), "tokens in parts,", len(tokenizer.encode("Der Hund schläft.")), "as a whole")
+assert tokenizer.decode(parts) == "Der Hund schläft."
+
+# %% [markdown]
+# Both decode to the same text. But a model was trained on the second way of cutting and hardly knows the first. So $D(E(x)) = x$ holds always, and $E(D(y)) = y$ does not.
+#
+# ### Nothing is lost
+#
+# Now the law {eq}`eq-lossless`, on texts that were chosen to break it: no text at all, spaces in odd places, accents made of two characters, other scripts, control characters, and the names of reserved entries. The package's tests add whatever a random generator comes up with. (The sixth text looks like the *café* before it and is another text: its accent is a character of its own. Many programs make them equal on the way in. Ours leaves that to you.)
 
 # %%
 hard = ["", " ", "  two  spaces\n", "\ttab\r\n", "naïve café", "cafe\u0301", "日本語 😀 👩‍👧"]
@@ -546,7 +686,7 @@ print(len(face), "tokens, whole:", ascii(tokenizer.decode(face)))
 print("cut after two:", ascii(tokenizer.decode(face[:2])))
 
 # %% [markdown]
-# Saving and loading changes nothing, and the hash says so. One edited merge is found out.
+# Saving and loading changes nothing, and the hash says so. Then we edit the file as someone might by accident: one merge has its two sides exchanged. JSON, version and size of the file are as before, and it is found out.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -565,6 +705,13 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # More entries make sentences shorter, and so attention cheaper. They also make the table of embeddings longer, and the rarer an entry is, the fewer sentences teach the model what it means. The paper takes about 37,000 entries for 4.5 million sentences, and its tables hold 37,000 × 512 = 18.9 million numbers, nearly a third of the base model.
 #
+# | | small vocabulary | large vocabulary |
+# |---|---|---|
+# | a sentence has | many tokens | few tokens |
+# | attention and decoding | dear | cheap |
+# | table of embeddings, softmax over it | small | large |
+# | how often each entry is seen in training | often | some of them hardly ever |
+#
 # On the grammar the gain ends early, when every word is whole:
 
 # %%
@@ -574,7 +721,7 @@ for size in (260, 500, 1000, 2000):
     print(f"{len(tried):5} entries: {length:4.1f} tokens a sentence")
 
 # %% [markdown]
-# We asked for 2,000 and got fewer, as there was nothing left to merge. Real text has no such end. The next cell learns from the captions, if they are there, and counts tokens on the validation part.
+# We asked for 2,000 and got fewer, as there was nothing left to merge: every word is one token. So ask `len(tokenizer)` for the size of a model's table, and do not take the number that was asked for. Real text has no such end. The next cell learns from the captions, if they are there, and counts tokens on the validation part.
 
 # %% tags=["nbval-ignore-output"]
 measured = []
@@ -602,7 +749,18 @@ show(
 )
 
 # %% [markdown]
-# From 260 entries to 4,000 a German caption shrinks to less than a quarter. From 8,000 to 16,000 it loses one token more. At width 256 those last 8,000 entries cost 8,000 × 256 = 2 million parameters, and most of them stand for words that occur a handful of times. At the other end, bytes alone are no bargain either. They make a caption of 74 tokens where 8,000 entries make one of 15, and since attention has a weight for each pair of positions, that is 74² / 15² = 24 times as many weights. For 29,000 captions a few thousand entries are plenty. Compare the words of the first half of this chapter: at 8,000 they left a hole in two German sentences out of five, and the pieces leave none.
+# From 260 entries to 4,000 a German caption shrinks to less than a quarter. From 8,000 to 16,000 it loses one token more. At width 256 those last 8,000 entries cost 8,000 × 256 = 2 million parameters. What are they used for? We count how often each occurs in the training captions.
+
+# %% tags=["nbval-ignore-output"]
+used = Counter(n for pair in train for text in pair[:2] for n in tried.encode(text))
+for first, last in ((260, 4000), (4000, 8000), (8000, len(tried))):
+    rare = sum(used[index] < 10 for index in range(first, last)) / max(last - first, 1)
+    print(f"entries {first:5,} to {last:6,}: {rare:4.0%} occur fewer than 10 times")
+
+# %% [markdown]
+# `tried` is still the tokenizer with 16,000 entries. Nearly nine in ten of its second half occur fewer than ten times in 29,000 pairs. So few sentences cannot teach a model what an entry means. Even among the early entries three in ten are rare: they were steps on the way to longer pieces, and with so many merges are hardly ever left over.
+#
+# At the other end, bytes alone are no bargain either. They make a caption of 74 tokens where 8,000 entries make one of 15, and since attention has a weight for each pair of positions, that is 74² / 15² = 24 times as many weights. For 29,000 captions a few thousand entries are plenty. Compare the words of the first half of this chapter: at 8,000 they left a hole in two German sentences out of five, and the pieces leave none.
 #
 # ## Mistakes to look out for
 #
@@ -618,6 +776,10 @@ show(
 #
 # **Text that speaks for the program.** A user types `</s>`, and a tokenizer that looks for its reserved entries in the text ends the sentence there. Ours reads the four characters as text.
 #
+# **Bytes left out.** A byte that no training text had, and that has no entry, vanishes from every sentence. Shown above.
+#
+# **The wrong size of the table.** Fewer entries came out than were asked for, or an entry was added later. A number beyond the table is an error on a CPU, and on a GPU it stops the program with a message about something else.
+#
 # ## Questions that come up
 #
 # **Should text be lower-cased or cleaned of accents first?** Then nobody could get them back, and German nouns are told from verbs by their capital letter. Byte pairs have no need of it.
@@ -625,6 +787,14 @@ show(
 # **Why is "unknown" reserved if it never occurs?** So that the numbers are those of other toolkits, and a vocabulary of words can be exchanged for ours without moving anything.
 #
 # **Is the cutting unique?** For one text and one list of merges, yes. A model therefore sees one cut of each word. There are methods that cut at random while training, so that the model gets to know the pieces better; the paper does not use them.
+#
+# **Is this the word-piece or the unigram method?** Neither, though all three end with a list of pieces. Word pieces are also merged one by one, but the pair is chosen that makes the text most probable, and not the most frequent one. The unigram method goes the other way: it starts with many pieces and takes away those that are missed least. The paper uses byte pairs for German and word pieces for French, and does not say that one is better.
+#
+# **May I take a ready-made tokenizer, from a large language model for example?** It works, and it is seldom a good bargain. Such a vocabulary has 50,000 entries or more. At width 256 the table alone would have 50,000 × 256 = 12.8 million numbers, many times our whole model, and most entries would never occur in your text.
+#
+# **Can I add entries later?** Merges cannot be added without changing how known words are cut. A reserved entry can, at the end, with a new row in the table that is trained afterwards.
+#
+# **How much text does it take to learn one?** Little, compared with the model. Counts of frequent pairs settle after some ten thousand sentences. What matters is that the text is of the kind that will be translated.
 #
 # **Does a model know how a token is spelled?** No. It sees a number. That *Hund* and *Hunde* share four letters it can only learn from their company, unless their pieces are shared.
 #

@@ -28,6 +28,7 @@ from sacrebleu.metrics.chrf import CHRF
 # %%
 import html
 import math
+import re
 from collections import Counter
 
 import altair as alt
@@ -70,11 +71,19 @@ print(matches(said, wanted), "of", len(said))
 print(matches(["the"] * 4, wanted), "of", 4)
 
 # %% [markdown]
-# The operator `&` of two counters takes the smaller count of each word, which is just what clipping asks for. Now it is 8 of 9, and 1 of 4.
+# The operator `&` of two counters takes the smaller count of each word, which is just what clipping asks for:
+#
+# | | A | dog | is | running | across | the | meadow | . | sum |
+# |---|---|---|---|---|---|---|---|---|---|
+# | in the output | 1 | 1 | 1 | 1 | 1 | 2 | 1 | 1 | 9 |
+# | in the reference | 1 | 1 | 1 | 1 | 1 | 1 | 1 | 1 | |
+# | counted | 1 | 1 | 1 | 1 | 1 | 1 | 1 | 1 | 8 |
+#
+# Now it is 8 of 9, and 1 of 4. Note that *A* and *a* are two different words here; the reference has one of each.
 #
 # ## Counting sequences
 #
-# Words alone know nothing of their order. *Dog bites man* and *man bites dog* would get the same score. So sequences count as well: an **n-gram** is $n$ words in a row. A sentence of nine words has eight 2-grams, seven 3-grams and six 4-grams.
+# Words alone know nothing of their order. *Dog bites man* and *man bites dog* would get the same score. So sequences count as well: an **n-gram** is $n$ words in a row. A sentence of nine words has eight 2-grams, seven 3-grams and six 4-grams. They are clipped like words.
 
 
 # %%
@@ -123,7 +132,17 @@ show(
 )
 
 # %% [markdown]
-# With the **clipped precisions** $p_1 = 8/9$, $p_2 = 4/8$, $p_3 = 3/7$ and $p_4 = 2/6$ there are four numbers, and one is wanted. The plain mean would be ruled by $p_1$, which is always the largest. A **geometric mean** multiplies them and takes the fourth root, so each counts by its ratio: halving $p_4$ costs as much as halving $p_1$.
+# Why "up to"? A wrong word spoils every run that crosses it, and at the edge of a sentence fewer runs do. Errors that stand side by side share the runs that they spoil. So four errors in one place cost less than four that are spread over the sentence.
+#
+# ## One number from four
+#
+# Now there are four **clipped precisions**, $p_1 = 8/9$, $p_2 = 4/8$, $p_3 = 3/7$ and $p_4 = 2/6$, and one number is wanted. The plain mean, $0.54$, would be ruled by $p_1$, which is always the largest. If $p_1$ is halved, the plain mean falls by 21 %. If $p_4$ is halved, it falls by 8 %. Yet $p_4$ is the one that tells fluent sentences from shuffled words.
+#
+# A **geometric mean** multiplies the numbers and takes the fourth root. Halving any of the four divides it by $2^{1/4} = 1.19$, a loss of 16 %. Here:
+#
+# $$
+# \frac{8}{9} \cdot \frac{4}{8} \cdot \frac{3}{7} \cdot \frac{2}{6} = 0.0635, \qquad 0.0635^{1/4} = 0.502
+# $$
 
 # %%
 precision = math.prod(f / t for f, t in zip(found, total)) ** (1 / 4)
@@ -140,7 +159,19 @@ print(f"{precision:.3f}")
 # \text{BLEU} = 100 \cdot \min\!\left(1, e^{1 - r/c}\right) \cdot \left(p_1\, p_2\, p_3\, p_4\right)^{1/4}
 # $$ (eq-bleu)
 #
-# Ours has $c = 9$ and $r = 13$ words, so the penalty is $e^{1 - 13/9} = e^{-0.44} = 0.64$. A third of the score is gone for what was left out. There is no penalty on the other side, for a good reason: words too many already lower every precision.
+# Ours has $c = 9$ and $r = 13$ words, so the penalty is $e^{1 - 13/9} = e^{-0.44} = 0.64$. A third of the score is gone for what was left out: $100 \cdot 0.641 \cdot 0.502 = 32.2$.
+#
+# The exponential makes the start gentle and the rest steep:
+#
+# | $c / r$ | 1.1 | 1 | 0.95 | 0.9 | 0.8 | 0.5 |
+# |---|---|---|---|---|---|---|
+# | penalty | 1 | 1 | 0.95 | 0.89 | 0.78 | 0.37 |
+#
+# There is no penalty on the other side, for a good reason: words too many already lower every precision.
+#
+# ### Why not recall?
+#
+# Recall would be the natural partner of precision. But BLEU was made for several references to a sentence. A good translation agrees with one of them at each place, not with all, and nobody can say which words of which reference "should be there". Lengths can always be compared. With several references, $r$ is the length of the one that is closest.
 
 # %%
 penalty = min(1, math.exp(1 - len(wanted) / len(said)))
@@ -152,6 +183,10 @@ print(f"{by_hand:.2f}")
 # %% [markdown]
 # The tool that everyone uses, sacreBLEU, computes the same 32.19. That is BLEU: four clipped precisions, their geometric mean, and a penalty for short output. It goes from 0 to 100, where 100 is the reference itself.
 #
+# ### Which of the two comes first?
+#
+# The output comes first, and it matters. Exchange the two, and the matches stay the same, but they are divided by the reference's counts: $8/13$, $4/12$, $3/11$ and $2/10$. Their geometric mean is 0.325. There is no penalty, for now the longer one is judged. So the result is 32.5 in place of 32.2. The number looks right, and that is why the mistake lives long. It shows in the details that sacreBLEU prints: the ratio of the lengths turns over.
+#
 # ## A corpus is not a mean of sentences
 #
 # A formula that multiplies has a weak point. When one factor is zero, everything is. A sentence without a single matching 4-gram scores 0, however good its words are, and short sentences often have none.
@@ -162,31 +197,54 @@ print(f"{by_hand:.2f}")
 outputs = ["Two men in red shirts play football on a green field .", "A big tree ."]
 references = ["Two men in red shirts play football on a large field .", "A house stands there ."]
 corpus = BLEU(tokenize="none").corpus_score(outputs, [references]).score
-single = [
-    BLEU(tokenize="none", smooth_method="none").corpus_score([o], [[r]]).score
-    for o, r in zip(outputs, references)
-]
+plain = BLEU(tokenize="none", smooth_method="none")
+single = [plain.corpus_score([o], [[r]]).score for o, r in zip(outputs, references)]
 print(
-    "corpus:",
-    round(corpus, 1),
-    " sentences:",
-    [round(s, 1) for s in single],
-    " mean:",
-    round(sum(single) / 2, 1),
+    f"corpus {corpus:.1f}, sentences {single[0]:.1f}, {single[1]:.1f}, mean {sum(single) / 2:.1f}"
 )
 
 # %% [markdown]
-# The mean counts both sentences alike. The corpus counts each *n-gram* alike, so the long sentence weighs more, and the zero disappears in the sum. When you read "BLEU", the corpus number is meant.
+# By hand, with the counts added up first:
 #
-# For single sentences, tools replace a zero by something small. That is called smoothing, there are half a dozen ways of it, and they give different numbers. Sentence BLEU is good for sorting and for little else.
+# | | $p_1$ | $p_2$ | $p_3$ | $p_4$ | $c$ | $r$ |
+# |---|---|---|---|---|---|---|
+# | the long one | 11/12 | 9/11 | 7/10 | 6/9 | 12 | 12 |
+# | the short one | 2/4 | 0/3 | 0/2 | 0/1 | 4 | 5 |
+# | both | 13/16 | 9/14 | 7/12 | 6/10 | 16 | 17 |
+#
+# The geometric mean of the last row is 0.654 and its penalty $e^{1 - 17/16} = 0.939$, which makes 61.4.
+#
+# The mean counts both sentences alike. The corpus counts each *n-gram* alike, so the long sentence weighs more, and the zero disappears in the sum. The penalty, too, is one for all: a short output here is made good by a long one there. When you read "BLEU", the corpus number is meant. It does not depend on the order of the lines, only on which output stands beside which reference.
+#
+# ### What is smoothing?
+#
+# For single sentences, tools replace a zero by something small, which is called **smoothing**. sacreBLEU's default, `exp`, takes half a match for the first zero, a quarter for the second, an eighth for the third. Our short caption then has $2/4$, $0.5/3$, $0.25/2$ and $0.125/1$, and with its penalty of 0.78 it scores 14.8. There are other ways:
+
+# %%
+for method in ("exp", "floor", "add-k", "none"):
+    metric = BLEU(tokenize="none", smooth_method=method)
+    print(f"{method:6} {metric.corpus_score(outputs[1:], [references[1:]]).score:4.1f}")
+
+# %% [markdown]
+# One sentence, four scores. So BLEU of a single sentence is good for sorting and for little else. On a corpus of some size no count is zero, and smoothing does nothing.
 #
 # ## Counting characters
 #
-# BLEU is strict about words. *Dogs* in place of *dog* is as wrong as *helicopter*. A second score, **chrF**, counts sequences of one to six characters, with the spaces left out. It asks both questions, precision $P$ and recall $R$, each as the mean over the six lengths. Then it joins them in a way that gives recall twice the weight, $\beta = 2$:
+# BLEU is strict about words. *Dogs* in place of *dog* is as wrong as *helicopter*. A second score, **chrF**, counts sequences of one to six characters, with the spaces left out. It asks both questions: precision $P$, how much of the output is right, and recall $R$, how much of the reference is there. Each is the mean over the six lengths. Then it joins them in a way that gives recall twice the weight, $\beta = 2$:
 #
 # $$
 # \text{chrF} = 100 \cdot \frac{(1 + \beta^2)\, P\, R}{\beta^2 P + R}
 # $$ (eq-chrf)
+#
+# By hand, with lengths up to three only: the output is *dog*, the reference *dogs*.
+#
+# | | 1 | 2 | 3 | mean |
+# |---|---|---|---|---|
+# | the output's | d, o, g | do, og | dog | |
+# | precision | 3/3 | 2/2 | 1/1 | $P = 1$ |
+# | recall | 3/4 | 2/3 | 1/2 | $R = 0.639$ |
+#
+# So chrF is $100 \cdot 5 \cdot 0.639 / (4 + 0.639) = 68.9$, where BLEU finds nothing at all. The other way round, *dogs* for *dog*, has $P = 0.639$ and $R = 1$ and gets $100 \cdot 5 \cdot 0.639 / (4 \cdot 0.639 + 1) = 89.8$. This is the effect of $\beta$: what is missing costs more than what is too much.
 
 
 # %%
@@ -198,13 +256,13 @@ def chrf_by_hand(output, reference, beta=2):
     return 100 * (1 + beta**2) * P * R / (beta**2 * P + R)
 
 
-assert (
-    abs(chrf_by_hand(output, reference) - CHRF().sentence_score(output, [reference]).score) < 1e-6
-)
-print(f"{chrf_by_hand(output, reference):.2f}")
+by_hand, library = chrf_by_hand(output, reference), CHRF().sentence_score(output, [reference])
+assert abs(by_hand - library.score) < 1e-6
+assert round(CHRF(char_order=3).sentence_score("dog", ["dogs"]).score, 1) == 68.9
+print(f"{by_hand:.2f}")
 
 # %% [markdown]
-# Again the library agrees. chrF needs no decision about what a word is, and it has fewer zeros, so it serves for single sentences too. We use it below to find the worst ones. Its numbers are higher than those of BLEU, and the two must not be compared.
+# Again the library agrees. chrF needs no decision about what a word is. It is kind to languages with many endings, where BLEU counts a right word with a wrong ending as lost. And it has fewer zeros, so it serves for single sentences too. We use it below to find the worst ones. Its numbers are higher than those of BLEU, and the two must not be compared.
 #
 # ## What no counting can see
 #
@@ -221,11 +279,23 @@ for name, line in changes.items():
     print(f"{name:15} {BLEU().corpus_score([line], [[reference]]).score:5.1f} BLEU")
 
 # %% [markdown]
-# The sound translation gets a fraction of what the two false ones get. Over many sentences this evens out to some degree: systems that are better by human judgment tend to have higher BLEU. For one sentence it proves nothing, and a test set with one reference for each sentence leaves little room for other words. Captions have one here.
+# The sound translation gets a fraction of what the two false ones get. One word in place of another breaks one of 15 words, counting the period, and at most four of the 4-grams. Saying the same in another order breaks nearly all of them.
+#
+# Over many sentences this evens out to some degree: systems that are better by human judgment tend to have higher BLEU. For one sentence it proves nothing, and a test set with one reference for each sentence leaves little room for other words. Captions have one here.
 #
 # ## The tool and its signature
 #
-# In the toy sentences a word was what stands between spaces. Real text has *window.* with a period, and somebody has to cut it off. How, is the first of the decisions that move the score. sacreBLEU decides it once, for text as people write it, and says what it did in a **signature**. Our function returns both scores with theirs.
+# In the toy sentences a word was what stands between spaces. Real text has *window.* with a period, and somebody has to cut it off. How, is the first of the decisions that move the score. sacreBLEU decides it once, for text as people write it. Its standard tokenizer has the name `13a`, after the version of an older script.
+
+# %%
+line = "The dog's 3.5-kg ball isn't here, \"Max\" says."
+for name in ("none", "13a", "char"):
+    print(f"{name:5}", BLEU(tokenize=name).tokenizer(line))
+
+# %% [markdown]
+# `13a` cuts punctuation off, but neither an apostrophe nor a period between digits. A hyphen is cut only behind a digit. One may find other rules better. What counts is that everybody has the same.
+#
+# What was done is written into a line that the tool calls the **signature**. Our function returns both scores with theirs.
 
 
 # %% tags=["export"]
@@ -239,7 +309,9 @@ class Scores(NamedTuple):
 
 
 # %% [markdown]
-# Before anything is scored, the two sides are counted. A single string in place of a list is refused as well: Python would take it for a list of its letters.
+# A score without its signature is half a result, so the two travel together. A named tuple is enough for that: it can be unpacked, compared and printed.
+#
+# Before anything is scored, the two sides are counted. With a line missing in the middle, every later translation would be held against the wrong reference, and a score would come out all the same; exercise 3 shows how low. A single string in place of a list is refused as well: Python would take it for a list of its letters.
 
 
 # %% tags=["export"]
@@ -278,9 +350,21 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 
 # %% [markdown]
-# The scores are of the plain text, and of all lines at once. The references go into a list of their own, since sacreBLEU allows several for each sentence. Should a text look as if it were tokenized already, with a space before each period, the library logs a warning.
+# The scores are of the plain text, and of all lines at once. Should a text look as if it were tokenized already, with a space before each period, the library logs a warning.
 #
-# The check of the line counts earns its place. With a line missing in the middle, every later translation would be held against the wrong reference. A score would come out all the same.
+# ### Why are the references in a list of their own?
+#
+# sacreBLEU allows several references for each sentence. It wants them by *set*: the first reference of all sentences, then the second of all sentences. With one reference that is a list with one list in it. The shape that comes to mind first, a short list for each sentence, is a trap:
+
+# %%
+two, right = ["a b c d e", "all of this is wrong"], ["a b c d e", "nothing like it at all"]
+print("sets of references:      ", round(BLEU().corpus_score(two, [right]).score, 1))
+print("a list for each sentence:", round(BLEU().corpus_score(two, [[r] for r in right]).score, 1))
+
+# %% [markdown]
+# A perfect score, and no error. The library takes each short list for a whole set, and each set ends after its first line. So it scores the first sentence alone. A score that is too good should be looked at with the same care as one that is too bad. `score` takes plain lists and builds the shape itself.
+#
+# ## The score of our model
 #
 # Now the trained model translates the 1,000 captions of Multi30k's test set, with a beam of 4. The test captions were used for nothing before: not for training, not to choose a setting.
 
@@ -295,9 +379,47 @@ print(f"chrF {honest.chrf:.1f}  {honest.chrf_signature}")
 assert 15 < honest.bleu < 60 and honest.chrf > honest.bleu
 
 # %% [markdown]
-# The signature reads: one reference, upper and lower case as they are, tokenizer `13a`, exponential smoothing, version. Two BLEU scores may be compared if their signatures are equal and the test set is the same. That is all that makes them comparable, and it is often missing.
+# The signature of BLEU has six fields. Each names a decision that moves the score.
 #
-# How much is that? As a rule of thumb for news, below 15 is hard to use, 25 to 30 conveys the message, and above 40 is good. It does not carry over. Captions are short, use few words, and follow a pattern, so 30 on captions is a much weaker system than 30 on news. The paper's 28.4 and our number do not belong in one table.
+# | field | says | other choices, and what they do |
+# |---|---|---|
+# | `nrefs:1` | references for each sentence | more of them raise the score, since more words can match |
+# | `case:mixed` | upper and lower case as they are | `lc` scores lower-cased text and forgives every wrong capital |
+# | `eff:no` | all four n-gram lengths always count | `yes` leaves out lengths for which a sentence is too short; for scores of single sentences |
+# | `tok:13a` | how lines are cut into words | `none`, `char`, or one made for a language, such as `zh` for Chinese |
+# | `smooth:exp` | what replaces a zero | matters for single sentences and tiny test sets |
+# | `version:...` | of the library | rules have been mended over the years |
+#
+# That of chrF has three more: `nc:6`, characters up to six; `nw:0`, no words beside them; `space:no`, spaces left out.
+#
+# Two BLEU scores may be compared if their signatures are equal and the test set is the same. The signature does not say which test set it was, how many lines, or what was done to the text before. These must be reported beside it, and they are often missing.
+#
+# ### Is that a good score?
+#
+# As a rule of thumb for news, below 15 is hard to use, 25 to 30 conveys the message, and above 40 is good. It does not carry over. Captions are short, use few words, and follow a pattern, so 30 on captions is a much weaker system than 30 on news. Nor does it carry over between languages: a language that writes its compounds as one word has fewer and harder words to match. The paper's 28.4 and our number do not belong in one table.
+#
+# ## Why never to compare tokenized BLEU
+#
+# Before sacreBLEU, the usual script took text that was *already* cut into words, on both sides, and split it at spaces. Whoever ran it chose how to cut. The score then belongs to the translation and to the tokenizer, and nothing in it says which.
+#
+# Take one sentence with one difference, *isn't* for *is not*, and cut it in three ways:
+
+# %%
+output, reference = "A man's dark-blue T-shirt isn't dry.", "A man's dark-blue T-shirt is not dry."
+split = lambda line: " ".join(re.findall(r"\w+|[^\w\s]", line))
+for name, cut, tokenize in (("spaces", str, "none"), ("13a", str, "13a"), ("split", split, "none")):
+    metric = BLEU(tokenize=tokenize)
+    found = metric.corpus_score([cut(output)], [[cut(reference)]])
+    print(f"{name:6} {found.score:.1f}", found.counts[0], "of", found.totals[0], end=" words: ")
+    print(metric.tokenizer(cut(output)))
+
+
+# %% [markdown]
+# The finer the cut, the more pieces, and the new pieces are easy. Who translates *dark-blue* gets one word right in the first row, and three in the last, with the runs across them. The translation is the same.
+#
+# The effect on a whole test set is smaller and still larger than most improvements. For settings that were in common use, {cite:t}`post2018call` measured differences of up to 1.8 points. The paper's scores are of this kind: tokenized, and with compounds split. So a model of ours with the same quality would get fewer points from `13a`, and a comparison has to say so.
+#
+# It gets worse when the text was changed before. If rare words were replaced by `<unk>` in the *references* too, the model gets points for saying that it does not know. So score what a reader would see, against what a person wrote.
 #
 # ## How BLEU lies
 #
@@ -329,7 +451,7 @@ print("written:  ", outputs[0])
 # %% [markdown]
 # The forced line need not make sense as a sentence: each of its words continues the reference, not the line. That helps and hurts. Every word has a flawless beginning to build on, and the length is right because the reference says when to stop. But a word that fits well gets its continuation cut off: the next one must go on with the reference's choice, not with the model's. Whether the score ends up above or below the honest one depends on the model. In either case it is not a score for translating, since nothing was translated.
 #
-# The other ways keep the outputs and change what is counted.
+# The other ways keep the outputs and change what is counted. One function for each way of spoiling a text, and one for each way of counting:
 
 
 # %%
@@ -356,25 +478,21 @@ def same_place(outputs, references):
 
 def sentence_mean(outputs, references):
     metric = BLEU(effective_order=True)
-    return sum(metric.sentence_score(o, [r]).score for o, r in zip(outputs, references)) / len(
-        outputs
-    )
+    scores = [metric.sentence_score(o, [r]).score for o, r in zip(outputs, references)]
+    return sum(scores) / len(scores)
 
 
 # %% [markdown]
-# `same_place` is the oddest of them: it compares the first word with the first, the second with the second, and stops where the shorter sentence ends. Leave the second half of a sentence away, and it finds no fault.
+# `same_place` is the oddest of them: it compares the first word with the first, the second with the second, and stops where the shorter sentence ends. It is what comes out when the accuracy of a classifier is applied to sentences. Leave the last three words of seven away, and it finds no fault.
 
 # %%
 whole = "Two dogs run through deep snow ."
-print(same_place(["Two dogs run"], [whole]), "for half a sentence,", end=" ")
-print(
-    f"{bleu(['Two dogs run through'], [whole], tokenize='none'):.1f} BLEU for a bit more than half"
-)
-assert same_place(["Two dogs run"], [whole]) == 100
+part = "Two dogs run through"
+print(same_place([part], [whole]), "by place,", round(bleu([part], [whole]), 1), "BLEU")
 assert same_place(["So two dogs run through deep snow ."], [whole]) == 0
 
 # %% [markdown]
-# One word more at the front, and all others are in the wrong place: it falls to 0. Now everything side by side.
+# BLEU's four precisions are all 1 here as well; it is the penalty, $e^{1 - 7/4} = 0.47$, that notices. And with one word more at the front, all others are in the wrong place, and `same_place` falls to 0. Now everything side by side.
 
 # %% tags=["nbval-ignore-output"]
 few = [i for i, line in enumerate(references) if len(words(line)) <= 12]
@@ -453,6 +571,8 @@ table(
 # %% [markdown]
 # The gain from characters is the emptiest. Four letters in a row are matched by any English text: *ing* with the space after it, *the* with both. Counting `<s>` and `</s>` gives away two words that cannot be wrong, and the 2-grams at the edges with them. Leaving out the long captions does not change a single translation. It only changes which ones are looked at.
 #
+# The teacher-forced score and the mean of sentences may come out on either side of the honest one. That makes them worse, not better: one cannot even say in which direction to correct them.
+#
 # None of these needs bad faith. A pipeline lower-cases its text early, a metric is handed ids in place of words, a loader drops the last incomplete batch, and a number comes out that looks like any other. Some of the gains are larger than those for which papers are written.
 #
 # Three habits protect. Turn ids back into plain text first, and score the text. Count the lines. Print the signature beside the score. And be wary of a score that comes out of a training loop: often it is teacher-forced.
@@ -461,9 +581,35 @@ table(
 #
 # A beam of 4 against greedy search: which is better, and by how much? Two scores on the same captions give a difference, but with other captions it would be another one. If chance alone can produce a difference of that size, it says nothing.
 #
-# We have no other captions. The **bootstrap** makes do with those we have. It draws 1,000 captions out of the 1,000, with repetition: some come twice or three times, others not at all. On this new test set both systems are scored. Repeated a thousand times, this shows how far the difference swings. The draws must be the same for both systems, which is why it is called paired: hard captions are hard for both, and that cancels.
+# ### A test set is a sample
 #
-# Drawing captions does not ask for translating them again, nor for counting n-grams again. BLEU is made of ten sums, so ten counts a caption are enough.
+# The 1,000 captions are a draw from all captions that could have been written. With a thousand other test sets, we could score both systems on each and look at how the difference swings. That would be the answer, and nobody has a thousand test sets.
+#
+# The **bootstrap** makes do with the one we have. It takes the 1,000 captions as a picture of all captions and draws from *them*: 1,000 times one caption, each time from the full set. So some come twice or three times, others not at all. A caption is passed over with probability $(1 - 1/1000)^{1000} = 0.37$. Without repetition each draw would be the old test set in another order, and nothing would swing.
+#
+# Try it on ten sentences. These are made-up gains of one system over another, sentence by sentence.
+
+# %% tags=["nbval-ignore-output"]
+gains = np.array([2, 5, -1, 0, 3, -4, 6, 1, -2, 4])
+draws = np.random.default_rng(0).integers(0, 10, (10_000, 10))
+means = gains[draws].mean(axis=1)
+low, high = np.percentile(means, [2.5, 97.5])
+print("one draw:", draws[0], "mean", means[0])
+print(f"mean {gains.mean()}, of 95 % of the draws between {low:.1f} and {high:.1f}")
+assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
+
+# %% [markdown]
+# The mean gain is 1.4. Of all draws, 95 % have a mean between about $-0.5$ and $3.3$. Such a range is an **interval**, and this one contains 0. So with ten sentences we cannot say that the first system is better, though it won six of them and lost three.
+#
+# For a mean there is a formula. The standard deviation of the gains is 3.0, and that of their mean $3.0 / \sqrt{10} = 0.96$. Twice that to either side gives nearly the same interval. BLEU is no mean, and no formula for it is at hand. The bootstrap does not care: it needs a score and a test set, and does not look inside.
+#
+# ### Why paired?
+#
+# Two systems are scored on the *same* drawn captions, and each draw gives one difference. Hard captions are hard for both systems, so a draw with many of them lowers both scores, and the difference stays. If each system had draws of its own, the luck of both would be added up. We shall measure how much that matters.
+#
+# ### Ten counts for a caption
+#
+# Drawing captions does not ask for translating them again, nor for counting n-grams again. BLEU adds up ten numbers: the matches for $n = 1$ to 4, the totals, and the lengths of output and reference. So ten counts a caption are enough, and a thousand new test sets are a thousand sums.
 
 
 # %% tags=["export"]
@@ -474,6 +620,13 @@ def sentence_counts(hypotheses: Sequence[str], references: Sequence[str]) -> np.
     found = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
     return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in found])
 
+
+# %% [markdown]
+# For the sentence that we scored by hand, the ten numbers are known: 8, 4, 3, 2 matches of 9, 8, 7, 6 n-grams, and 9 words against 13.
+
+# %%
+dog = "A dog is running across the the meadow ."
+print(sentence_counts([dog], ["A brown dog is running across the green meadow with a ball ."])[0])
 
 # %% [markdown]
 # The sum over some sentences, whichever they are, goes through {eq}`eq-bleu`. We leave that to the library, which also takes care of a zero among the precisions.
@@ -493,7 +646,7 @@ assert abs(bleu_of(counts.sum(axis=0)) - honest.bleu) < 1e-6
 print("counts", counts.shape, f" BLEU {bleu_of(counts.sum(axis=0)):.1f}")
 
 # %% [markdown]
-# The sum of the rows gives the same BLEU as before. For a resample, each row counts as often as its caption was drawn. How often each caption is drawn follows a multinomial distribution. With these numbers as rows of a matrix, all resamples together are one matrix product.
+# The sum of the rows gives the same BLEU as before. For a resample, each row counts as often as its caption was drawn. With three captions and the draw 0, 2, 0 these numbers are 2, 0 and 1, and the sum is twice row 0 plus row 2. Such numbers follow a multinomial distribution, so we can draw them without drawing captions. Put as rows of a matrix $(1000, N)$ and multiplied by the counts $(N, 10)$, they give the sums of all resamples at once, $(1000, 10)$.
 
 
 # %% tags=["export"]
@@ -505,7 +658,9 @@ def resampled(counts: np.ndarray, samples: int, seed: int) -> np.ndarray:
 
 
 # %% [markdown]
-# What comes out is an interval and a **p-value**: how often would a difference at least as large turn up if the two systems were equally good? To imitate equally good systems, the resampled differences are moved so that their mean is zero.
+# What comes out is an interval and a **p-value**: how often would a difference at least as large turn up if the two systems were equally good? To imitate equally good systems, the resampled differences are moved so that their mean is zero. Their spread stays, and the spread is what chance can do.
+#
+# Suppose a difference of 0.6 with resampled differences of a standard deviation of 0.3. Moved to zero, they exceed 0.6 on one side or fall below $-0.6$ on the other in about 5 of 100 cases. So $p$ is about 0.05. It is not the probability that the systems are equal. And it says nothing about how large the difference is: on a large test set a difference too small to matter has a tiny $p$ as well.
 
 
 # %% tags=["export"]
@@ -523,7 +678,7 @@ class Comparison(NamedTuple):
 
 
 # %% [markdown]
-# The same seed draws the same captions for both systems, and so the two lists of scores can be subtracted one by one. The share is counted with one added above and below. Without that, a thousand resamples could claim a p-value of zero.
+# The same seed draws the same captions for both systems, and so the two lists of scores can be subtracted one by one. `low` and `high` cut off 2.5 % of the differences on each side. The share behind the p-value is counted with one added above and below: if none of 1,000 is as large, it is $1/1001$ and not 0. A thousand draws cannot show that something never happens.
 
 
 # %% tags=["export"]
@@ -552,23 +707,33 @@ beam_or_greedy = paired_bootstrap(outputs, greedy, references)
 small = [line.lower() for line in outputs]
 capitals = paired_bootstrap(outputs, small, references)
 for name, found in (("beam 4 - greedy", beam_or_greedy), ("with - without capitals", capitals)):
-    low, high = f"{found.low:+.2f}", f"{found.high:+.2f}"
-    print(
-        f"{name}: {found.difference:+.2f} BLEU, 95 % from {low} to {high}, p = {found.p_value:.3f}"
-    )
+    print(f"{name}: {found.difference:+.2f} BLEU, 95 % from {found.low:+.2f}", end=" ")
+    print(f"to {found.high:+.2f}, p = {found.p_value:.3f}")
 assert capitals.p_value < 0.01 and capitals.low > 0
 assert beam_or_greedy.low < beam_or_greedy.difference < beam_or_greedy.high
 
 # %% [markdown]
-# The second line is a test of the test. Our own output without capital letters is certainly worse under a cased score, and no resample turns that around. About the first line, read the interval rather than the score. If it includes zero, the captions at hand cannot tell the two apart, and nobody should say that one is better.
+# The second line is a test of the test. Our own output without capital letters is certainly worse under a cased score, and no resample turns that around. About the first line, read the interval rather than the score. If it includes zero, the captions at hand cannot tell the two apart, and nobody should say that one is better. Nor that they are equal: the interval says how large a difference may still be hidden in it.
 #
-# Is the matrix product right? A slow twin builds the drawn test sets as lists of sentences and lets sacreBLEU score them.
+# What does the pairing do? Give the second system draws of its own, and the interval widens.
+
+# %% tags=["nbval-ignore-output"]
+one, other = counts, sentence_counts(greedy, references)
+swings = [np.std(resampled(one, 1000, 1) - resampled(other, 1000, seed)) for seed in (1, 2)]
+print(f"standard deviation of the difference: paired {swings[0]:.2f}, unpaired {swings[1]:.2f}")
+assert swings[0] < swings[1]
+
+# %% [markdown]
+# The two systems share the model and most of their words, so pairing takes away a large part of the swing. If it leaves a third, an unpaired test needs nine times as many captions to see the same difference.
+#
+# ### Is the fast way right?
+#
+# A slow twin builds the drawn test sets as lists of sentences and lets sacreBLEU score them.
 
 # %% tags=["nbval-ignore-output"]
 draws = np.random.default_rng(7).multinomial(1000, np.full(1000, 1 / 1000), 3)
-slow = [
-    bleu(np.repeat(outputs, row).tolist(), np.repeat(references, row).tolist()) for row in draws
-]
+drawn = [[np.repeat(side, row).tolist() for side in (outputs, references)] for row in draws]
+slow = [bleu(*sides) for sides in drawn]
 fast = resampled(counts, samples=3, seed=7)
 assert np.allclose(slow, fast)
 print([f"{number:.2f}" for number in fast])
@@ -582,13 +747,11 @@ from sacrebleu.significance import PairedTest
 systems = [("greedy", greedy), ("beam 4", outputs)]
 _, found = PairedTest(systems, {"BLEU": BLEU(references=[references])}, None, "bs", 1000)()
 theirs = found["BLEU"][1].p_value
-ahead = resampled(counts, 1000, 12345) - resampled(sentence_counts(greedy, references), 1000, 12345)
+ahead = resampled(one, 1000, 12345) - resampled(other, 1000, 12345)
 without_sign = abs(ahead) - abs(ahead).mean()
 their_way = np.mean(without_sign > abs(beam_or_greedy.difference))
 assert abs(theirs - their_way) < 0.06
-print(
-    f"ours {beam_or_greedy.p_value:.3f}, sacreBLEU's {theirs:.3f}, ours in its way {their_way:.3f}"
-)
+print(f"ours {beam_or_greedy.p_value:.2f}, sacreBLEU's {theirs:.2f}, in its way {their_way:.2f}")
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search on 1,000 resampled test sets, as a histogram. The thick line at the bottom covers 95 % of them; the dashed one stands at no difference."}}
 edges = np.linspace(ahead.min(), ahead.max(), 25)
@@ -616,6 +779,39 @@ show(
 
 # %% [markdown]
 # How wide is the interval of one score by itself? On 1,000 captions, somewhat more than a point to either side. On 100 captions it is about three times as wide, since it shrinks with the square root of the number of sentences. A score from a small test set, given to two decimals, is mostly decoration. And the bootstrap knows of one kind of chance only. Another is the seed of the training: train again, and the score moves, too. To show that a *method* is better, train both several times.
+#
+# ## What does a difference of 0.5 BLEU mean?
+#
+# Papers are written about half a point, so it is worth knowing what one is. BLEU is a product, so a small relative change of it is the mean of the relative changes of the four precisions, plus that of the penalty. At 35 BLEU, half a point is $0.5/35 = 1.4$ %. It can come from
+#
+# - every precision 1.4 % higher: where 650 of 1,000 words were right, now 659 are, with the runs around them;
+# - $p_4$ alone 5.7 % higher, the others as before: better order, and no better words;
+# - the penalty alone: output at 97 % of the length in place of 95.7 %, so 13 words more in 1,000.
+#
+# The last is a warning. Much of what a tuned length penalty gains is length. sacreBLEU prints the ratio, so look at it.
+#
+# In whole captions: let us make some of them perfect, in random order, until the score is half a point up.
+
+# %% tags=["nbval-ignore-output"]
+perfect = sentence_counts(references, references)
+order = np.random.default_rng(3).permutation(len(counts))
+mended = counts.sum(axis=0) + (perfect - counts)[order].cumsum(axis=0)
+needed = next(n for n, row in enumerate(mended, 1) if bleu_of(row) > honest.bleu + 0.5)
+print(f"{needed} of {len(counts):,} captions made perfect gain half a point")
+assert needed < 50
+
+# %% [markdown]
+# About one caption in a hundred. Nobody who reads 20 translations can see that. It need not be nothing: whoever collects ten such steps has five points, and those can be seen. But the step must be shown to be one:
+#
+# | what moves the score by half a point or more | see |
+# |---|---|
+# | another tokenizer, lower case | the figure of wrong ways |
+# | another thousand captions | the interval of one score |
+# | another seed of the training | several runs |
+# | a beam in place of greedy search | the line above |
+# | a better model | what we hoped for |
+#
+# So before half a point is called progress: the same signature, the same search, a paired interval without zero, and more than one training run on each side.
 #
 # ## Which sentences are hard?
 #
@@ -687,6 +883,10 @@ PEOPLE = {"man", "men", "woman", "women", "boy", "boys", "girl", "girls", "child
 known = {word for pair in multi30k("train") for word in words(pair.source)}
 
 
+def repeats(line):
+    return max(Counter(ngrams(line, 2)).values(), default=0)
+
+
 def kinds(source, output, reference):
     said, wanted = words(output.lower()), words(reference.lower())
     for name, group in (("number", NUMBERS), ("color", COLORS), ("person", PEOPLE)):
@@ -694,10 +894,7 @@ def kinds(source, output, reference):
             yield f"lost or changed the {name}"
     if len(said) < 0.7 * len(wanted):
         yield "left out a good part"
-    if (
-        max(Counter(ngrams(said, 2)).values(), default=0)
-        > max(Counter(ngrams(wanted, 2)).values()) + 1
-    ):
+    if repeats(said) > repeats(wanted) + 1:
         yield "says something over and over"
     if not {*words(source)} <= known:
         yield "the German has a word never seen in training"
@@ -753,6 +950,12 @@ print(f"chrF {away.chrf:.0f} on the first five, {honest.chrf:.0f} on the test ca
 #
 # **Would several references help?** Yes. An n-gram then counts if any of them has it, so other words are punished less. Scores rise a lot, by ten points and more, which is one more reason to look at the signature: `nrefs` says how many there were.
 #
+# **My BLEU is 0, or 100. What is wrong?** At 0, look at the text first: ids in place of words, one string in place of a list, or a test set so small that it has no 4-gram in common. At 100, look at the shape of the references, and whether the references were scored against themselves.
+#
+# **What does "100 lines that end in a tokenized period" mean?** At least 100 lines end in a space and a period, so the library guesses that the text was cut into words before. Join it again with the tokenizer's own `decode`. Passing `force=True` only silences the line; we did that above, where wrong text was the point.
+#
+# **Can BLEU be the loss?** No. It counts, so a small change of the weights changes it not at all or by a jump, and there is no slope to follow. It also needs whole sentences that the model wrote by itself, and a corpus of them. It is used to choose a checkpoint, and the cross-entropy to train it.
+#
 # **How many points are worth having?** On one test set, an interval tells what is not chance. What a reader notices is another matter. Differences below one point are seldom visible to people, and a system that is ahead by three points usually translates visibly better.
 #
 # **Is there nothing better?** Scores that are themselves neural networks, trained on human judgments, agree better with people. They accept other words and notice a lost *not* more often. In exchange nobody can compute them by hand, they need a large model, and they have blind spots of their own, which are harder to know. For comparison with the paper, BLEU it is.
@@ -765,6 +968,7 @@ print(f"chrF {away.chrf:.0f} on the first five, {honest.chrf:.0f} on the test ca
 # - A score without signature, test set and number of lines is no result. Score plain text that the model wrote by itself.
 # - The same outputs can score many points apart. Never compare scores that were computed differently.
 # - A difference comes with an interval. If it includes zero, the test set cannot tell the systems apart.
+# - Half a point is about one caption in a hundred made perfect. Another tokenizer can move the score by more.
 # - Read the output, above all the worst of it. Scores compare letters; they know nothing of *not*.
 #
 # ## Exercises
@@ -773,9 +977,8 @@ print(f"chrF {away.chrf:.0f} on the first five, {honest.chrf:.0f} on the test ca
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Both precisions are 1: every word and every pair is right. The penalty is e^(1 - 5/3) = 0.513.
-answer = BLEU(max_ngram_order=2, tokenize="none").corpus_score(
-    ["the cat sat"], [["the cat sat down ."]]
-)
+pairs_only = BLEU(max_ngram_order=2, tokenize="none")
+answer = pairs_only.corpus_score(["the cat sat"], [["the cat sat down ."]])
 assert abs(answer.score - 51.3) < 0.1
 print(f"{answer.score:.1f}")
 
@@ -786,13 +989,7 @@ print(f"{answer.score:.1f}")
 # Any word of the reference, seven times.
 wanted = ["two", "dogs", "play", "in", "the", "deep", "snow"]
 said = ["in"] * 7
-print(
-    "unclipped:",
-    sum(word in wanted for word in said),
-    "of 7  clipped:",
-    matches(said, wanted),
-    "of 7",
-)
+print("unclipped:", sum(word in wanted for word in said), " clipped:", matches(said, wanted))
 assert matches(said, wanted) == 1
 
 # %% [markdown]
@@ -810,10 +1007,8 @@ print(f"{honest.bleu:.1f} falls to {lost:.1f}, and nothing raises an error")
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # It goes with one over the root of the number of sentences: a quarter of them, about twice as wide.
-widths = [
-    np.ptp(np.percentile(resampled(some, 1000, seed=2), [2.5, 97.5]))
-    for some in (counts, counts[::4])
-]
+spreads = [resampled(some, 1000, seed=2) for some in (counts, counts[::4])]
+widths = [np.ptp(np.percentile(scores, [2.5, 97.5])) for scores in spreads]
 assert 1.4 < widths[1] / widths[0] < 2.9
 print(f"{widths[0]:.1f} and {widths[1]:.1f} points wide")
 
@@ -825,11 +1020,9 @@ print(f"{widths[0]:.1f} and {widths[1]:.1f} points wide")
 # higher. For chrF, "dog" is most of "dogs", while "cars" is little of it.
 true = "Two dogs are running."
 for line in ("Two dog is running.", "Two cars are burning."):
-    one, other = (
-        BLEU(effective_order=True).sentence_score(line, [true]),
-        CHRF().sentence_score(line, [true]),
-    )
-    print(f"{line:22} BLEU {one.score:.1f}  chrF {other.score:.1f}")
+    metrics = BLEU(effective_order=True), CHRF()
+    scores = [metric.sentence_score(line, [true]).score for metric in metrics]
+    print(f"{line:22} BLEU {scores[0]:.1f}  chrF {scores[1]:.1f}")
 
 # %% [markdown]
 # ## Sources

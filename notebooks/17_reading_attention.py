@@ -15,7 +15,9 @@ if "google.colab" in sys.modules:
 #
 # The last pages of the paper show lines between words: a verb that looks at its distant half, a pronoun that looks at its noun. They are among the most copied pictures of the field, because they seem to let us watch a network think.
 #
-# Such a picture is easy to make and hard to trust. A model with 3 layers of 4 heads, three kinds of attention and a sentence of ten pieces holds 36 maps with about a hundred numbers each. Among so many, some will look meaningful by chance. So this chapter does everything twice: it looks, and then it counts on many sentences what it seemed to see.
+# Such a picture is easy to make and hard to trust. A model with 3 layers of 4 heads and three kinds of attention has $3 \cdot 4 \cdot 3 = 36$ maps for a sentence, and with ten pieces each of them holds about a hundred numbers. Among so many, some will look meaningful by chance. So this chapter does everything twice: it looks, and then it counts on many sentences what it seemed to see.
+#
+# Three questions lead through it. Where does a head look? That is read off a map. Does it look there because of what the word *is*, or because of where it stands? That takes a score. And does the model need the head? That takes an intervention: we change the head and see what happens.
 
 # %% tags=["export"]
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +36,7 @@ from annotated_transformer.transformer import Transformer, evaluating
 # %%
 import html
 import json
+from itertools import product
 from random import Random
 
 import altair as alt
@@ -66,7 +69,9 @@ with evaluating(model):
 print("weights:", first.weights)
 
 # %% [markdown]
-# Nothing there. The fast kernel never writes the weights down; that is why it is fast. `MultiHeadAttention` keeps them when its attribute `record` is set. We set it everywhere for the length of a block, and put everything back at its end, because a recording model is slow and holds on to memory.
+# Nothing there. The fast kernel never writes the weights down; that is why it is fast. It works through the keys in blocks, keeps a running sum, and has only the output in the end.
+#
+# `MultiHeadAttention` has a second way, which computes the weights as [Attention](01_attention.ipynb) does and keeps them. It takes that way when its attribute `record` is set. We set it everywhere for the length of a block, and put everything back at its end. A model that goes on recording is slower, and it holds on to weights that nobody reads: for 64 sentences of 30 tokens, 8 heads and 18 modules, that is $64 \cdot 30^2 \cdot 8 \cdot 18 = 8.3$ million numbers.
 
 
 # %% tags=["export"]
@@ -85,9 +90,33 @@ def recording(model: Transformer) -> Iterator[None]:
 
 
 # %% [markdown]
-# The `finally` sees to it that all is put back even if the model raises an error inside the block. What is put back is what was there, not a blind `False`: somebody else may be recording, too.
+# `contextmanager` makes a `with` block of a function: what stands before `yield` runs at the beginning of the block, what follows it at the end. The `finally` sees to it that all is put back even if the model raises an error inside. What is put back is what was there, not a blind `False`: somebody else may be recording, too.
 #
-# There are three kinds of attention in the model, as section 3.2.3 of the paper lists them. The encoder's looks from source to source, the decoder's from target to target, and cross-attention from target to source. Each has as many maps as there are layers times heads.
+# ## How do I get the weights out of PyTorch's own module?
+#
+# `nn.MultiheadAttention` returns its weights beside the output. But by default it returns the mean over the heads, and the heads cannot be had back from it.
+
+# %%
+module = torch.nn.MultiheadAttention(embed_dim=8, num_heads=4, batch_first=True)
+x = torch.zeros(1, 5, 8)
+print("by default:                ", tuple(module(x, x, x)[1].shape))
+print("average_attn_weights=False:", tuple(module(x, x, x, average_attn_weights=False)[1].shape))
+print("need_weights=False:        ", module(x, x, x, need_weights=False)[1])
+
+# %% [markdown]
+# In `nn.TransformerEncoderLayer` one cannot ask for them at all, since the layer itself calls its attention with `need_weights=False`. A forward hook on the attention comes too late: by then the weights were never made. One must change the arguments of the call.
+#
+# ## Three kinds of maps
+#
+# There are three kinds of attention in the model, as section 3.2.3 of the paper lists them.
+#
+# | kind | queries: rows | keys: columns | may look |
+# |---|---|---|---|
+# | encoder | source tokens | source tokens | everywhere |
+# | decoder | target tokens | target tokens | at itself and to the left |
+# | cross | target tokens | source tokens | everywhere |
+#
+# Each has as many maps as there are layers times heads. The first two kinds are square, and the second is half empty. The third is as high as the target is long and as wide as the source.
 
 
 # %% tags=["export"]
@@ -104,7 +133,7 @@ class AttentionMaps(NamedTuple):
 
 
 # %% [markdown]
-# The modules come from the layers of both stacks. Each decoder layer has two of them.
+# The modules come from the layers of both stacks. Each decoder layer has two of them. The `cast` says to the type checker what a list of modules holds; it does nothing at run time.
 
 
 # %% tags=["export"]
@@ -120,7 +149,9 @@ def attention_modules(model: Transformer) -> dict[str, list[MultiHeadAttention]]
 
 
 # %% [markdown]
-# One sentence at a time is enough, and is safer. In a batch, short sentences are padded, and every map would have rows and columns that mean nothing.
+# Now the weights themselves. One sentence at a time is enough, and is safer. In a batch, short sentences are padded, and every map would have rows and columns that mean nothing.
+#
+# `attention_maps` runs the model once, with the source and with a target that is already written. Then each module holds weights of shape (1, H, T, S). The axis in front has room for one sentence, and joining the layers along it gives (L, H, T, S).
 
 
 # %% tags=["export"]
@@ -149,11 +180,24 @@ print("every row sums to 1; no position of the decoder looks ahead")
 print("recording is off again:", not first.record and first.weights is None)
 
 # %% [markdown]
-# `attention_maps` runs the model once, with the source and with a target that is already written. Each module then holds weights of shape (1, H, T, S), and joining the layers on the first axis gives (L, H, T, S). For the target we take what the model itself writes, with `<s>` in front.
+# For the target we take what the model itself writes, with `<s>` in front. `</s>` is not in it: it would be a row that writes nothing any more.
 #
-# The first check is the one that catches most mistakes. Weights taken after dropout have rows that sum to anything between one half and one and a half, and their pictures have holes. Weights normalized along the wrong axis have columns that sum to 1.
+# The sum of the rows is the check that catches most mistakes. Weights normalized along the wrong axis have columns that sum to 1. And it catches one more thing, which has puzzled readers of many a picture.
 #
-# The second check is about evaluation mode. Even where the weights are taken before dropout, a model in training mode drops parts of the states that queries and keys are computed from. The map is then another one at each call.
+# ## Why is one of my weights above 1?
+#
+# Because it was taken after dropout, in training mode. Where an implementation drops attention weights, it divides the survivors by $1 - p$, as [Regularization](13_regularization.ipynb) shows. At $p = 0.1$ a weight of 0.99 becomes 1.10, and a dropped one leaves a hole in the picture.
+
+# %% tags=["nbval-ignore-output"]
+random = torch.Generator().manual_seed(0)
+weights = (2 * torch.randn(200, 10, generator=random)).softmax(dim=-1)
+dropped = torch.nn.functional.dropout(weights, p=0.1)
+sums = dropped.sum(dim=-1)
+assert sums.min() < 0.95 and sums.max() > 1.05
+print(f"rows sum to {sums.min():.2f} up to {sums.max():.2f}; largest weight {dropped.max():.2f}")
+
+# %% [markdown]
+# Our `attention` returns its weights before dropout, so that this cannot happen. It is still not enough. Even where the weights are taken before dropout, a model in training mode drops parts of the states that queries and keys are computed from. The rows sum to 1 then, and the map is another one at each call.
 
 # %%
 with recording(model), torch.no_grad():
@@ -171,7 +215,9 @@ print("the same map twice, in evaluation mode:", torch.equal(again.encoder, maps
 # %% [markdown]
 # ## A map and its axes
 #
-# To draw a map, each row and column needs a name. Tokens are pieces of words, and a small function names them. Which tokens belong to which axis follows from who asks: the rows of the decoder's two kinds are *target* tokens, the columns of cross-attention are *source* tokens.
+# To draw a map, each row and column needs a name. Tokens are pieces of words, and a small function names them. Most pieces at the beginning of a word carry the space before it; it is cut off. A piece that is nothing but a space becomes a dot.
+#
+# Which tokens belong to which axis follows from who asks: the rows of the decoder's two kinds are *target* tokens, the columns of cross-attention are *source* tokens.
 
 
 # %% tags=["export"]
@@ -198,56 +244,49 @@ for kind, (rows, columns, mask) in axes.items():
 show_steps(steps, "Kind of attention:", start=2)
 
 # %% [markdown]
-# Two errors are common in published maps of this kind. In one, the axes of cross-attention are swapped, so that German words seem to ask English ones. In the other, the decoder's self-attention is labeled with source tokens. Both look fine, as long as the two sentences are of similar length.
+# How to read it: take a row, go along it, and see how its ink is shared out among the columns. A dark *column* is a token that many others look at. It says nothing about that token's own interest in others.
 #
-# A subtler trap is the shift between reading and writing. The row named `<s>` reads `<s>` and *writes* the first word. So when the model looks for the source of the word it is about to write, it does so one row higher than one would expect. We come back to this when we count.
+# ## Which axis is which?
 #
-# A mean over heads hides what heads are for. Here is every head of every layer.
+# Two errors are common in published maps of this kind. In one, the axes of cross-attention are swapped, so that German words seem to ask English ones. In the other, the decoder's self-attention is labeled with source tokens. Both look fine, as long as the two sentences are of similar length. The shape decides: cross-attention has as many rows as the target has tokens. Exercise 2 finds a swap even where both have the same number.
+#
+# A subtler trap is the shift between reading and writing. The row named `<s>` reads `<s>` and *writes* the first word.
+#
+# | row | reads | writes |
+# |:---:|---|---|
+# | 1 | `<s>` | Two |
+# | 2 | Two | dogs |
+# | 3 | dogs | ... |
+#
+# So when the model looks for the source of the word it is about to write, it does so one row higher than one would expect. We come back to this when we count.
+#
+# ## Every head by itself
+#
+# A mean over heads hides what heads are for. If one head looks at the word before and another at the word after, the mean shows two grey neighbors, and no head that does that. Here is every head of every layer.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-all-heads", "caption": "What do heads look at? Every head (columns) of every layer (rows) of the trained model, for the same sentence. Rows and columns of each small map are tokens in the order of the figure above. Ink is weight, from 0 (empty) to 1 (full)."}}
 
 
 def grid(weights, cell=11):
-    layers, heads, rows, columns = weights.shape
+    rows, columns = weights.shape[-2:]
     records = [
-        {
-            "layer": f"layer {n + 1}",
-            "head": f"head {h + 1}",
-            "row": i,
-            "column": j,
-            "w": round(w, 2),
-        }
-        for n in range(layers)
-        for h in range(heads)
-        for i in range(rows)
-        for j in range(columns)
-        if (w := weights[n, h, i, j].item()) >= 0.03
+        {"layer": f"layer {n + 1}", "head": f"head {h + 1}", "i": i, "j": j, "w": round(w, 2)}
+        for (n, h, i, j), w in zip(product(*map(range, weights.shape)), weights.flatten().tolist())
+        if w >= 0.03
     ]
-    place = {"axis": alt.Axis(labels=False, ticks=False, domain=False)}
-    opacity = alt.Scale(domain=[0, 1], range=[0, 1])
-    chart = (
-        alt.Chart(alt.Data(values=records))
-        .mark_rect(fill=INK)
-        .encode(
-            x=alt.X(
-                "column:Q",
-                bin=False,
-                title=None,
-                scale=alt.Scale(domain=[0, columns], nice=False),
-                **place,
-            ),
-            y=alt.Y("row:Q", title=None, scale=alt.Scale(domain=[rows, 0], nice=False), **place),
-            x2=alt.X2("right:Q"),
-            y2=alt.Y2("low:Q"),
-            fillOpacity=alt.FillOpacity("w:Q", scale=opacity, legend=None),
-        )
+    blank = {"title": None, "axis": alt.Axis(labels=False, ticks=False, domain=False)}
+    x, y = (alt.Scale(domain=list(range(size)), padding=0) for size in (columns, rows))
+    ink = alt.Scale(domain=[0, 1], range=[0, 1])
+    chart = alt.Chart(alt.Data(values=records)).mark_rect(fill=INK)
+    chart = chart.encode(
+        alt.X("j:O", scale=x, **blank),
+        alt.Y("i:O", scale=y, **blank),
+        alt.FillOpacity("w:Q", scale=ink, legend=None),
     )
-    chart = chart.transform_calculate(right="datum.column + 1", low="datum.row + 1")
     view = alt.ViewConfig(stroke=INK, strokeOpacity=0.3)
-    facets = chart.properties(width=cell * columns, height=cell * rows, view=view).facet(
-        row=alt.Row("layer:N", title=None), column=alt.Column("head:N", title=None), spacing=10
-    )
-    return facets
+    chart = chart.properties(width=cell * columns, height=cell * rows, view=view)
+    row, column = alt.Row("layer:N", title=None), alt.Column("head:N", title=None)
+    return chart.facet(row=row, column=column, spacing=10)
 
 
 def sharpest(weights):
@@ -266,13 +305,28 @@ show_steps(
 )
 
 # %% [markdown]
-# Some heads draw a diagonal: they look at a fixed distance. Some draw a column: everyone looks at one token, often the period or `</s>`. Some are a grey haze. And a few pick out single words that are not explained by place. It is tempting to give them names now. We resist, and watch the whole machine at work first.
+# Four patterns are worth knowing, in this grid and in any other.
+#
+# | pattern | what the head seems to do |
+# |---|---|
+# | a diagonal | it looks at a fixed distance |
+# | a column | everyone looks at one token, often the period or `</s>` |
+# | a grey haze | it takes a mean of nearly everything |
+# | single dark cells elsewhere | it picks out words that place does not explain |
+#
+# It is tempting to give names to heads now. We resist, and watch the whole machine at work first.
+#
+# ## Why does everyone look at `</s>`?
+#
+# A row must sum to 1. A head that looks for something which the sentence does not have cannot look nowhere. It has to put its weight somewhere, and a token that is always there, with a value that changes little, is a good place to park it. So a dark column at `</s>` or at the period is no sign that the token matters. More likely the head has nothing to say about these rows. What counts is the weight times the *value*, and the map shows only the weight.
 #
 # ## The machine at work
 #
 # The next figure replays one translation, from the numbers that the model computed for it. Each circle is a state, a vector of the residual stream. Each line is a weight, the mean over the heads of a layer. First the source: in each layer, all positions look at all positions, at the same time. Then the target, one token after another, and each token looks at all tokens before it *and* at the finished source.
 #
 # This is the trace of a single pass with the finished translation. Because of the causal mask, it is equal to what was computed step by step: a position never sees what comes after it.
+#
+# The figure needs three lists: the states and where they stand, the words, and for each frame what is new and which weights flow. A state has the number level × positions + position, so a line is two numbers and a weight.
 
 # %% tags=["hide-input"]
 
@@ -280,53 +334,48 @@ show_steps(
 def record_trace(maps, source_names, target_names, pitch=50, rise=58, lift=30, top=40):
     """Lay out states and words, and list for each frame what is new and which weights flow."""
     layers, S, T = len(maps.encoder), len(source_names), len(target_names)
-    across = [30 + pitch * i for i in range(S)] + [30 + pitch * (S + 0.6 + t) for t in range(T)]
+    across = [30 + pitch * (i + 0.6 * (i >= S)) for i in range(S + T)]
     height = top + lift + rise * layers  # of the lowest source states; the target stands higher
-    states, words, frames = [], [], []
+    written = [*target_names[1:], "</s>"]
+    flows = [kind.mean(dim=1).tolist() for kind in maps]  # [layer][query][key]
 
     def state(column, level):
         return level * (S + T) + column
 
-    def lines(weights, below, level, column):
-        pairs = [(state(i, below), state(column, level), round(w, 3)) for i, w in weights]
-        return [pair for pair in pairs if pair[2] >= 0.02]
+    def lines(weights, first, below, level, column):
+        found = ((i, round(w, 3)) for i, w in enumerate(weights, start=first))
+        return [(state(i, below), state(column, level), w) for i, w in found if w >= 0.02]
 
-    for level in range(layers + 1):
-        for column, x in enumerate(across):
-            born = level if column < S else layers + 1 + column - S
-            states.append([round(x), height - rise * level - (column >= S) * lift, born])
-    for i, name in enumerate(source_names):
-        words.append([round(across[i]), height + 24, name, 0])
-    for t, name in enumerate(target_names):
-        words.append([round(across[S + t]), height + 24 - lift, name, layers + 1 + t])
-        written = target_names[t + 1] if t + 1 < T else "</s>"
-        words.append([round(across[S + t]), top - 18, written, layers + 1 + t])
+    def born(column):  # the frame in which a target token is computed
+        return layers + 1 + column - S
+
+    states = [
+        [round(x), height - rise * level - lift * (i >= S), level if i < S else born(i)]
+        for level in range(layers + 1)
+        for i, x in enumerate(across)
+    ]
+    words = [[round(across[i]), height + 24, name, 0] for i, name in enumerate(source_names)]
+    for i, (read, write) in enumerate(zip(target_names, written), start=S):
+        words.append([round(across[i]), height + 24 - lift, read, born(i)])
+        words.append([round(across[i]), top - 18, write, born(i)])
     say = "Each source token is a vector that knows only itself and its place."
-    frames.append({"say": say, "new": [state(i, 0) for i in range(S)], "lines": []})
-    for level in range(1, layers + 1):
-        flow = maps.encoder[level - 1].mean(dim=0).tolist()
-        frames.append({
-            "say": f"Encoder layer {level}: all {S} positions look at all {S}, in parallel.",
-            "new": [state(i, level) for i in range(S)],
-            "lines": [edge for j in range(S) for edge in lines(enumerate(flow[j]), level - 1, level, j)],
-        })  # fmt: skip
+    frames = [{"say": say, "new": [state(i, 0) for i in range(S)], "lines": []}]
+    for n in range(layers):
+        say = f"Encoder layer {n + 1}: all {S} positions look at all {S}, in parallel."
+        flow = [edge for j in range(S) for edge in lines(flows[0][n][j], 0, n, n + 1, j)]
+        frames.append({"say": say, "new": [state(i, n + 1) for i in range(S)], "lines": flow})
     for t in range(T):
-        flow = []
-        for level in range(1, layers + 1):
-            self_, cross = (
-                kind[level - 1].mean(dim=0)[t].tolist() for kind in (maps.decoder, maps.cross)
-            )
-            flow += lines([(S + u, self_[u]) for u in range(t + 1)], level - 1, level, S + t)
-            flow += lines(enumerate(cross), layers, level, S + t)
-        written = target_names[t + 1] if t + 1 < T else "</s>"
         seen = "itself" if t == 0 else f"{t + 1} target tokens"
-        say = f"Decoder: reads “{target_names[t]}”, looks at {seen} and at the finished source, writes “{written}”."
-        frames.append(
-            {"say": say, "new": [state(S + t, n) for n in range(layers + 1)], "lines": flow}
-        )
-    width = round(across[-1] + 30)
-    return {"width": width, "height": height + 36, "start": layers + 2, "pause": 1500,
-            "states": states, "words": words, "frames": frames}  # fmt: skip
+        say = f"Decoder: reads “{target_names[t]}”, looks at {seen} and at the finished source, writes “{written[t]}”."
+        flow = []
+        for n in range(layers):
+            flow += lines(flows[1][n][t][: t + 1], S, n, n + 1, S + t)
+            flow += lines(flows[2][n][t], 0, layers, n + 1, S + t)
+        new = [state(S + t, n) for n in range(layers + 1)]
+        frames.append({"say": say, "new": new, "lines": flow})
+    size = {"width": round(across[-1] + 30), "height": height + 36}
+    player = {"start": layers + 2, "pause": 1500}
+    return {**size, **player, "states": states, "words": words, "frames": frames}
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-player", "caption": "What is parallel, what is sequential, and who looks at whom? One translation by the trained model, replayed. Lines are attention weights of 0.02 and more, mean of the heads of a layer: the darker, the larger. Filled circles are computed in this step. Source on the left, layers from bottom to top; target on the right, the token read below and the token written above. Without scripts, six of the steps are shown."}}
@@ -374,11 +423,15 @@ page = f'<figure class="book-figure" data-module="player" style="margin:0">{pict
 display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 
 # %% [markdown]
-# In training, the right half happens in one step, too: the target is known, and the mask does the rest. Only in use must the decoder wait for its own words. That is why a sentence of ten words takes one pass through the encoder and eleven through the decoder.
+# In training, the right half happens in one step, too: the target is known, and the mask does the rest. Only in use must the decoder wait for its own words. That is why a translation of ten pieces takes one pass through the encoder and eleven through the decoder: ten to write the pieces, and one to write `</s>`.
+#
+# Two things are easy to overlook in such pictures. Cross-attention always looks at the *top* of the encoder, from every layer of the decoder. And each line enters a vector that is already there: the state below it, which goes straight up in the residual stream and has no line.
 #
 # ## Does cross-attention align words?
 #
 # In the cross map above, target words seem to find their source words. Is that so, and in which heads? This can be counted where the right answer is known. Our grammar knows it: each pair that it draws comes with its alignment. So we train a small model on it, which takes a minute or two.
+#
+# The first 9,000 pairs are learned from, and all counting is done on the other 400. Before we look into a model, we ask if it is worth it. A model that cannot translate has no reason to look at the right words.
 
 # %% tags=["nbval-ignore-output"]
 pairs = grammar(9400, seed=0)
@@ -393,7 +446,15 @@ print(f"BLEU {honest:.1f}")
 assert honest > 60
 
 # %% [markdown]
-# The alignment speaks of words, the maps speak of pieces. Where a word has several pieces, three rules bring them together. What goes *to* a word is the sum of what goes to its pieces. What goes out *from* it is the mean over its pieces. And each reserved token, such as `</s>`, counts as a word of its own. With these rules a row still sums to 1.
+# ## From pieces to words
+#
+# The alignment speaks of words, the maps speak of pieces. Where a word has several pieces, three rules bring them together.
+#
+# - What goes *to* a word is the sum of what goes to its pieces: a look at any part is a look at the word.
+# - What goes out *from* a word is the mean over its pieces. A sum would make a row of a long word sum to 2 or 3.
+# - Each reserved token, such as `</s>`, counts as a word of its own.
+#
+# First we must know which piece belongs to which word. The tokenizer tells for each piece where it begins and ends in the text. The words of `words(text)` have no positions, so we look for them one after the other and note where each one ends. A piece then belongs to the first word that does not end before it.
 
 
 # %% tags=["export"]
@@ -409,7 +470,24 @@ def word_of_piece(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 # %% [markdown]
-# With the word of each piece known, a map between pieces becomes a map between words.
+# To see it work, we need a tokenizer that cuts words into pieces. One with a vocabulary of 330 has little more than the 256 bytes.
+
+# %%
+text = "Der Hund schläft."
+coarse = Tokenizer.train(grammar(400, seed=0), vocabulary_size=330)
+names = piece_names(coarse, coarse.encode(text))
+place = word_of_piece(coarse, text)
+print(list(zip(names, place)))
+assert [place.count(n) for n in range(4)] == [2, 4, 6, 1] and len(words(text)) == 4
+
+# %% [markdown]
+# *Hund* has four pieces, of which the first is the space before it, the dot. The place where a piece *ends* decides. So it does not matter how a tokenizer marks the beginning of a word, or whether it counts the space in front as part of it.
+#
+# ## Adding columns, averaging rows
+#
+# With the word of each piece known, a map between pieces becomes a map between words. Both rules are matrices of zeros and ones. Multiplied from the right, one adds up the columns that belong together. Multiplied from the left and divided by the number of pieces, the other takes the mean of rows.
+#
+# Such a matrix comes from the unit matrix by choosing rows: `torch.eye(3)[[0, 1, 1, 2]]` has a row for each of four pieces, with a 1 in the column of its word. For three pieces that ask and four that answer, two words and three words, the shapes are (2, 3) @ (3, 4) @ (4, 3), and (2, 3) comes out. The `clamp` is for a word without a piece of its own, which happens where the tokenizer and `words` cut differently. Its row is then zero and not a division by zero.
 
 
 # %% tags=["export"]
@@ -425,16 +503,16 @@ def merge_pieces(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -
 
 
 # %%
-text = "Der Hund schläft."
 made_up = torch.tensor([[0.5, 0.1, 0.2, 0.2], [0.0, 0.6, 0.3, 0.1], [0.2, 0.2, 0.1, 0.5]])
 by_word = merge_pieces(made_up, rows=[0, 1, 1], columns=[0, 1, 1, 2])
 print([[round(w, 2) for w in row] for row in by_word.tolist()])
-print(word_of_piece(pieces, text)[-1] == words(text).index("."))
 
 # %% [markdown]
-# `word_of_piece` finds the word of each piece by the place where it ends in the text. So it does not matter how a tokenizer marks the beginning of a word, or whether it counts the space in front as part of it. `merge_pieces` writes both rules as matrices of zeros and ones: multiplied from the right, one adds up the columns that belong together; from the left, divided by the number of pieces, the other takes the mean of rows.
+# Three pieces ask and four answer; there are two words on the left and three on top. By hand: the second word has two query pieces, rows two and three. To the first word they send 0.0 and 0.2, on average 0.1. To the second, which has two key pieces, 0.9 and 0.3, on average 0.6. To the third, 0.1 and 0.5, on average 0.3. Each row of the result sums to 1 again.
 #
-# By hand: the second word has two query pieces, rows two and three. To the first word they send 0.0 and 0.2, on average 0.1. To the second, which has two key pieces, 0.9 and 0.3, on average 0.6.
+# The sum has a side effect to keep in mind. A head that looks at all pieces alike gives a word of three pieces three times the weight of a word of one. Long words look more important than they are.
+#
+# ## How good is an alignment?
 #
 # Now each target word is aligned with the source word that gets its largest weight, or with none if that is `</s>`. How good is a set $A$ of such links? Measured against a set $S$ of sure links and, where people disagree, a larger set $P$ of possible ones, the **alignment error rate** is
 #
@@ -442,7 +520,11 @@ print(word_of_piece(pieces, text)[-1] == words(text).index("."))
 # \text{AER} = 1 - \frac{|A \cap S| + |A \cap P|}{|A| + |S|}.
 # $$ (eq-aer)
 #
-# It is 0 if all sure links are found and no impossible one, and 1 if nothing fits. Our grammar is sure of everything, so $P = S$. Links are counted over all sentences before dividing, as with BLEU.
+# It is 0 if all sure links are found and no impossible one, and 1 if nothing fits. The two sets treat the two kinds of mistakes. Leaving out a link hurts only if it is sure: $|S|$ stands below the bar. Adding one hurts only if it is not even possible, since $|A|$ stands there as well, and what is in $P$ is counted above.
+#
+# Our grammar is sure of everything, so $P = S$. Links are counted over all sentences before dividing, as with BLEU, so that long sentences count for more than short ones.
+#
+# The links come from the largest weight of each row. A link is a pair (source word, target word), the order in which the grammar writes its own.
 
 # %% tags=["export"]
 Links = set[tuple[int, int]] | frozenset[tuple[int, int]]  # (source word, target word)
@@ -489,7 +571,9 @@ print(f"{alignment_error_rate([found], [true]):.2f}")
 # %% [markdown]
 # Why not simply count how many links are right? For the reason that gave BLEU its brevity penalty. A head that dares a single link, and a safe one, would look perfect. The formula has the number of predicted links below the bar *and* that of the wanted ones, so both inventing and leaving out cost.
 #
-# The shift returns here. A target word has two rows: the one that *writes* it, and the next one, which *reads* it. We count both, for 200 sentences that training has not seen.
+# ## Which row is a word's row?
+#
+# The shift returns here. A target word has two rows: the one that *writes* it, and the next one, which *reads* it. With $n$ pieces and `<s>` in front, the map has $n + 1$ rows. All but the last are the rows that write, and all but the first are the rows that read. We count both, for 200 sentences that training has not seen.
 
 
 # %%
@@ -510,6 +594,11 @@ some = unseen[:200]
 by_word = [cross_by_word(pair) for pair in some]
 gold = [pair.alignment for pair in some]
 
+# %% [markdown]
+# ## Is a rate of 0.3 good?
+#
+# A rate by itself says little. What matters is how far one gets without looking at any word. So we add a rival that knows only the lengths: a straight diagonal, which links the first word with the first, the last with the last, and all others in proportion. A head that does not beat it has shown nothing.
+
 # %% tags=["nbval-ignore-output"]
 rates = {}
 for way in ("writes", "reads"):
@@ -529,34 +618,22 @@ print(
 assert rates[best] < baseline - 0.1
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aer", "caption": "Which heads align words? Alignment error rate of each cross-attention head against the grammar's gold alignments, 200 unseen sentences; lower is better. Above: the map row that writes a word. Below: the row that reads it. The line is what a straight diagonal achieves without looking at any word."}}
+ways = {"writes": "the row that writes the word", "reads": "the row that reads the word"}
 records = [
-    {
-        "head": f"layer {n + 1}, head {h + 1}",
-        "way": f"the row that {way} the word",
-        "rate": round(rate, 3),
-    }
+    {"head": f"layer {n + 1}, head {h + 1}", "way": ways[way], "rate": round(rate, 3)}
     for (way, n, h), rate in rates.items()
 ]
-base = alt.Chart(alt.Data(values=records)).encode(
-    x=alt.X("rate:Q", title="alignment error rate", scale=alt.Scale(domain=[0, 1])),
-    y=alt.Y("head:N", title=None, axis=alt.Axis(ticks=False, domain=False)),
-)
-line = base.transform_calculate(at=f"{baseline:.3f}").mark_rule(
-    color=KEY, strokeWidth=1.5, strokeDash=[5, 3]
-)
+drawn = alt.Chart(alt.Data(values=records))
+x = alt.X("rate:Q", title="alignment error rate", scale=alt.Scale(domain=[0, 1]))
+bars = drawn.encode(x, alt.Y("head:N", title=None, axis=alt.Axis(ticks=False, domain=False)))
+line = drawn.mark_rule(color=KEY, strokeWidth=1.5, strokeDash=[5, 3])
 chart = alt.layer(
-    base.mark_bar(color=VALUE, height=13),
-    base.mark_text(align="left", dx=4).encode(text=alt.Text("rate:Q", format=".2f")),
-    line.encode(x=alt.X("at:Q"), y=alt.Y()),
+    bars.mark_bar(color=VALUE, height=13),
+    bars.mark_text(align="left", dx=4).encode(text=alt.Text("rate:Q", format=".2f")),
+    line.encode(x=alt.datum(round(baseline, 3))),
 ).properties(width=360, height=150)
-chart = chart.facet(
-    row=alt.Row(
-        "way:N",
-        sort=["the row that writes the word", "the row that reads the word"],
-        title=None,
-        header=alt.Header(labelOrient="top", labelAnchor="start"),
-    )
-)
+header = alt.Header(labelOrient="top", labelAnchor="start")
+chart = chart.facet(row=alt.Row("way:N", sort=list(ways.values()), title=None, header=header))
 show(
     chart,
     alt=f"The best of sixteen has an error rate of {rates[best]:.2f}, the worst {max(rates.values()):.2f}; the diagonal has {baseline:.2f}.",
@@ -567,7 +644,11 @@ show(
 #
 # The losing row is no accident. At the moment when a word is read, its translation is done, and the decoder is busy with the next one. In deeper models the picture can turn around: there, lower layers have often been found to look at the source of the word just read. Which row and which layer align has to be measured for each model.
 #
-# Even the best head is not perfect, and need not be. The model was trained to write the next word, not to point at its source. To write *not* after *does*, or the second half of *picks up*, it may look elsewhere.
+# The choice of the best head of sixteen is a choice with hindsight, made on the same sentences that its rate is reported on. With 200 sentences and a lead of this size, luck is a small part of it. Further below, where leads are smaller, we choose on one half of the sentences and report on the other.
+#
+# ## Why is even the best head not perfect?
+#
+# It need not be. The model was trained to write the next word, not to point at its source. To write *not* after *does*, or the second half of *picks up*, it may look elsewhere. And what it needs may be found in another place: a state at the top of the encoder has gathered from its neighbors, so the meaning of *Hund* may be read at *der* as well.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Where does the best head look? Weights of the head with the lowest error rate, between words of an unseen sentence of the grammar. Framed cells are the gold alignment. Rows are target words, columns source words; the last column is `</s>`."}}
 chosen = next(
@@ -588,9 +669,19 @@ show(
 # %% [markdown]
 # ## What single heads do
 #
-# Now to the names that we did not give. The paper's Figures 3 to 5 show heads that find the other half of a verb, or the noun of a pronoun, on one sentence each. We ask the same of many sentences, with a number, and with the number that chance would get.
+# Now to the names that we did not give. The paper gives some, in its last three figures. All three show self-attention in the encoder, layer 5 of 6, on one English sentence each.
 #
-# Two things make this possible. The grammar knows the structure of what it draws. And a relation can be turned into pairs (query word, key word): from the particle *an* to its verb *ruft*, from a verb to its subject.
+# | figure | what it shows | what it leaves open |
+# |---|---|---|
+# | 3 | the heads that look from *making* at its distant completion, *more difficult* | would a fixed distance find it as well? |
+# | 4 | two heads that look from *its* at the noun it stands for, and at little else | how often do they find the noun? |
+# | 5 | two heads over a whole sentence, which seem to follow its structure | which structure, and against what chance? |
+#
+# We ask of many sentences what the figures ask of one, with a number, and with the number that chance would get.
+#
+# Two things make this possible. The grammar knows the structure of what it draws. And a relation can be turned into pairs (query word, key word): from the particle *an* to its verb *ruft*, from a verb to its subject. In *Er ruft den Hund an* these are word 4 to word 1, and word 1 to word 0.
+#
+# `draw_known` draws a clause and notes where its parts came to stand. The words of a clause are objects, so `id` tells two *der* in one sentence apart where `==` could not.
 
 
 # %%
@@ -619,7 +710,16 @@ for text, relations in map(draw_known, [Random(2), Random(24)]):
 # %% [markdown]
 # German makes this a fair test. The verb comes second, but time or object may come first, and then the subject stands behind the verb. A head that always looks one word to the left is right only some of the time.
 #
-# The score of a head is its **hit rate**: the share of sentences in which the query word looks at the right word more than at any other. Looking at itself does not count. Three numbers stand beside it. *Chance* is the hit rate of a blind guess. The *best distance* is what a head could reach that always looks, say, two words to the right; only a head that beats it has learned about more than places. And since the best of eight heads is partly luck, we choose the head on one half of the sentences and report it on the other.
+# ## A score, and two rivals
+#
+# The score of a head is its **hit rate**: the share of sentences in which the query word looks at the right word more than at any other. Looking at itself does not count, since a state can always keep what it has through the residual stream. Two rivals stand beside it.
+#
+# - *Chance* is the hit rate of a blind guess: one in seven if there are seven other words to look at.
+# - The *best distance* is what a head could reach that always looks, say, two words to the right. Only a head that beats it has learned about more than places.
+#
+# And since the best of eight heads is partly luck, we choose the head on one half of the sentences and report it on the other. Exercise 5 shows how large that luck is.
+#
+# In the code, a row is cloned before it is changed, since it is a view of the map. Then the word's own entry is set to −1, which no weight can be below. So the largest of the others wins.
 
 
 # %% tags=["export"]
@@ -656,7 +756,11 @@ print(hit_rates([made_up] * 4, [(0, 1), (1, 2), (2, 0), (2, 1)]).item())
 print(distance_rate([(0, 1), (1, 2), (2, 0), (2, 1)]))
 
 # %% [markdown]
-# By hand: the first three pairs are hits. Row 0 looks most at itself, which does not count, and next at 1. The fourth is a miss, so 3 of 4. Of the distances +1, +1, -2 and -1, the best is +1, right in 2 of 4. Now 400 clauses, half of them with a separable verb, go through the encoders of both models.
+# By hand: the first three pairs are hits. Row 0 looks most at itself, which does not count, and next at 1. The fourth is a miss, so 3 of 4. Of the distances +1, +1, −2 and −1, the best is +1, right in 2 of 4.
+#
+# ## Four hundred clauses
+#
+# Now 400 clauses, half of them with a separable verb, go through the encoders of both models: the *small* one of this chapter, and the *trained* one, which knows captions. Each clause gives one pair for each relation that it has. Clauses with even numbers choose the head, those with odd numbers score it. As a control we also ask for mere places, such as the word before the one in the middle.
 
 
 # %% tags=["nbval-ignore-output", "hide-input"]
@@ -705,40 +809,52 @@ probed |= {("trained", name): probe(encoded["trained"], ask) for name, ask in pl
 assert max(rate for _, rate, *_ in probed.values()) > 0.25
 
 
-# %% tags=["nbval-ignore-output", "hide-input"]
-def table(head, rows):
-    def line(tag, row):
-        look = 'style="padding:0.2rem 0.7rem 0.2rem 0;text-align:left;vertical-align:top"'
-        cells = (f"<{tag} {look}>{html.escape(str(cell))}</{tag}>" for cell in row)
-        return f"<tr>{''.join(cells)}</tr>"
-
-    body = "".join(line("td", row) for row in rows)
-    grid = f"<table style=min-width:36rem><thead>{line('th', head)}</thead><tbody>{body}</tbody></table>"
-    page = f'<div style="overflow-x:auto">{grid}</div>'
-    plain = "\n".join(" | ".join(map(str, row)) for row in [head, *rows])
-    display({"text/html": page, "text/plain": plain}, raw=True)
-
-
-rows = []
+# %% tags=["nbval-ignore-output"]
+print(f"{'':32}hit rate  chance  best distance")
 for (which, name), (head, rate, chance, distance) in probed.items():
-    beaten = "" if name in places else "yes" if rate > distance + 0.05 else "no"
-    line = (f"{rate:.0%}", f"{chance:.0%}", f"{distance:.0%}", beaten)
-    rows.append((name, which, head, *line))
-table(
-    ("query → key", "model", "its best head", "hit rate", "chance", "best distance", "beaten?"),
-    rows,
-)
+    beaten = "  beaten" if rate > distance + 0.05 else ""
+    print(f"{name:20}{which:12}{rate:8.0%}{chance:8.0%}{distance:15.0%}  {head}{beaten}")
 
 # %% [markdown]
-# For a place, such as the previous word, the best distance is 100 % by definition; these rows only ask whether some head keeps to a place. They are also asked of the first model, *trained* on captions, which has more layers and saw other sentences. The rows about verbs are the interesting ones. A hit rate far above chance is not enough for a claim about grammar: it must also beat the best distance, as the last column says.
+# ## Place or grammar?
+#
+# For a place, such as the previous word, the best distance is 100 % by definition; these rows only ask whether some head keeps to a place. A hit rate near chance there means that no head does, whatever single maps seemed to show.
+#
+# The rows about verbs are the interesting ones. A hit rate far above chance is not enough for a claim about grammar. It must also beat the best distance, by more than five points; then the line ends with *beaten*. How sure is that? The rates of particles rest on 100 clauses. At a rate of 40 % their standard error is $\sqrt{0.4 \cdot 0.6 / 100} = 0.049$, so five points are one standard error. That is the least one can ask. A lead of ten and more is one to believe.
 #
 # For the subject, distance is a strong rival, because most clauses begin with it and the verb comes right after. A picture of one such clause, with a thick line from verb to subject, would have looked like proof. The particle is a cleaner case. It stands at the end of the clause and its verb near the front, with anything between them, so no fixed distance gets far.
 #
-# And a *no* in the last column does not say that the model does not know its subjects. Its translations have to agree with them, and mostly do. What a head has to fetch can come by way of another word, or be spread over several heads, or be in the residual stream already.
+# ## What does a low score prove?
+#
+# Little. Where no head beats the distance, the model may still know its subjects. Its translations have to agree with them, and mostly do. What a head has to fetch can come by way of another word, or be spread over several heads, or be in the residual stream already. We asked for one way of doing it, one head with its largest weight on one word, and a low score says that the model does not do it this way.
+#
+# A high score proves more, but not everything either. That a head looks from particle to verb does not say what it takes from there, nor whether anyone uses it. For that we turn from looking to changing.
 #
 # ## Take a head away
 #
-# A head that does something may still not matter. The direct test is to remove it. A head enters the rest of the model through its own columns of the output matrix $W^O$. If they are zero, the head adds nothing, and all others are as before.
+# The direct test is to remove the head. It enters the rest of the model through its own columns of the output matrix $W^O$. With a width of 128 and 4 heads, columns 0 to 31 belong to the first head, 32 to 63 to the second, and so on. If they are zero, the head adds nothing, and all others are as before.
+#
+# Setting its attention weights to zero would come to the same. But it would take a hook in the midst of the fast path, and the kernel has no weights to set. The matrix is always there.
+#
+# First we find the head, or say which ones there are.
+
+
+# %% tags=["export", "internal"]
+def find_head(model: Transformer, kind: str, layer: int, head: int) -> MultiHeadAttention:
+    """Return the attention that a head is part of; layers and heads count from 0.
+
+    Raises ValueError if there is no such head, and says how many there are.
+    """
+    known = attention_modules(model)
+    modules = known.get(kind, [])
+    if not (0 <= layer < len(modules) and 0 <= head < modules[layer].heads):
+        sizes = ", ".join(f"{name} {len(m)} x {m[0].heads}" for name, m in known.items())
+        raise ValueError(f"no head {head} in layer {layer} of {kind!r}: layers x heads are {sizes}")
+    return modules[layer]
+
+
+# %% [markdown]
+# Negative numbers are refused, too: Python would count them from the end, and a loop that runs one too far would silence a wrong head without a word.
 
 
 # %% tags=["export"]
@@ -749,13 +865,9 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
     `kind` is encoder, decoder or cross; layers and heads count from 0. Raises ValueError if there
     is no such head.
     """
-    known = attention_modules(model)
-    modules = known.get(kind, [])
-    if not (0 <= layer < len(modules) and 0 <= head < modules[layer].heads):
-        sizes = ", ".join(f"{name} {len(m)} x {m[0].heads}" for name, m in known.items())
-        raise ValueError(f"no head {head} in layer {layer} of {kind!r}: layers x heads are {sizes}")
-    output = modules[layer].output.weight.data
-    width = output.size(1) // modules[layer].heads
+    module = find_head(model, kind, layer, head)
+    output = module.output.weight.data
+    width = output.size(1) // module.heads
     columns = output[:, head * width : (head + 1) * width]
     kept = columns.clone()
     columns.zero_()
@@ -768,7 +880,11 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
 # %% [markdown]
 # The function works on a view of the stored weights, not on a copy. Setting the view to zero changes the model itself, at no cost and without a word changed in its code. Afterwards the kept numbers are written back. We do not subtract and add again: that would leave rounding errors behind, and after a hundred tries the model would be another one.
 #
-# A check against the definition: the output of multi-head attention is a sum with one term a head. So what is lost by removing a head should be exactly that head's term, its weights times its values times its part of $W^O$.
+# A check against the definition. Heads put side by side and multiplied by $W^O$ are a sum with one term a head, where $W^O_h$ is the part of the matrix that belongs to head $h$:
+#
+# $$ \text{output} = \sum_{h=1}^{H} A_h V_h W^O_h $$ (eq-heads-apart)
+#
+# So what is lost by removing a head should be exactly that head's term: its weights $A_h$ times its values times its part of the matrix. (`nn.Linear` stores the matrix transposed, so the rows of $W^O_h$ are columns in the code.)
 
 # %%
 attention = small.encoder.layers[0].self_attention
@@ -785,7 +901,9 @@ with torch.no_grad():
 print("what is missing is the term of head 3, and only inside the block")
 
 # %% [markdown]
-# Now every head in turn: silence it, translate 60 unseen sentences, and see how much BLEU is gone.
+# ## Every head in turn
+#
+# Now every head in turn: silence it, translate 60 unseen sentences, and see how much BLEU is gone. The model is 24 heads rich, so this means 25 translations of the same sentences. The last assertion translates once more with all heads back and asks for exactly the score of the beginning.
 
 # %% tags=["nbval-ignore-output"]
 held = unseen[200:260]
@@ -809,35 +927,39 @@ print(
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads-removed", "caption": "Which heads matter? BLEU lost when a single head is silenced, by kind and layer (rows) and head (columns), on 60 unseen sentences of the grammar. Darker is worse; a number near zero means that nobody misses the head."}}
 names = [f"{kind} {layer + 1}" for kind in axes for layer in range(2)]
-matrix = [[lost[kind, layer, head] for head in range(4)] for kind in axes for layer in range(2)]
-most = max(lost, key=lost.get)
-top = max(lost.values())
+matrix = [
+    [round(max(lost[kind, layer, head], 0), 1) for head in range(4)]
+    for kind in axes
+    for layer in range(2)
+]
+most, top = max(lost, key=lost.get), max(lost.values())
+columns = [f"head {h + 1}" for h in range(4)]
+look = {"titles": ("attention, layer", "BLEU lost without it"), "limit": round(top, 1)}
 show(
-    heatmap(
-        [[round(max(loss, 0), 1) for loss in row] for row in matrix],
-        names,
-        [f"head {h + 1}" for h in range(4)],
-        titles=("attention, layer", "BLEU lost without it"),
-        limit=round(top, 1),
-        color=KEY,
-        cell=52,
-    ),
+    heatmap(matrix, names, columns, **look, color=KEY, cell=52),
     alt=f"Silencing {most[0]} layer {most[1] + 1} head {most[2] + 1} costs {top:.0f} BLEU, the most; {sum(loss < 2 for loss in lost.values())} of 24 heads cost less than 2.",
 )
 
 # %% [markdown]
-# The losses are very uneven. Most of the damage sits in a few heads, and many can go without much notice. Bear in mind what this does not show. If two heads do the same work, each can be removed at no cost, but not both. And the model was trained with all of them; without a head *from the start*, another would have taken over.
+# The losses are very uneven. Most of the damage sits in a few heads, and many can go without much notice. Small losses should not be ranked: on 60 sentences, a few changed words move BLEU as much. Where the model seems to do better without a head, that is noise of this kind, and the figure shows 0.
+#
+# Compare with the alignment above. The head that aligns best need not be the one that is missed most. To point at the right word, and to hand over what the decoder needs from it, are two things.
+#
+# Bear in mind what this does not show. If two heads do the same work, each can be removed at no cost, but not both; exercise 4 tries it. And the model was trained with all of them. Without a head *from the start*, another would have taken over.
 #
 # ## What attention does not explain
 #
-# It is a short step from "this head looks at that word" to "the model wrote this because of that word". The step is not safe. We test it with the heads of the small model. For each head we measure how sharp its maps are: the mean of the largest weight in each row. Then we flatten the head: its keys are set to zero, all scores become equal, and it looks at everything alike. Its map is then pure grey. If a map told why the model writes what it writes, the sharpest maps should be those whose loss changes most.
+# It is a short step from "this head looks at that word" to "the model wrote this because of that word". The step is not safe. We test it with the heads of the small model.
+#
+# For each head we measure how sharp its maps are: the mean of the largest weight in each row. Then we flatten the head. Its keys are set to zero, so all scores are $q \cdot 0 = 0$, and softmax makes them equal weights: it looks at everything alike, and its map is pure grey. If a map told why the model writes what it writes, flattening the sharpest maps should change most.
+#
+# The head's keys are *rows* of their matrix, where its part of $W^O$ was columns: keys come out of their matrix, and $W^O$ takes the heads in.
 
 
 # %%
 @contextmanager
 def flattened(model, kind, layer, head):
-    keys = attention_modules(model)[kind][layer].key.weight.data
-    rows = keys[32 * head : 32 * (head + 1)]
+    rows = find_head(model, kind, layer, head).key.weight.data[32 * head : 32 * (head + 1)]
     kept = rows.clone()
     rows.zero_()
     yield
@@ -864,38 +986,35 @@ for kind, layer, head in lost:
     peaks = torch.cat([getattr(maps, kind)[layer, head].amax(dim=-1) for maps in sharp])
     with flattened(small, kind, layer, head):
         changed = (predicted() != usual)[real].double().mean().item()
-    records.append({"kind": kind, "head": f"{kind} {layer + 1}.{head + 1}", "peak": round(peaks.mean().item(), 3), "changed": round(100 * changed, 2)})  # fmt: skip
+    values = {"peak": round(peaks.mean().item(), 3), "changed": round(100 * changed, 2)}
+    records.append({"kind": kind, "head": f"{kind} {layer + 1}.{head + 1}", **values})
 assert torch.equal(predicted(), usual)
-sharpest_half = sorted(records, key=lambda r: r["peak"])[12:]
-print(
-    f"sharpest 12 heads: flattened, they change {min(r['changed'] for r in sharpest_half):.1f} to {max(r['changed'] for r in sharpest_half):.1f} % of the words"
-)
+changes = [record["changed"] for record in sorted(records, key=lambda r: r["peak"])[12:]]
+print(f"the 12 sharpest heads: {min(changes):.1f} to {max(changes):.1f} % of the words change")
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and how many of the next words, with the right beginning given, change when it looks at everything alike. If maps explained the output, the points would rise to the right along a line."}}
 shapes = alt.Scale(domain=list(axes), range=["circle", "square", "triangle-up"])
 colors = alt.Scale(domain=list(axes), range=[QUERY, RESIDUAL, KEY])
+sharpness = "sharpness: mean of the largest weight in a row"
 base = alt.Chart(alt.Data(values=records)).encode(
-    x=alt.X(
-        "peak:Q",
-        title="sharpness: mean of the largest weight in a row",
-        scale=alt.Scale(domain=[0, 1]),
-    ),
-    y=alt.Y("changed:Q", title="next words changed, %"),
+    alt.X("peak:Q", title=sharpness, scale=alt.Scale(domain=[0, 1])),
+    alt.Y("changed:Q", title="next words changed, %"),
 )
 points = base.mark_point(filled=True, opacity=0.9, size=70).encode(
-    shape=alt.Shape("kind:N", scale=shapes, title=None),
-    color=alt.Color("kind:N", scale=colors, title=None, legend=alt.Legend(symbolType="circle")),
+    alt.Shape("kind:N", scale=shapes, title=None),
+    alt.Color("kind:N", scale=colors, title=None, legend=alt.Legend(symbolType="circle")),
 )
 order = sorted(records, key=lambda r: -r["changed"])
-labels = base.transform_filter(alt.FieldOneOfPredicate("head", [r["head"] for r in order[:2]]))
+named = base.transform_filter(alt.FieldOneOfPredicate("head", [r["head"] for r in order[:2]]))
+chart = points + named.mark_text(align="right", dx=-8).encode(text="head:N")
 show(
-    (points + labels.mark_text(align="right", dx=-8).encode(text="head:N")).properties(
-        width=420, height=260
-    ),
+    chart.properties(width=420, height=260),
     alt=f"Points scatter: flattening changes from {order[-1]['changed']:.1f} to {order[0]['changed']:.1f} percent of the next words, and equally sharp heads differ widely.",
 )
 
 # %% [markdown]
+# ## Why a clear map may not matter
+#
 # Flattening is gentler than removing: the head still hands something over, the mean of all values. We count next words, each with the right beginning given, so that one changed word does not drag all later ones along.
 #
 # A hazy head has little to lose by being flattened, so the left end of the figure is low by construction. But among the sharp ones, heads with equally clear maps differ widely in what they do to the output. For some, the whole pattern can be replaced by grey, and the model goes on as before. There are good reasons for it:
@@ -909,15 +1028,33 @@ show(
 #
 # ## Questions that come up
 #
-# **Do two trainings give the same heads?** No. Head 1 of one run has nothing to do with head 1 of another; the seed decides who does what. Kinds of heads come back, at other places. So a head is described by what it does, never by its number.
+# ### How do I get one number for each source word, over all heads and layers?
 #
-# **Why the mean over the heads in the player?** To have one line for each pair of positions. It shows the flow of a whole layer, and hides who is responsible for it. For questions about heads, use the grid.
+# There is no right way, only habits: the mean over heads of the top layer, the largest weight anywhere, or a product over layers. Each throws away what the maps had to say about *which* head and *where*. If the question is how much a source word matters, ask it directly. Take the word out or exchange it, and see how far the output changes.
 #
-# **May weights of several layers be multiplied, to follow a word from bottom to top?** That is done, and is called rollout. It assumes that a layer only mixes, and that the residual stream counts as much as attention. Both are guesses. An intervention needs neither.
+# ### May weights of several layers be multiplied, to follow a word from bottom to top?
 #
-# **Is a head the right unit at all?** It is a convenient one, since $W^O$ keeps heads apart. But nothing in training asks a head to do one thing. Some do two things, on different words, and some things are done by two heads together.
+# That is done, and is called rollout. It assumes that a layer only mixes, and that the residual stream counts as much as attention. Both are guesses. An intervention needs neither.
 #
-# **Can a useless head be left out for good?** Often. Models have been trained, then robbed of most of their heads and trained a little further, with hardly any loss. That the heads were not needed in the end does not mean that training could have done without them.
+# ### Do two trainings give the same heads?
+#
+# No. Head 1 of one run has nothing to do with head 1 of another; the seed decides who does what. The order of heads has no meaning: exchange two of them together with their columns of $W^O$, and the model computes the same. Kinds of heads come back, at other places. So a head is described by what it does, never by its number.
+#
+# ### Why the mean over the heads in the player?
+#
+# To have one line for each pair of positions. It shows the flow of a whole layer, and hides who is responsible for it. For questions about heads, use the grid.
+#
+# ### Is a head the right unit at all?
+#
+# It is a convenient one, since $W^O$ keeps heads apart. But nothing in training asks a head to do one thing. Some do two things, on different words, and some things are done by two heads together.
+#
+# ### Can a useless head be left out for good?
+#
+# Often. Models have been trained, then robbed of most of their heads and trained a little further, with hardly any loss. That the heads were not needed in the end does not mean that training could have done without them.
+#
+# ### Are attention maps useless, then?
+#
+# No. They find mistakes: a mask that hides the wrong half, a source that is never looked at, a padding column that gets weight. They suggest what to test. And where a head has passed such a test, its map on a new sentence can be read with some trust. What they are not is an explanation by themselves.
 #
 # ## What to remember
 #

@@ -13,8 +13,7 @@ if "google.colab" in sys.modules:
 #
 # This chapter puts training, averaging, translating and scoring behind one command (sections 5 and 6.1 of the paper).
 #
-# A notebook is a good place to understand a model and a bad place to use one. It cannot stand in a pipe, nobody can start it on a server over night, and
-# the order in which its cells were run is its owner's secret. From a shell, four commands do the work:
+# A notebook is a good place to understand a model and a bad place to use one. It cannot stand in a pipe, nobody can start it on a server over night, and the order in which its cells were run is its owner's secret. From a shell, four commands do the work:
 #
 # ```
 # annotated-transformer train --corpus multi30k --preset mini --output my-run
@@ -22,9 +21,13 @@ if "google.colab" in sys.modules:
 # annotated-transformer evaluate --model my-model --corpus multi30k
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
+#
+# There is no new mathematics in this chapter, and nearly no new work: reading, training, searching and scoring are functions that we have. What is left are the decisions between a function and a person who types. Where do options come from? What goes to which output? What happens if the input is wrong, or if somebody pulls the plug?
 
 # %% tags=["export"]
+import codecs
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -46,7 +49,7 @@ from annotated_transformer.corpus import (
     split_pairs,
 )
 from annotated_transformer.decoding import translate
-from annotated_transformer.evaluation import score
+from annotated_transformer.evaluation import Scores, score
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import (
     LOG,
@@ -67,14 +70,68 @@ import io
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.resources import files
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+
+from annotated_transformer.figures import INK, QUERY, RESIDUAL, style
 
 # %% [markdown]
+# ## Four commands and the files between them
+#
+# The commands do not call each other. They meet in files, so each can run on another day or another machine, and one can look at what lies in between.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-commands", "caption": "Which command writes what, and which one reads it? Commands in boxes, files and streams without. `train` leaves a folder with checkpoints and a model of its own; `average` makes a better one from the last checkpoints. The pairs that `train` has put aside wait in `test.tsv` for `evaluate`."}, "image": {"alt": "Pairs go into train, which fills the folder my-run. From there, average makes my-model. Translate reads it and standard input, and evaluate reads it and test.tsv."}}
+style()
+figure, axes = plt.subplots(figsize=(9.5, 3), layout="constrained")
+places = {
+    "pairs": (0, 1), "train": (1, 1), "my-run/": (2, 1), "average": (3, 1), "my-model/": (4, 1),
+    "text.de": (4, 2), "translate": (5, 2), "text.en": (6, 2),
+    "test.tsv": (2, 0), "evaluate": (5, 0), "scores": (6, 0),
+}  # fmt: skip
+box = {"boxstyle": "round,pad=0.5", "fc": "none", "ec": QUERY}
+for name, place in places.items():
+    look = {"bbox": box, "color": QUERY} if name in "train average translate evaluate" else {}
+    axes.text(*place, name, ha="center", va="center", **{"color": INK, **look})
+for way in (
+    "pairs train my-run/ average my-model/", "my-model/ translate text.en", "text.de translate",
+    "my-model/ evaluate scores", "my-run/ test.tsv evaluate",
+):  # fmt: skip
+    for start, end in pairwise(way.split()):
+        arrow = {"arrowstyle": "->", "color": RESIDUAL, "shrinkA": 30, "shrinkB": 30}
+        axes.annotate("", places[end], places[start], arrowprops=arrow)
+axes.set(xlim=(-0.4, 6.4), ylim=(-0.3, 2.3))
+axes.set_axis_off()
+plt.show()
+
+# %% [markdown]
+# | file | what it holds | who writes it | who reads it |
+# |---|---|---|---|
+# | `model.safetensors` | weights | `train`, `average` | `translate`, `evaluate` |
+# | `config.json`, `tokenizer.json` | the shape of the model; its vocabulary | `train`, `average` | `average`, `translate`, `evaluate` |
+# | `checkpoints/` | weights and the optimizer's moments, every few hundred steps | `train` | `train`, to go on; `average` |
+# | `training.json` | all settings of the run | `train` | `train`, to refuse others; copied by `average` |
+# | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
+# | `averaged.json` | the mean of how many checkpoints it is | `average` | you |
+# | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train` | `evaluate` |
+#
+# A folder with the first three files is a model, whichever command made it. So `translate` also takes `my-run`, where `train` leaves, at its end, the weights with the best score on the validation pairs.
+#
 # ## A command is a dataclass
 #
-# Each command is a frozen dataclass, and its fields are the options. `tyro` makes the parser from the types and the help from the
-# docstrings below the fields. So an option has one place, and its help cannot be forgotten.
+# With Python's own `argparse` an option lives in three places: a line that declares it with a type, a help text beside it, and the code that uses it under the same name, spelled once more. Sooner or later the three disagree, and no tool notices.
 #
-# Two commands read pairs, so what to read is a group of options of its own. The reader's own files go before the corpora of the book.
+# Here each command is a frozen dataclass, and its fields are the options. `tyro` makes the parser from the types and the help from the docstrings below the fields. So an option has one place. A type checker knows it, and a misspelled `command.vocabulary_sise` is found before anything runs.
+#
+# *Frozen* means that nobody can change an option once it is read. If a function somewhere put another number of steps into the command, then what the user typed, what `training.json` says and what was done would be three things.
+#
+# ### Why not a configuration file?
+#
+# A file of settings is pleasant if there are hundreds of them. We have about twenty, and nearly all have defaults. A command fits into one line of a model's card or of a question to a colleague, and whoever copies the line repeats the run. The settings of model and training are stored anyway, in `training.json`.
+#
+# ### The options for pairs
+#
+# Two commands read pairs, so what to read is a group of options of its own:
 
 
 # %% tags=["export"]
@@ -94,6 +151,24 @@ class Data:
     """Use so many pairs at most, the first ones."""
 
 
+# %% [markdown]
+# The types do most of the work. `Literal` allows the two names and nothing else. `tuple[Path, ...]` takes any number of files behind one `--data`, and `tuple[int, int]` exactly two numbers. `bool` becomes the pair `--reverse` and `--no-reverse`. `int | None` is a number that may be left out.
+#
+# `columns` are counted from 0, as everywhere in Python. Tables from Tatoeba have English first, so German to English is `--columns 1 0`. `reverse` turns any corpus round, so that one pair of files serves both directions. `limit` is for trying things out. On Multi30k, `train` shortens the training part only, so that scores remain comparable; `evaluate` translates only so many sentences.
+
+# %%
+data = tyro.cli(Data, args=["--data", "text.de", "text.en", "--reverse"])
+print([path.name for path in data.data], data.reverse, data.columns, data.limit)
+
+# %% [markdown]
+# What comes out is a `Data`, with paths and numbers and no strings to take apart. Had we asked for `--corpus wmt14`, `tyro` would have ended the program with the list of allowed names.
+#
+# ### The options of the four commands
+#
+# A training has options about its data, about its model, and the settings of the training loop. The last are a dataclass already, [`TrainingConfig`](14_training.ipynb). It is taken over whole, docstrings included, so an option that is added there appears here by itself.
+
+
+# %% tags=["export"]
 @dataclass(frozen=True)
 class Train:
     """Train a model in a folder; the same command again goes on where it stopped."""
@@ -112,6 +187,19 @@ class Train:
     """How to train."""
 
 
+# %% [markdown]
+# A dataclass inside a dataclass would give options such as `--training.steps`. `OmitArgPrefixes` leaves the first part away, at a price: no two groups may have an option of the same name. `output` has no default, and so it must be given. A training takes hours, and its folder should not be named by accident.
+#
+# `preset` is plain text and no `Literal`, since its names include every row of the paper's Table 3. The function [`preset`](08_transformer.ipynb) knows them, and its error lists them. `dropout` is `None` unless it is given, which means: whatever the preset says.
+
+# %%
+command = tyro.cli(Train, args=["--output", "my-run", "--limit", "500", "--steps", "40"])
+print(command.output.name, command.preset, command.data.limit, command.training.steps)
+
+# %% [markdown]
+# Flat on the command line, nested in the program. Averaging needs a folder to read, one to write, and how many checkpoints; the paper takes five for its base model.
+
+
 # %% tags=["export"]
 @dataclass(frozen=True)
 class Average:
@@ -127,6 +215,13 @@ class Average:
     """Store the weights in half precision, in half the space."""
 
 
+# %% [markdown]
+# With `--half` a weight is stored in two bytes, not four. Such a number keeps 11 binary digits, so it is off by at most one part in $2^{11} = 2{,}048$ (tiny ones, below 0.00006, by somewhat more). When the model is loaded the weights become four bytes again, so nothing is computed in half precision.
+#
+# Translating and scoring share the two numbers of [beam search](15_decoding.ipynb), with the paper's values as defaults.
+
+
+# %% tags=["export"]
 @dataclass(frozen=True)
 class Translate:
     """Translate standard input to standard output, line for line."""
@@ -139,6 +234,7 @@ class Translate:
     """Exponent of the length penalty; 0 for none."""
 
 
+# %% tags=["export"]
 @dataclass(frozen=True)
 class Evaluate:
     """Translate sentences that have a reference, and score the translations."""
@@ -162,10 +258,13 @@ class Evaluate:
 
 
 # %% [markdown]
+# `seed` needs a word. The grammar's pairs are drawn and divided by a seed, that of the training. To score a model on sentences that it has not learned, `evaluate` must divide in the same way. With another seed, some of its "test" sentences may be ones that the model was trained on, and the score is too good. The same holds for `--reverse`. With your own files the question does not come up, since `test.tsv` holds what was put aside.
+#
+# `beam` and `alpha` stand in two classes. One could make a third class of them, as with `Data`. For two numbers it is not worth it: a reader would have to look in one place more.
+#
 # ## Reading pairs
 #
-# Training needs pairs for three purposes: to learn from, to choose by while training, and to measure on at the end. Multi30k comes divided. All other pairs we divide ourselves, with
-# [the reader's own pair](09_corpus.ipynb) cleaned first and a report of what was dropped. The grammar can make as many as one likes.
+# First, a word to the person at the terminal. It goes to *standard error*, the second of the two outputs that every program has. The first is for results. In `annotated-transformer translate < text.de > text.en` the file gets the results, and messages still appear on the screen. `flush` sends each line at once. Otherwise messages from a program that is killed may never be seen.
 
 
 # %% tags=["export"]
@@ -174,18 +273,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def read_data(data: Data, seed: int) -> Splits:
-    """Return pairs to learn from, to choose by and to measure on, as a command asks for them."""
-    if data.data:
-        pairs, dropped = clean(read_files(data))
-        say(f"{len(pairs):,} pairs; dropped: {dropped}")
-        return split_pairs(turned(pairs[: data.limit], data), 0.01, 0.01, seed)
-    if data.corpus == "grammar":
-        return split_pairs(turned(grammar(data.limit or 10_000, seed), data), 0.01, 0.01, seed)
-    parts = [turned(multi30k(name), data) for name in ("train", "val", "test_2016_flickr")]
-    return Splits(parts[0][: data.limit], *parts[1:])
+# %% [markdown]
+# Your own pairs stand in one table or in two files; [the corpus](09_corpus.ipynb) has a function that reads either. That there are no more than two is a rule that the type `tuple[Path, ...]` cannot express, so it is checked here.
 
 
+# %% tags=["export"]
 def read_files(data: Data) -> list[Pair]:
     """Return the pairs of the reader's own files."""
     if len(data.data) > 2:
@@ -200,10 +292,36 @@ def turned(pairs: Sequence[Pair], data: Data) -> list[Pair]:
 
 
 # %% [markdown]
+# Training needs pairs for three purposes: to learn from, to choose by while training, and to measure on at the end. Multi30k comes divided, and its parts stay as they are: a score on a test set of one's own making cannot be compared with anyone's. All other pairs we divide ourselves, one in a hundred for each of the two smaller parts.
+#
+# Pairs of your own are cleaned first, with a report of what was dropped, since a table from the web has empty lines and repetitions. They are turned round before they are divided, because [`split_pairs`](09_corpus.ipynb) sees to it that no *source* sentence is in two parts, and which side is the source must be settled by then. The grammar can make as many pairs as one likes, and makes 10,000 unless `--limit` says otherwise.
+
+
+# %% tags=["export"]
+def read_data(data: Data, seed: int) -> Splits:
+    """Return pairs to learn from, to choose by and to measure on, as a command asks for them."""
+    if data.data:
+        pairs, dropped = clean(read_files(data))
+        say(f"{len(pairs):,} pairs; dropped: {dropped}")
+        return split_pairs(turned(pairs[: data.limit], data), 0.01, 0.01, seed)
+    if data.corpus == "grammar":
+        return split_pairs(turned(grammar(data.limit or 10_000, seed), data), 0.01, 0.01, seed)
+    parts = [turned(multi30k(name), data) for name in ("train", "val", "test_2016_flickr")]
+    return Splits(parts[0][: data.limit], *parts[1:])
+
+
+# %%
+splits = read_data(Data(limit=1000), seed=0)
+print({name: len(part) for name, part in splits._asdict().items()})
+back = read_data(Data(limit=1000, reverse=True), seed=0)
+print(splits.train[0].source, "|", back.train[0].source)
+
+# %% [markdown]
+# Two things can be seen. The counts are not exactly 10, since each sentence is put into a part by its hash, and one in a hundred is meant on average. And a part so small says little: with the 10,000 pairs of the default there are about a hundred to choose by and a hundred to measure on, and even those give a rough number. [Evaluation](16_evaluation.ipynb) says how rough.
+#
 # ## Training
 #
-# Only here, in a program that owns its process, do we seed the global random numbers that the weights start from. The score that training watches
-# is the BLEU of greedy translations of the validation pairs.
+# While it trains, a model is watched by a score that means more than the loss: the BLEU of its translations of the validation pairs. They are made greedily. A beam of four takes longer at each validation, and to see which of two checkpoints is better, greedy translations will do.
 
 
 # %% tags=["export"]
@@ -213,10 +331,18 @@ def validation_bleu(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Callable[[Tr
     return lambda model: score(translate(model, tokenizer, sources, beam=1), references).bleu
 
 
-def write_tsv(pairs: Sequence[Pair], path: Path) -> None:
-    """Write pairs as a table of two columns, for `evaluate`."""
+# %% [markdown]
+# The function returns a function: `train` wants something that takes a model and gives a number, and has no idea of sentences. The sentences are bound inside.
+#
+# The pairs put aside for the end are written to a table, before the first step. So a run that is stopped early can be measured too. In the table the source is column 0, whatever the original files looked like. `evaluate` can read it without `--columns` and without `--reverse`. No tab or line break can spoil the table, as cleaning has made every run of white space a single space.
+
+
+# %% tags=["export"]
+def keep_tsv(pairs: Sequence[Pair], path: Path) -> None:
+    """Write pairs as a table of two columns for `evaluate`, if the file is not there yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+    if not path.exists():
+        write_text(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
 
 
 def show_progress(progress: Progress) -> None:
@@ -229,12 +355,27 @@ def show_progress(progress: Progress) -> None:
         )
 
 
+# %% [markdown]
+# `train` reports every 50 steps, and once in a while with a score. At a terminal there is a progress bar in between. In a log file that someone will read tomorrow, one line for each validation is enough.
+#
+# Now the command itself. What it does, in order:
+#
+# 1. **Read and divide** the pairs, and say how many there are. Bad input ends the command here, before any work.
+# 2. **Write `validation.tsv` and `test.tsv`**, for pairs of your own: the first to choose by, the second to measure on. A file that is there already stays: if this command is not allowed to go on with the folder, nothing of the old run is lost.
+# 3. **Choose whom to watch**: at most 2,000 validation pairs, and no score at all where a small corpus has none. More would make each validation slow. They are taken at even distances from all over the file, since files are often sorted, by length or by topic, and the first 2,000 would be like each other. With 4,500 pairs the distance is $1 + \lfloor 4{,}500 / 2{,}000 \rfloor = 3$, which leaves 1,500.
+# 4. **Learn the vocabulary**, from the training part alone.
+# 5. **Set the seed** and make the model. `torch.manual_seed` changes the random numbers of the whole process. A library must not do that behind its user's back, so no other function of the package leaves such a trace. A command owns its process, and here the first weights are drawn.
+# 6. **Train.** Everything else is the work of [`train`](14_training.ipynb).
+
+
+# %% tags=["export"]
 def run_train(command: Train) -> None:
     """Train a model, or go on with it."""
     splits = read_data(command.data, command.training.seed)
     say(", ".join(f"{len(part):,} pairs for {name}" for name, part in splits._asdict().items()))
     if command.data.data:
-        write_tsv(splits.test, command.output / "test.tsv")
+        for part in ("validation", "test"):
+            keep_tsv(getattr(splits, part), command.output / f"{part}.tsv")
     watched = splits.validation[:: 1 + len(splits.validation) // 2000]  # from all over the file
     tokenizer = Tokenizer.train(splits.train, command.vocabulary_size)
     changes = {} if command.dropout is None else {"dropout": command.dropout}
@@ -245,12 +386,43 @@ def run_train(command: Train) -> None:
         splits.train,
         command.training,
         validation=splits.validation,
-        score=validation_bleu(tokenizer, watched),
+        score=validation_bleu(tokenizer, watched) if watched else None,
         folder=command.output,
         report=show_progress,
     )
 
 
+# %% [markdown]
+# ### How do I go on with a training that was stopped?
+#
+# With the same command. All steps above are repeated, and each gives the same result as before: the same pairs, the same parts, the same vocabulary. `train` then finds checkpoints in the folder, takes the last one, and goes on [to the bit](14_training.ipynb). If the files have changed in the meantime, the pairs or the vocabulary have another SHA-256, and there is an error in place of a mixture.
+#
+# ### How do I make it longer?
+#
+# With the same command and more `--steps`. The [learning rate](12_schedule.ipynb) depends on the step and the warm-up, not on where the training ends, so the longer run is the one that it would have been from the start. `--save-every`, `--keep` and `--patience` may change too. Any other change is another training, and is refused.
+#
+# ### How many steps should I ask for?
+#
+# Think in epochs, and let the corpus say how many steps they are. In [batching](11_batching.ipynb) the 29,000 captions made 527 batches of 1,024 tokens, so 30 epochs are $30 \cdot 527 = 15{,}810$ steps. Twice the tokens in a batch means half the steps for the same epochs. Each line of progress says how far it has come, in steps and in epochs. If you cannot tell, ask for many and add `--patience 5`: five validations in a row without a better score end the training.
+#
+# ### How do I leave it running over night?
+#
+# ```
+# nohup annotated-transformer train --corpus multi30k --preset mini --output my-run 2> progress.txt &
+# ```
+#
+# `nohup` keeps it alive when the terminal closes, and `&` gives the terminal back. Progress goes to standard error, so `2>` is what puts it into a file. Since that is no terminal, the progress bar stays away. `tail -f progress.txt` shows the last lines, and `kill` with the number of the process ends it politely: it finishes its step and writes a checkpoint. Two trainings cannot get into each other's way, as the [folder is locked](14_training.ipynb) while one is at work.
+#
+# ### Can it use a GPU?
+#
+# The functions can: a model that was moved there by `model.to("cuda")` is trained, and translates, where it is. The commands do not move it. They are made for the small models of this book, which a processor trains in hours.
+#
+# ## Averaging
+#
+# The averaged model gets a folder of its own, so the run stays as it is, and one may try other numbers of checkpoints. Log and settings are copied along. A model whose training nobody can look up is worth half as much, and run folders, with their large checkpoints, are deleted one day.
+
+
+# %% tags=["export"]
 def run_average(command: Average) -> None:
     """Average checkpoints and save the model, with the story of its training."""
     model, tokenizer = average_checkpoints(command.run, command.last)
@@ -261,15 +433,28 @@ def run_average(command: Average) -> None:
 
 
 # %% [markdown]
+# ### Which model should I use, the last, the best or the average?
+#
+# `my-run` itself holds the best: the weights with the highest score on the validation pairs. The average is usually better still, and [training](14_training.ipynb) shows why. But not always: in a short run the older checkpoints are much worse than the last, and pull the average down. So compare the two on validation pairs, for a corpus of the book with `evaluate --split validation`, and keep the test pairs for the end.
+#
 # ## Translating
 #
-# One line in, one line out, and nothing else on standard output: then the command can stand in a pipe. Bytes that are no UTF-8 get an
-# error with the number of their line, before any work is done.
+# One line in, one line out, and nothing else on standard output: then line 7 of the output is the translation of line 7 of the input, and the command can stand in a pipe. It sounds easy. But what is a line? Python's `splitlines` has its own opinion:
+
+# %%
+text = "Ein Hund\u2028läuft\x0büber die Wiese.\n"
+print(len(text.splitlines()), "lines for Python,", text.count("\n"), "for all other tools")
+
+# %% [markdown]
+# There are ten characters at which `splitlines` cuts. Some of them, such as U+2028, turn up in text from the web, where nobody sees them. One such character, and all translations after it stand one line too low. No error is raised; only the score is strangely bad. Other toolkits have lost days to this. So we read bytes and cut at the line feed alone, as `wc -l` does. A carriage return before it, from a file made on Windows, is taken off, and so is the mark that Windows editors put before the first character.
+#
+# Reading bytes has a second use. What is no UTF-8 gets an error with the number of its line, and it gets it before any work is done.
 
 
 # %% tags=["export"]
 def read_lines(content: bytes) -> list[str]:
     """Return the lines of UTF-8 text; raises ValueError naming the first line that is none."""
+    content = content.removeprefix(codecs.BOM_UTF8)
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     for number, line in enumerate(lines, start=1):
         try:
@@ -279,56 +464,97 @@ def read_lines(content: bytes) -> list[str]:
     return [line.decode().rstrip("\r") for line in lines]
 
 
+# %%
+print(read_lines(text.encode()))
+try:
+    read_lines("gut\nschön\n".encode("latin-1"))
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# A final line feed ends the last line and does not begin another one, so it is removed before the cut. An empty input has no lines at all, where `b"".split(b"\n")` would make one.
+#
+# On the way out the same rule holds: a translation must not contain a line feed. Our vocabulary has all 256 bytes, so a model could write one, and it becomes a space. The text goes out as bytes, too: a Windows console has another encoding than UTF-8, and a file should not depend on it. Empty lines stay empty: [`translate`](15_decoding.ipynb) passes over what has no words.
+
+
+# %% tags=["export"]
 def run_translate(command: Translate) -> None:
     """Translate standard input."""
     model, tokenizer = load_model(command.model)
     lines = read_lines(sys.stdin.buffer.read())
-    for translation in translate(model, tokenizer, lines, command.beam, command.alpha):
-        print(translation.replace("\n", " "))
+    translations = translate(model, tokenizer, lines, command.beam, command.alpha)
+    sys.stdout.buffer.write(one_line_each(translations).encode())
+    sys.stdout.buffer.flush()
+
+
+def one_line_each(sentences: Sequence[str]) -> str:
+    """Join sentences to a text with one on each line; a line feed inside becomes a space."""
+    return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
 
 
 # %% [markdown]
+# ### Why does nothing come out until the input ends?
+#
+# Because all lines are read before the first is translated. Sentences of similar length are translated together, as in [batching](11_batching.ipynb), and put back in order at the end. To do that one must know them all. For a file this is the fast way. At a terminal, type the sentences and end the input with Ctrl-D.
+#
 # ## Scoring
 #
-# A score needs three things to mean something, and the command prints all of them: the number, the signature that says how it was computed, and how the translations were made. They can be kept in a file and
-# looked at, which is worth more than a second decimal.
+# Which pairs? With your own files, all of them, just as they are: if a test set were cleaned, each sentence that a model finds hard might vanish as a fault. (So do not give it the file that you trained on; most of it was learned.) Otherwise it is a part of a corpus, divided as in training.
 
 
 # %% tags=["export"]
-def run_evaluate(command: Evaluate) -> None:
-    """Translate, score, and print the scores."""
-    model, tokenizer = load_model(command.model)
+def pairs_to_score(command: Evaluate) -> list[Pair]:
+    """Return all pairs of the reader's own files, or a split of a corpus."""
     if command.data.data:
-        pairs = turned(read_files(command.data), command.data)[: command.data.limit]
+        pairs = turned(read_files(command.data), command.data)
     else:
         pairs = getattr(read_data(command.data, command.seed), command.split)
-    start = time.perf_counter()
-    sources = [pair.source for pair in pairs]
-    hypotheses = translate(model, tokenizer, sources, command.beam, command.alpha)
-    seconds = time.perf_counter() - start
-    if command.output is not None:
-        write_text(command.output, "".join(f"{line}\n" for line in hypotheses))
-    scores = score(hypotheses, [pair.target for pair in pairs])
+    return pairs[: command.data.limit]
+
+
+# %% [markdown]
+# A score needs three things to mean something, and the command prints all of them: the number, the [signature](16_evaluation.ipynb) that says how it was computed, and how the translations were made. A program that reads the result gets the same as one line of JSON. Then `evaluate --json >> results.jsonl`, in a loop over beam sizes, makes a table that needs no copying by hand.
+
+
+# %% tags=["export"]
+def print_scores(command: Evaluate, scores: Scores, count: int, seconds: float) -> None:
+    """Print scores and how they came about, for people or as one line of JSON."""
     if command.json:
-        what: dict[str, Any] = {
-            "sentences": len(pairs),
-            "beam": command.beam,
-            "alpha": command.alpha,
-        }
+        what: dict[str, Any] = {"sentences": count, "beam": command.beam, "alpha": command.alpha}
         if not command.data.data:
             what = {"corpus": command.data.corpus, "split": command.split, **what}
         print(json.dumps({**what, **scores._asdict(), "seconds": round(seconds, 1)}))
         return
     print(f"BLEU  {scores.bleu:5.1f}  {scores.bleu_signature}")
     print(f"chrF2 {scores.chrf:5.1f}  {scores.chrf_signature}")
-    print(f"{len(pairs):,} sentences, beam {command.beam}, alpha {command.alpha}, {seconds:.1f} s")
+    print(f"{count:,} sentences, beam {command.beam}, alpha {command.alpha}, {seconds:.1f} s")
+
+
+# %% [markdown]
+# The clock runs around `translate` alone, so that reading files and loading weights do not count. The translations can be kept in a file and looked at, which is worth more than a second decimal. The file can also be scored by another program, and must give the same number there.
+
+
+# %% tags=["export"]
+def run_evaluate(command: Evaluate) -> None:
+    """Translate, score, and print the scores."""
+    model, tokenizer = load_model(command.model)
+    pairs = pairs_to_score(command)
+    if command.output is not None:
+        command.output.parent.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    sources = [pair.source for pair in pairs]
+    hypotheses = translate(model, tokenizer, sources, command.beam, command.alpha)
+    seconds = time.perf_counter() - start
+    if command.output is not None:
+        write_text(command.output, one_line_each(hypotheses))
+    scores = score(hypotheses, [pair.target for pair in pairs])
+    print_scores(command, scores, len(pairs), seconds)
 
 
 # %% [markdown]
 # ## One error, one line
 #
-# A user's mistake is not a bug of ours, so it gets a sentence and not a traceback, and exit code 2 as is the custom. Everything that
-# our chapters raise for bad input is caught here. Nothing else is: a real bug should be loud. A training that was asked to stop leaves with the code of its signal, 143.
+# The four dataclasses together are the command line. From a union of classes `tyro` makes one command each, named after the class, and hands back an object of the one that was chosen. `match` then finds the function that goes with it.
 
 
 # %% tags=["export"]
@@ -348,6 +574,23 @@ def run_command(command: Command) -> None:
             run_evaluate(command)
 
 
+# %% [markdown]
+# What is left is the end of a command, when something has gone wrong. A mistake of the user is not a bug of ours. It gets a sentence, without forty lines of traceback above it. A script that calls the command sees nothing of all this but the exit code, so the codes must tell the cases apart:
+#
+# | exit code | what happened | what is printed |
+# |---|---|---|
+# | 0 | all went well | the results |
+# | 2 | an option or the input is wrong | one sentence: what, where, and what to do |
+# | 141 | the program after it in a pipe has enough | nothing |
+# | 143 | a training was asked to stop | the step, and that it can go on |
+# | 1 | a bug | Python's traceback |
+#
+# The 2 is the custom for wrong usage. `tyro` uses it as well, for options that it cannot read, and shows their help. The 143 is 128 + 15: shells report a program that was ended by signal number $n$ as $128 + n$, and 15 is SIGTERM, the polite request to stop. A server sends it before it shuts down. Ctrl-C during a training is the same wish, and ends it with the same code.
+#
+# Four kinds of errors are caught, those that our chapters raise on purpose: a wrong value, a file that cannot be read or written, missing data, a gradient that is not finite. Others are not: a real bug should be loud. The line between the two is not perfect, as a `ValueError` may come from a bug too. Whoever suspects one calls `run_command` from Python and gets the traceback.
+
+
+# %% tags=["export"]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with code 2 and one line for bad input."""
     command = tyro.cli(Command, prog="annotated-transformer", args=arguments)
@@ -356,31 +599,58 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Stopped as stopped:
         say(f"annotated-transformer: {stopped}")
         sys.exit(143)
+    except BrokenPipeError:  # whoever read our output has enough, as in `| head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except (ValueError, OSError, FloatingPointError, MissingData) as error:
         say(f"annotated-transformer: {' '.join(str(error).split())}")
         sys.exit(2)
 
 
 # %% [markdown]
+# An error's text may have line breaks. `' '.join(...split())` makes one line of it, so that a log of many commands has one line for each failure.
+#
+# The name `annotated-transformer` in the shell is tied to `main` by two lines in `pyproject.toml`. Called with no arguments, it takes them from the shell. A test, or a notebook, can hand over a list.
+#
+# ### Can I have all this without the commands?
+#
+# Yes, they add nothing that Python could not reach:
+#
+# | command | the functions behind it |
+# |---|---|
+# | `train` | [`read_pairs`, `clean`, `split_pairs`](09_corpus.ipynb), [`Tokenizer.train`](10_tokenization.ipynb), [`train`](14_training.ipynb) |
+# | `average` | [`average_checkpoints`, `save_model`](14_training.ipynb) |
+# | `translate` | [`load_model`](14_training.ipynb), [`translate`](15_decoding.ipynb) |
+# | `evaluate` | the same, and [`score`](16_evaluation.ipynb) |
+#
 # ## A day in the life
 #
-# Here are the four commands in a row, on a corpus so small that it takes seconds. Standard input is a string for once.
+# Here are the four commands in a row, on a corpus so small that it takes seconds. Standard input is a string for once. The function below calls `main` and collects what a shell would see: the exit code and the two outputs.
 
 
 # %%
 def run(*arguments, lines=""):
     """Call the command and return its exit code, standard output and standard error."""
-    output, errors, standard_input = io.StringIO(), io.StringIO(), sys.stdin
-    sys.stdin = io.TextIOWrapper(io.BytesIO(lines.encode()))
+    output, errors, code = io.TextIOWrapper(io.BytesIO()), io.StringIO(), 0
+    standard_input, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(lines.encode()))
     try:
         with redirect_stdout(output), redirect_stderr(errors):
             main([str(argument) for argument in arguments])
     except SystemExit as stop:
-        return stop.code, output.getvalue(), errors.getvalue()
+        code = stop.code
     finally:
         sys.stdin = standard_input
-    return 0, output.getvalue(), errors.getvalue()
+    output.flush()
+    return code, output.buffer.getvalue().decode(), errors.getvalue()
 
+
+# %% tags=["nbval-ignore-output"]
+code, output, _ = run("train", "--help")
+print(output[output.index("--steps INT") :][:600])
+assert code == 0 and "Updates of the weights." in output
+
+# %% [markdown]
+# Every sentence of the help is a docstring; these are of `TrainingConfig`. (`tyro` looks them up in the source file of a class. In this notebook the dataclasses of the chapter have none, so their help would be bare. From the shell it is complete.) Now we train:
 
 # %%
 home = tempfile.TemporaryDirectory()
@@ -393,10 +663,15 @@ again, _, told = run("train", "--output", folder, *options)
 print("exit code", again, "| nothing left to do:", "step" not in told)
 
 # %% [markdown]
-# The folder holds what the [chapter on training](14_training.ipynb) has put there. The same command once more finds that all is done; had it been killed, it would have gone on. Now the other three. The text has three lines, one of them empty, and three lines come out:
+# The folder holds the files of the table above. There is no `test.tsv`, since the pairs come from the grammar, which can make them again. The same command once more finds that all is done; had it been killed, it would have gone on.
+#
+# Now the other three. The average is stored twice, the second time in half precision. Its file is half as long. The text has three lines, one of them empty, and three lines come out:
 
 # %%
 code, *_ = run("average", "--run", folder, "--last", 3, "--output", averaged)
+run("average", "--run", folder, "--last", 3, "--output", f"{home.name}/half", "--half")
+sizes = [Path(home.name, of, "model.safetensors").stat().st_size for of in ("half", "averaged")]
+print(f"half of the precision: {sizes[0] / sizes[1]:.2f} of the file")
 _, translations, _ = run("translate", "--model", averaged, lines="Der Hund schläft.\n\nJa.\n")
 print("exit code", code, "| lines out:", translations.count("\n"))
 assert translations.split("\n")[1] == ""
@@ -408,7 +683,14 @@ for line in output.splitlines()[:2]:
 assert code == 0
 
 # %% [markdown]
-# Forty steps make no translator, so we hide the number and show the signature. With the model that comes with the book it is worth looking at:
+# Forty steps make no translator, so we hide the numbers and show the signatures. For a program there is one line of JSON:
+
+# %%
+code, output, _ = run("evaluate", "--model", averaged, "--limit", 500, "--beam", 1, "--json")
+print(*json.loads(output))
+
+# %% [markdown]
+# With the model that comes with the book, the translation is worth looking at:
 
 # %% tags=["nbval-ignore-output"]
 model = files("annotated_transformer") / "pretrained" / "multi30k-de-en"
@@ -417,7 +699,7 @@ print(output)
 assert code == 0 and "dog" in output
 
 # %% [markdown]
-# And mistakes get their sentence:
+# And mistakes get their sentence: a folder without a model, settings that are not those of the run, a table with a broken line, more checkpoints than there are.
 
 # %%
 table = Path(home.name, "pairs.tsv")
@@ -445,6 +727,8 @@ for arguments in (
 # 1. Which command shows what can be chosen in a training, with the defaults?
 # 2. A pipe puts an empty line between paragraphs. What does `translate` do with it, and why must it?
 # 3. What breaks if progress is printed to standard output?
+# 4. By hand: how many validation pairs are watched if there are 1,654 of them, and how many of 5,000?
+# 5. A server that shuts down sends SIGTERM, waits for ten seconds, and then kills. What is lost if a step takes one second, and what if it takes a minute?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # 1. Each command has its own help, made from the docstrings
@@ -454,4 +738,7 @@ assert "--max-tokens" in shown and "Steps until the learning rate is at its peak
 _, translations, _ = run("translate", "--model", averaged, lines="\n\n")
 assert translations == "\n\n"
 # 3. The next program of the pipe would take a progress report for a translation
+# 4. All of them; and every third, from the first on
+assert [len(range(n)[:: 1 + n // 2000]) for n in (1654, 5000)] == [1654, 1667]
+# 5. Nothing: the step ends, a checkpoint is written. With a minute, all since the last checkpoint
 home.cleanup()

@@ -68,6 +68,23 @@ def test_it_measures_hugging_face(name: str, tmp_path: Path) -> None:
         assert greedy.endswith("100.0%")
 
 
+def test_smoothing_trains_a_pair_for_each_seed(tmp_path: Path) -> None:
+    """Its rows are those of chapter 13's table; the same seed gives the same numbers."""
+    command = [sys.executable, str(BENCHMARKS / "smoothing.py"), "--seeds", "1", "2", "1"]
+    brief = ["--steps", "2", "--sentences", "4", "--threads", "1", "--results", str(tmp_path)]
+    done = subprocess.run([*command, *brief], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    settings, runs = records(tmp_path)
+    assert settings["benchmark"] == "smoothing" and settings["steps"] == 2
+    assert [(run["seed"], run["smoothing"]) for run in runs] == [
+        (seed, smoothing) for seed in (1, 2, 1) for smoothing in (0.0, 0.1)
+    ]
+    assert runs[:2] == runs[4:] and runs[0]["perplexity"] != runs[2]["perplexity"]
+    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("|")]
+    assert [row[1].strip() for row in rows] == ["1", "2", "1"] and len(rows[0]) == 7
+    assert "standard error" in done.stdout
+
+
 def test_systems_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from common import take_turns

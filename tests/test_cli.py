@@ -53,6 +53,20 @@ def test_lines_in_lines_out(trained: Path) -> None:
     lines = result.stdout.decode().split("\n")
     assert len(lines) == 6 and lines[-1] == "" and lines[1] == lines[2] == ""
     assert run("translate", "--model", trained, text=b"").stdout == b""
+    sentence = "Der Hund schläft.\n".encode()
+    marked = run("translate", "--model", trained, text=b"\xef\xbb\xbf" + sentence)
+    assert marked.stdout == run("translate", "--model", trained, text=sentence).stdout
+
+
+def test_a_reader_that_has_enough(trained: Path) -> None:
+    words = [*MAIN, "translate", "--model", str(trained)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(words, **pipes)
+    assert process.stdout and process.stdin and process.stderr
+    process.stdout.close()
+    process.stdin.write(b"Ja.\n")
+    process.stdin.close()
+    assert (process.wait(timeout=120), process.stderr.read()) == (141, b"")
 
 
 def test_bytes_that_are_no_text(trained: Path) -> None:
@@ -62,7 +76,7 @@ def test_bytes_that_are_no_text(trained: Path) -> None:
 
 
 def test_scores_with_signatures(trained: Path, tmp_path: Path) -> None:
-    written = tmp_path / "hypotheses.txt"
+    written = tmp_path / "new" / "hypotheses.txt"
     result = run(
         "evaluate", "--model", trained, "--limit", 400, "--beam", 1, "--json", "--output", written
     )
@@ -94,6 +108,19 @@ def test_own_pairs_from_a_table_to_a_score(tmp_path: Path) -> None:
     result = run("evaluate", "--model", folder, "--data", test, "--beam", 1)
     assert result.returncode == 0, result.stderr
     assert f"{count} sentences" in result.stdout.decode()
+    assert (folder / "validation.tsv").read_text().count("\n") > 0
+    before = test.read_bytes()
+    result = run("train", "--data", table, "--output", folder, *FAST)  # the other direction
+    assert result.returncode == 2 and b"take another folder" in result.stderr
+    assert test.read_bytes() == before
+
+
+def test_too_few_pairs_to_watch(tmp_path: Path) -> None:
+    table = tmp_path / "few.tsv"
+    table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in grammar(30, seed=6)))
+    result = run("train", "--data", table, "--output", tmp_path / "run", *FAST)
+    assert result.returncode == 0, result.stderr
+    assert b" 0 pairs for validation" in result.stderr
 
 
 def test_own_pairs_from_two_files(tmp_path: Path) -> None:

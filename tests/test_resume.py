@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from annotated_transformer.corpus import grammar
+from annotated_transformer.corpus import Pair, grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import (
     Progress,
@@ -281,6 +281,9 @@ def test_a_run_of_another_model_corpus_or_tokenizer(tmp_path: Path) -> None:
         train(make(replace(SHAPE, d_ff=64)), TOKENIZER, PAIRS, CONFIG, folder=tmp_path)
     with pytest.raises(ValueError, match=r"examples=400, not 399"):
         train(make(), TOKENIZER, PAIRS[1:], CONFIG, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"pairs=\w+, not \w+"):
+        turned = [Pair(pair.target, pair.source) for pair in PAIRS]
+        train(make(), TOKENIZER, turned, CONFIG, folder=tmp_path)
     other = Tokenizer.train(grammar(400, seed=1), vocabulary_size=400)
     with pytest.raises(ValueError, match=r"tokenizer="):
         train(make(), other, PAIRS, CONFIG, folder=tmp_path)
