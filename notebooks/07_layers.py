@@ -798,7 +798,7 @@ torch.testing.assert_close(normal, torch.tensor([[-1.0, -1, -1, 3]] * 2).double(
 print([round(v, 2) for v in normal[0].tolist()])
 
 # %% [markdown]
-# **2. Write it yourself.** Write `layer_norm(x, gain, bias, eps)` without looking. Then compare with the reference on a tensor of shape (2, 3, 5).
+# **2. Write it yourself.** Write `layer_norm(x, gain, bias, eps)` without looking. Then compare with the reference on a tensor of shape (2, 3, 5), and ask the [checker](19_exercises.ipynb).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # var(correction=0) divides by D; without it PyTorch divides by D - 1.
@@ -813,6 +813,10 @@ x, gain, bias = (torch.randn(*shape).double() for shape in [(2, 3, 5), (5,), (5,
 expected = F.layer_norm(x, (5,), gain, bias, 0.1)
 torch.testing.assert_close(my_layer_norm(x, gain, bias, 0.1), expected)
 print("equal to F.layer_norm")
+
+from annotated_transformer import check
+
+print(check("layer_norm", my_layer_norm))
 
 # %% [markdown]
 # **3. Write it yourself.** Write `residual(x, sublayer, norm)`, which joins two functions as the paper does. How would you tell from its output alone whether someone wrote pre-norm?
@@ -829,6 +833,7 @@ norm_5 = lambda y: F.layer_norm(y, (5,))
 torch.testing.assert_close(my_residual(x, torch.tanh, norm_5), norm_5(x + x.tanh()))
 means = my_residual(x, torch.tanh, norm_5).mean(-1)
 print("every vector has mean 0:", torch.allclose(means, torch.zeros(2, 3).double()))
+print(check("residual", my_residual))
 
 # %% [markdown]
 # **4. A simpler norm.** Divide by the root mean square, without subtracting the mean. Which of the two invariances, to scale and to shift, is left?

@@ -1069,6 +1069,10 @@ reads, says = shift(torch.tensor([[BOS, 5, 9, EOS], [BOS, 7, EOS, PAD]]))
 assert torch.equal(reads[:, 1:], says[:, :-1])
 print("reads", reads.tolist(), " says", says.tolist())
 
+from annotated_transformer import check
+
+print(check("shift", shift))
+
 # %% [markdown]
 # **4. Write it yourself.** Count the parameters of any configuration with arithmetic only, biases of attention and learned positions included.
 

@@ -38,6 +38,10 @@ from typing import Any, Literal
 import torch
 import tyro
 
+# %% [markdown]
+# From the chapters before, it needs one or two names of each step on the way: pairs, tokenizer, model, training, translation, score.
+
+# %% tags=["export"]
 from annotated_transformer.corpus import (
     MissingData,
     Pair,

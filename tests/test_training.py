@@ -200,10 +200,14 @@ def test_no_pairs_and_foreign_tokenizers_are_refused() -> None:
 
 def test_a_pair_that_is_too_long_is_named_before_any_work() -> None:
     pairs = [*PAIRS[:3], Pair("Hund " * 10_000, "dog")]
-    with pytest.raises(ValueError, match=r"training pair 4 has \d+ tokens, the model has 1024 positions"):
+    with pytest.raises(
+        ValueError, match=r"training pair 4 has \d+ tokens, the model has 1024 positions"
+    ):
         train(make(), TOKENIZER, pairs)
     short = make(replace(SHAPE, max_length=5))
-    with pytest.raises(ValueError, match=r"training pair 1 has \d+ tokens, the model has 5 positions"):
+    with pytest.raises(
+        ValueError, match=r"training pair 1 has \d+ tokens, the model has 5 positions"
+    ):
         train(short, TOKENIZER, PAIRS)
     with pytest.raises(ValueError, match=r"tokens, a batch only 10: .*allow more tokens a batch"):
         train(make(), TOKENIZER, PAIRS, TrainingConfig(max_tokens=10))
