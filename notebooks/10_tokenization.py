@@ -414,7 +414,7 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 # ### One vocabulary for both languages
 #
 # Source and target share one vocabulary, as in the paper, where about 37,000 entries serve German and English. Names and numbers then look the same on both sides, and to translate *Berlin* is to copy a token. And one table of embeddings can serve source, target and output, which [embeddings](05_embeddings.ipynb) made use of. The paper says no more than that. It does not tell how text was cut into words before the merges, nor whether anything was lower-cased, so two people who follow it end up with two vocabularies. Ours is defined by the code below.
-
+#
 # ### Is there text that has no bytes?
 #
 # Nearly none. Python lets a string hold half of a *surrogate pair*, a leftover of an older encoding. It comes about when a file is read with `errors="surrogateescape"`, and it is no character. Such a string is refused, with the place of the culprit.
