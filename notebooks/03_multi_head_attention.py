@@ -32,7 +32,7 @@ from annotated_transformer.figures import QUERY, heatmap, show, show_steps
 from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask, target_mask
 
 # %% [markdown]
-# ## What one head cannot do
+# ## Why several heads?
 #
 # Take two sentences, *cats like fish* and *fish like cats*. In both, the verb looks for who acts and what is acted on. Let *cat* have the value $(1, 0)$ and *fish* $(0, 1)$. With one head, *like* must share its weight between the two. With two heads, one can look for the subject and the other for the object, and what they find is put side by side.
 

@@ -85,6 +85,21 @@ def test_smoothing_trains_a_pair_for_each_seed(tmp_path: Path) -> None:
     assert "standard error" in done.stdout
 
 
+def test_departures_change_one_thing_at_a_time(tmp_path: Path) -> None:
+    """Each option has one run a seed; what changes nothing in a few steps gives the same loss."""
+    command = [sys.executable, str(BENCHMARKS / "departures.py"), "--seeds", "0", "1"]
+    brief = ["--steps", "2", "--corpus", "grammar", "--threads", "1", "--results", str(tmp_path)]
+    done = subprocess.run([*command, *brief], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    settings, runs = records(tmp_path)
+    assert settings["benchmark"] == "departures" and settings["steps"] == 2
+    by_change = {(run["change"], run["seed"]): run["validation_loss"] for run in runs}
+    assert len(by_change) == len(runs) == 20
+    plain, pre_norm = (by_change[name, 0] for name in ("the paper's form", "pre_norm"))
+    assert plain != pre_norm and plain != by_change["the paper's form", 1]
+    assert "against the first row" in done.stdout and "±" in done.stdout
+
+
 def test_systems_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from common import take_turns

@@ -141,12 +141,28 @@ def test_theme_switch_changes_colors_and_is_remembered(address, tab):
     assert theme(tab) == "dark" and tab.evaluate(paper) == seen["dark"]
 
 
-def test_search_finds_the_chapter(address, tab):
-    """A search for attention puts the chapter of that name first."""
-    tab.goto(address + "search.html?q=attention")
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("attention", "notebooks/01_attention.html"),
+        ("query key value", "01_attention.html#queries-keys-and-values"),
+        ("why divide by sqrt d_k", "01_attention.html#why-divide-by-the-square-root"),
+        ("causal mask", "02_masks.html#the-causal-mask"),
+        ("why several heads", "03_multi_head_attention.html#why-several-heads"),
+        ("softmax in the code", "05_embeddings.html#why-is-there-no-softmax"),
+        ("why sines", "06_positional_encoding.html#why-sine-and-cosine"),
+        ("where is dropout", "07_layers.html#where-exactly-is-dropout"),
+        ("pre-norm post-norm", "07_layers.html#before-or-after"),
+        ("beam search worse", "15_decoding.html#why-is-my-beam-search-worse"),
+        ("Aufmerksamkeit", "book/glossary.html"),
+    ],
+)
+def test_search_finds_the_answer(address, tab, question, answer):
+    """The first result of a question opens the page at the heading that answers it."""
+    tab.goto(f"{address}search.html?q={question}")
     first = tab.locator("#search-results li a").first
     first.wait_for()
-    assert "notebooks/01_attention.html" in first.get_attribute("href")
+    assert answer in first.get_attribute("href")
 
 
 def test_search_opens_from_the_keyboard(address, tab):
