@@ -307,6 +307,17 @@ def attention(
     return (weights if dropout is None else dropout(weights)) @ value, weights
 
 
+# %% [markdown]
+# One thing is left to guard. A mask may come from anywhere, and one of zeros and ones looks fine. But to hide what is *not* allowed, the code turns the mask round with `~`, and for integers that is something else:
+
+# %%
+print((~torch.tensor([0, 1])).tolist(), (~torch.tensor([False, True])).tolist())
+
+# %% [markdown]
+# Turned round, 0 and 1 become −1 and −2. Both count as true, so everything would be hidden. Such a mask is refused.
+
+
+# %% tags=["export"]
 def boolean(mask: Tensor) -> Tensor:
     """Return the mask if it is boolean; with integers, `~` would do something else.
 
