@@ -6,10 +6,12 @@ wastes almost none of the work (section 5.1 of the paper).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ __all__ = [
     "encode_source",
     "encode_pairs",
     "shapes_of",
+    "EMPTY",
     "Batch",
     "pad",
     "collate",
@@ -29,6 +32,7 @@ __all__ = [
     "Window",
     "cut_batches",
     "joined",
+    "like_joined",
     "join_windows",
     "BatchPlan",
     "check_fits",
@@ -60,11 +64,18 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Example]:
 
 
 def shapes_of(examples: Sequence[Example]) -> Tensor:
-    """Return how many places each example needs in encoder and decoder: (examples, 2), S and T."""
+    """Return how many places each example needs in encoder and decoder: (examples, 2), S and T.
+
+    A corpus too large to be counted each time knows them by itself (attribute `shapes`).
+    """
+    if isinstance(known := getattr(examples, "shapes", None), Tensor):
+        return known
     return torch.tensor([(len(e.source), len(e.target) - 1) for e in examples]).reshape(-1, 2)
 
 
 # --- From lists to a tensor ---
+
+EMPTY = Example([EOS], [BOS])
 
 
 class Batch(NamedTuple):
@@ -76,12 +87,20 @@ class Batch(NamedTuple):
 
 def pad(rows: Sequence[Sequence[int]], width: int = 0) -> Tensor:
     """Return rows of ids as one tensor (B, longest), or wider, filled up with PAD."""
-    width = max(width, *map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+    table = np.full((len(rows), max(width, *map(len, rows))), PAD)
+    for line, row in zip(table, rows):
+        line[: len(row)] = row
+    return torch.from_numpy(table)
 
 
-def collate(examples: Sequence[Example], source_width: int = 0, target_width: int = 0) -> Batch:
-    """Return the batch of some examples, with room for at least as many places as asked for."""
+def collate(
+    examples: Sequence[Example], source_width: int = 0, target_width: int = 0, rows: int = 0
+) -> Batch:
+    """Return the batch of some examples, with room for at least as many places as asked for.
+
+    Empty sentences, which have no label, fill it up to `rows` rows.
+    """
+    examples = [*examples, *[EMPTY] * (rows - len(examples))]
     return Batch(
         pad([example.source for example in examples], source_width),
         pad([example.target for example in examples], target_width + 1),
@@ -98,7 +117,7 @@ def furrow_order(lengths: Tensor) -> Tensor:
     """
     if not len(lengths):
         return torch.arange(0)
-    widest = lengths.amax(dim=1)
+    widest = lengths.amax(dim=1).int()
     lean = lengths[:, 1] - lengths[:, 0]
     turn = torch.where(widest % 2 == 0, lean, -lean)
     return (widest * (2 * widest.max() + 1) + turn).argsort(stable=True)
@@ -143,6 +162,12 @@ def joined(one: Window, other: Window) -> Window:
     return Window(one.rows + other.rows, source, target)
 
 
+def like_joined(windows: list[Window]) -> list[Window]:
+    """Join neighbors of one shape, which costs nothing."""
+    rows = [(shape, sum(w.rows for w in some)) for shape, some in groupby(windows, lambda w: w[1:])]
+    return [Window(count, *shape) for shape, count in rows]
+
+
 def join_windows(windows: list[Window], count: int) -> list[Window]:
     """Join neighbors, those that cost the least padding first, until `count` windows are left."""
 
@@ -150,7 +175,7 @@ def join_windows(windows: list[Window], count: int) -> list[Window]:
         one, other = windows[index], windows[index + 1]
         return joined(one, other).places - one.places - other.places
 
-    windows = list(windows)
+    windows = like_joined(windows) if len(windows) > count else list(windows)
     costs = [cost(index) for index in range(len(windows) - 1)]
     while len(windows) > count:
         index = costs.index(min(costs))
@@ -165,10 +190,13 @@ def join_windows(windows: list[Window], count: int) -> list[Window]:
 
 
 class BatchPlan(NamedTuple):
-    """Which examples go together, and the shape (S, T) of the window they come from."""
+    """Which examples go together, the shape (S, T) of the window they come from, and the number
+    of rows to fill the batch up to; 0 adds none.
+    """
 
     indices: list[int]
     shape: tuple[int, int]
+    rows: int = 0
 
 
 def check_fits(lengths: Tensor, max_tokens: int) -> None:
@@ -210,8 +238,17 @@ def plan_batches(
 
 
 def batches(
-    examples: Sequence[Example], max_tokens: int, seed: int, epoch: int, start: int = 0
+    examples: Sequence[Example],
+    max_tokens: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+    arrange: Callable[[list[BatchPlan]], list[BatchPlan]] = list,
 ) -> Iterator[Batch]:
-    """Yield the batches of an epoch, from number `start` on; see plan_batches."""
-    for indices, shape in plan_batches(shapes_of(examples), max_tokens, seed, epoch)[start:]:
-        yield collate([examples[index] for index in indices], *shape)
+    """Yield the batches of an epoch, from number `start` on; see plan_batches.
+
+    `arrange` may change the plan before, batch by batch: to its share of one of many processes.
+    """
+    plan = arrange(plan_batches(shapes_of(examples), max_tokens, seed, epoch))
+    for indices, shape, rows in plan[start:]:
+        yield collate([examples[index] for index in indices], *shape, rows)

@@ -14,26 +14,27 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import as_file, files
 from itertools import count
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Adam
 from tqdm import tqdm
 
 from annotated_transformer.batching import (
     Batch,
+    BatchPlan,
     Example,
     batches,
     encode_pairs,
@@ -49,10 +50,14 @@ from annotated_transformer.transformer import Transformer, TransformerConfig, ev
 
 __all__ = [
     "batch_loss",
+    "Objective",
     "TrainingConfig",
     "check_training",
     "Step",
     "make_optimizer",
+    "Team",
+    "ALONE",
+    "accumulate_gradient",
     "training_step",
     "randomness",
     "endless_batches",
@@ -64,6 +69,7 @@ __all__ = [
     "checkpoints",
     "save_checkpoint",
     "read_tensors",
+    "begin_moments",
     "load_checkpoint",
     "WEIGHTS",
     "CONFIG",
@@ -75,6 +81,7 @@ __all__ = [
     "write_text",
     "describe",
     "occupied",
+    "sha256_of_examples",
     "settings_of",
     "check_settings",
     "resume",
@@ -97,9 +104,13 @@ __all__ = [
     "Trainer",
     "update",
     "validate",
+    "stream_of",
+    "keep_record",
     "run_to_end",
+    "begin_in_folder",
     "run_in_folder",
     "check_positions",
+    "as_examples",
     "train",
     "average_checkpoints",
 ]
@@ -115,6 +126,18 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tens
     """
     logits = model(batch.source, batch.target[:, :-1])
     return label_smoothed_loss(logits, batch.target[:, 1:], smoothing)
+
+
+class Objective(nn.Module):
+    """The loss of a batch under training, summed: batch_loss as a module."""
+
+    def __init__(self, model: Transformer, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Map source (B, S) and target (B, T + 1) to the loss summed over real target tokens."""
+        return batch_loss(self.model, Batch(source, target), self.smoothing)[0]
 
 
 # --- The settings ---
@@ -142,6 +165,8 @@ class TrainingConfig:
     """Decides the order of the batches and what is dropped; on the command line, also the start."""
     save_every: int = 500
     """Steps between two checkpoints, and between two validations."""
+    save_minutes: float = 10
+    """Minutes after which there is a checkpoint in any case."""
     keep: int = 5
     """Checkpoints to keep, beside the best."""
     patience: int | None = None
@@ -177,28 +202,83 @@ def make_optimizer(model: Transformer) -> Adam:
     return Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
 
+# --- Alone, or in a team ---
+
+
+class Team:
+    """The processes that train a model together; here a single one (chapter 21 has more)."""
+
+    rank, size = 0, 1  # the number of this process, and of all
+
+    def arrange(self, plan: list[BatchPlan]) -> list[BatchPlan]:
+        """Return this process's share of each batch of a plan."""
+        return plan
+
+    def feed(self, stream: Iterator[Batch], model: Transformer) -> Iterator[Batch]:
+        """Bring batches to where the model is."""
+        return (to_device(batch, model) for batch in stream)
+
+    def share(self, run: "Run") -> None:
+        """Give all processes the run of the first."""
+
+    def join(self, objective: nn.Module) -> nn.Module:
+        """Return the objective to train with, whose gradients can be exchanged."""
+        return objective
+
+    def exchange(self, objective: nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Within the block of the last batch of an update, gradients become those of all."""
+        return nullcontext()
+
+    def total(self, number: Tensor) -> Tensor:
+        """Return the sum of a number over all processes."""
+        return number
+
+    def asked(self, stop: bool, step: int) -> bool:
+        """Return whether any process was asked to stop; all get the same answer."""
+        return stop
+
+
+ALONE = Team()
+
+
+def accumulate_gradient(
+    objective: nn.Module, group: Sequence[Batch], team: Team
+) -> tuple[Tensor, Tensor]:
+    """Add up the mean gradient over all real tokens of some batches; return loss and tokens.
+
+    In a team each process has its part of the batches, and gets the gradient of all.
+    """
+    tokens = team.total(torch.stack([(batch.target[:, 1:] != PAD).sum() for batch in group]).sum())
+    total = torch.zeros((), device=tokens.device)
+    for number, batch in enumerate(group, start=1):
+        with team.exchange(objective, number == len(group)):
+            loss = objective(batch.source, batch.target)
+            (loss * team.size / tokens).backward()
+        total += loss.detach()
+    return team.total(total), tokens
+
+
 def training_step(
-    model: Transformer, group: Sequence[Batch], optimizer: Adam, config: TrainingConfig
+    objective: nn.Module,
+    group: Sequence[Batch],
+    optimizer: Adam,
+    clip: float | None = None,
+    team: Team = ALONE,
 ) -> Step:
     """Update the weights once, with the mean gradient over all real tokens of some batches.
 
     A gradient that is not finite changes nothing; the norm returned tells.
     """
-    tokens = torch.stack([(batch.target[:, 1:] != PAD).sum() for batch in group]).sum()
-    total = torch.zeros((), device=tokens.device)
     optimizer.zero_grad()
-    for batch in group:
-        loss, _ = batch_loss(model, batch, config.smoothing)
-        (loss / tokens).backward()
-        total += loss.detach()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    loss, tokens = accumulate_gradient(objective, group, team)
+    gradients = [p.grad for p in objective.parameters() if p.grad is not None]
     norm = get_total_norm(gradients)
-    if config.clip is not None:
-        clip_grads_with_norm_(model.parameters(), config.clip, norm)
+    if clip is not None:
+        clip_grads_with_norm_(objective.parameters(), clip, norm)
     # Where this is 1, Adam leaves everything as it is (the attribute is not in its annotations)
     optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
     optimizer.step()
-    return Step(total, tokens, norm)
+    return Step(loss, tokens, norm)
 
 
 # --- Chance that can be repeated ---
@@ -207,7 +287,8 @@ def training_step(
 @contextmanager
 def randomness(seed: int, step: int) -> Iterator[None]:
     """Draw all random numbers inside the block from (seed, step); afterwards all is as before."""
-    with torch.random.fork_rng():
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
         torch.manual_seed(Random(f"{seed} {step}").getrandbits(63))
         yield
 
@@ -216,12 +297,16 @@ def randomness(seed: int, step: int) -> Iterator[None]:
 
 
 def endless_batches(
-    examples: Sequence[Example], max_tokens: int, seed: int, start: int = 0
+    examples: Sequence[Example],
+    max_tokens: int,
+    seed: int,
+    start: int = 0,
+    arrange: Callable[[list[BatchPlan]], list[BatchPlan]] = list,
 ) -> Iterator[Batch]:
     """Yield epoch after epoch of batches, from batch number `start` of all epochs on."""
     epochs, first = divmod(start, batches_per_epoch(examples, max_tokens))
     for epoch in count(epochs):
-        yield from batches(examples, max_tokens, seed, epoch, first)
+        yield from batches(examples, max_tokens, seed, epoch, first, arrange)
         first = 0
 
 
@@ -325,17 +410,22 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ) from error
 
 
+def begin_moments(optimizer: Adam) -> None:
+    """Give Adam the moments of its beginning, zeros, to be filled from a checkpoint."""
+    for parameter in optimizer.param_groups[0]["params"]:
+        optimizer.state[parameter] = {
+            "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter),
+            "step": torch.zeros((), device=parameter.device),
+        }  # fmt: skip
+
+
 def load_checkpoint(run: Run, path: Path) -> None:
     """Put a run back to where it was at a checkpoint.
 
     Raises ValueError if the file is damaged, or is the checkpoint of another model.
     """
     tensors, notes = read_tensors(path)
-    for parameter in run.model.parameters():
-        run.optimizer.state[parameter] = {
-            "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter),
-            "step": torch.zeros((), device=parameter.device),
-        }  # fmt: skip
+    begin_moments(run.optimizer)
     mine = run.tensors()
     if "run" not in notes or {n: t.shape for n, t in tensors.items()} != {
         n: t.shape for n, t in mine.items()
@@ -353,7 +443,7 @@ def load_checkpoint(run: Run, path: Path) -> None:
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 TRAINING, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
-MAY_CHANGE = ("steps", "save_every", "keep", "patience")  # on resuming
+MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep", "patience")  # on resuming
 
 
 def write_text(path: Path, text: str) -> None:
@@ -393,6 +483,11 @@ def occupied(folder: Path) -> Iterator[None]:
 # --- Going on with the same settings ---
 
 
+def sha256_of_examples(examples: Sequence[Example]) -> str:
+    """Return the SHA-256 of all token ids."""
+    return hashlib.sha256(repr([tuple(pair) for pair in examples]).encode()).hexdigest()
+
+
 def settings_of(
     model: Transformer, tokenizer: Tokenizer, examples: Sequence[Example], config: TrainingConfig
 ) -> dict[str, Any]:
@@ -402,7 +497,7 @@ def settings_of(
         **{f"model.{name}": value for name, value in asdict(model.config).items()},
         "tokenizer": tokenizer.sha256,
         "examples": len(examples),
-        "pairs": hashlib.sha256(repr([tuple(pair) for pair in examples]).encode()).hexdigest(),
+        "pairs": getattr(examples, "sha256", None) or sha256_of_examples(examples),
     }
 
 
@@ -600,15 +695,15 @@ def to_device(batch: Batch, model: Transformer) -> Batch:
     return Batch(batch.source.to(device), batch.target.to(device))
 
 
-def validation_loss(model: Transformer, examples: Sequence[Example], max_tokens: int) -> float:
+def validation_loss(
+    model: Transformer, examples: Sequence[Example], max_tokens: int, team: Team = ALONE
+) -> float:
     """Return the mean loss a target token, without smoothing and without dropout, in nats."""
+    mine = batches(examples, max_tokens, seed=0, epoch=0, arrange=team.arrange)
     with evaluating(model):
-        sums = [
-            torch.stack(batch_loss(model, to_device(batch, model), smoothing=0))
-            for batch in batches(examples, max_tokens, seed=0, epoch=0)
-        ]
-    loss, tokens = torch.stack(sums).double().sum(dim=0).tolist()
-    return loss / tokens
+        sums = [torch.stack(batch_loss(model, to_device(b, model), smoothing=0)) for b in mine]
+    loss, tokens = team.total(torch.stack(sums).double().sum(dim=0)).tolist()
+    return float(loss / tokens)
 
 
 # --- Told to stop ---
@@ -646,6 +741,8 @@ class Trainer:
     score: Callable[[Transformer], float] | None
     report: Callable[[Progress], None]
     folder: Path | None
+    objective: nn.Module
+    team: Team
 
     def due(self) -> bool:
         """Return whether this step ends with a checkpoint and a validation."""
@@ -668,8 +765,8 @@ def update(trainer: Trainer, group: Sequence[Batch]) -> tuple[Step, float]:
     run, config = trainer.run, trainer.config
     rate = learning_rate(run.step + 1, run.model.config.d_model, config.warmup, config.factor)
     run.optimizer.param_groups[0]["lr"] = rate
-    with randomness(config.seed, run.step + 1):
-        step = training_step(run.model, group, run.optimizer, config)
+    with randomness(config.seed, (run.step + 1) * trainer.team.size + trainer.team.rank):
+        step = training_step(trainer.objective, group, run.optimizer, config.clip, trainer.team)
     run.step += 1
     return step, rate
 
@@ -678,7 +775,8 @@ def validate(trainer: Trainer, progress: Progress) -> Progress:
     """Add loss and score on the validation pairs, and remember the best step."""
     run, loss, score = trainer.run, None, None
     if trainer.validation:
-        loss = validation_loss(run.model, trainer.validation, trainer.config.max_tokens)
+        most = trainer.config.max_tokens
+        loss = validation_loss(run.model, trainer.validation, most, trainer.team)
     if trainer.score is not None:
         score = trainer.score(run.model)
     value = score if score is not None else -loss if loss is not None else None
@@ -690,38 +788,64 @@ def validate(trainer: Trainer, progress: Progress) -> Progress:
 # --- From the first step to the last ---
 
 
+def stream_of(trainer: Trainer) -> Iterator[list[Batch]]:
+    """Yield the batches of each update, from the run's step on: this process's share of them."""
+    run, config, team = trainer.run, trainer.config, trainer.team
+    start = run.step * config.accumulate
+    stream = team.feed(
+        endless_batches(trainer.examples, config.max_tokens, config.seed, start, team.arrange),
+        run.model,
+    )
+    while True:
+        yield [next(stream) for _ in range(config.accumulate)]
+
+
+def keep_record(trainer: Trainer, log: Log, progress: Progress) -> None:
+    """Validate if it is time; write and report what there is to know of the last steps."""
+    progress = validate(trainer, progress) if trainer.due() else progress
+    if trainer.team.rank == 0:
+        log.write(progress)
+        trainer.report(progress)
+
+
 def run_to_end(trainer: Trainer) -> None:
     """Make steps until the run is finished; write log and checkpoints on the way.
 
     Raises Stopped after a signal, FloatingPointError after a gradient that is not finite.
     """
-    run, config, meter = trainer.run, trainer.config, Meter()
-    stream = endless_batches(
-        trainer.examples, config.max_tokens, config.seed, run.step * config.accumulate
-    )
+    run, config, team, meter = trainer.run, trainer.config, trainer.team, Meter()
+    folder = trainer.folder if team.rank == 0 else None  # the first process writes for all
+    trainer.objective = team.join(trainer.objective)
     per_epoch = batches_per_epoch(trainer.examples, config.max_tokens) / config.accumulate
-    log = Log(trainer.folder, run.step)
-    bar = tqdm(total=config.steps, initial=run.step, desc="training", unit="step", disable=None)
-    with bar, asked_to_stop(trainer.folder is not None) as stop:
+    log, stream, saved = Log(folder, run.step), stream_of(trainer), time.monotonic()
+    bar = tqdm(total=config.steps, initial=run.step, unit="step", disable=team.rank > 0 or None)
+    with bar, asked_to_stop(trainer.folder is not None) as event:
         while not trainer.finished():
-            group = [to_device(next(stream), run.model) for _ in range(config.accumulate)]
-            step, rate = update(trainer, group)
+            step, rate = update(trainer, next(stream))
             meter.steps.append(step)
             bar.update()
-            if trainer.due() or run.step % REPORT_EVERY == 0 or stop.is_set():
-                progress = meter.read(run.step, run.step / per_epoch, rate)
-                progress = validate(trainer, progress) if trainer.due() else progress
-                log.write(progress)
-                trainer.report(progress)
-                bar.set_postfix(loss=f"{progress.loss:.3f}")
+            stop = team.asked(event.is_set(), run.step)
+            late = folder is not None and time.monotonic() - saved > 60 * config.save_minutes
+            if trainer.due() or run.step % REPORT_EVERY == 0 or stop or late:
+                keep_record(trainer, log, meter.read(run.step, run.step / per_epoch, rate))
                 meter.reset()
-            if trainer.folder and (trainer.due() or stop.is_set()):
-                save_checkpoint(run, trainer.folder / CHECKPOINTS, config)
-            if stop.is_set():
+            if folder and (trainer.due() or stop or late):
+                save_checkpoint(run, folder / CHECKPOINTS, config)
+                saved = time.monotonic()
+            if stop:
                 raise Stopped(f"stopped at step {run.step}: the same command goes on from there")
 
 
 # --- In a folder ---
+
+
+def begin_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
+    """Begin or continue a run in a folder; raises ValueError if it holds another run."""
+    run = trainer.run
+    settings = settings_of(run.model, tokenizer, trainer.examples, trainer.config)
+    check_settings(folder / TRAINING, settings)
+    describe(run.model, tokenizer, folder)
+    resume(run, folder)
 
 
 def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
@@ -729,15 +853,16 @@ def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
 
     Raises BlockingIOError if another is at work in it, ValueError if it holds another run.
     """
-    run = trainer.run
-    with occupied(folder):
-        settings = settings_of(run.model, tokenizer, trainer.examples, trainer.config)
-        check_settings(folder / TRAINING, settings)
-        describe(run.model, tokenizer, folder)
-        resume(run, folder)
+    run, team = trainer.run, trainer.team
+    with occupied(folder) if team.rank == 0 else nullcontext():
+        if team.rank == 0:
+            begin_in_folder(trainer, tokenizer, folder)
+        team.share(run)
         run_to_end(trainer)
-        take_best(run, folder)
-        save_model(run.model, tokenizer, folder)
+        if team.rank == 0:
+            take_best(run, folder)
+            save_model(run.model, tokenizer, folder)
+        team.share(run)
 
 
 # --- The function that a user calls ---
@@ -745,41 +870,53 @@ def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
 
 def check_positions(model: Transformer, examples: Sequence[Example], part: str) -> None:
     """Raise ValueError for the first example that is longer than the model's positions."""
-    most = model.config.max_length
-    for number, example in enumerate(examples, start=1):
-        if (length := max(map(len, example))) > most:
-            raise ValueError(
-                f"{part} pair {number} has {length} tokens, the model has {most} positions: drop "
-                "or split the pair, or build the model with a larger max_length"
-            )
+    most, lengths = model.config.max_length, shapes_of(examples).amax(dim=1)
+    for index in (lengths > most).nonzero()[:1].flatten().tolist():
+        raise ValueError(
+            f"{part} pair {index + 1} has {int(lengths[index])} tokens, the model has {most} "
+            "positions: drop or split the pair, or build the model with a larger max_length"
+        )
+
+
+def as_examples(
+    tokenizer: Tokenizer, pairs: Sequence[Pair] | Sequence[Example]
+) -> Sequence[Example]:
+    """Return the examples of pairs; what is encoded already stays as it is."""
+    if len(pairs) and isinstance(pairs[0], Example):
+        return cast("Sequence[Example]", pairs)
+    return encode_pairs(tokenizer, cast("Sequence[Pair]", pairs))
 
 
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
-    pairs: Sequence[Pair],
+    pairs: Sequence[Pair] | Sequence[Example],
     config: TrainingConfig = TrainingConfig(),
     *,
-    validation: Sequence[Pair] = (),
+    validation: Sequence[Pair] | Sequence[Example] = (),
     score: Callable[[Transformer], float] | None = None,
     folder: str | Path | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
+    objective: nn.Module | None = None,
+    team: Team = ALONE,
 ) -> Transformer:
     """Train a model on pairs and return it, in evaluation mode.
 
     Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
     and `score`, where higher is better. A folder gets checkpoints and a log; a run that it holds
     already goes on, to the bit; and the weights with the best score are returned and saved.
-    Raises ValueError for pairs, tokenizer or folder that do not fit, and what the loop raises.
+    Another objective of the same model may compute the loss, and a team share the work. Raises
+    ValueError for pairs, tokenizer or folder that do not fit, and what the loop raises.
     """
-    if not pairs:
+    if not len(pairs):
         raise ValueError("there are no sentence pairs to train on")
     check_vocabulary(model, tokenizer)
-    examples, watched = (encode_pairs(tokenizer, some) for some in (pairs, validation))
+    examples, watched = (as_examples(tokenizer, some) for some in (pairs, validation))
     check_positions(model, examples, "training")
     check_positions(model, watched, "validation")
     run, place = Run(model, make_optimizer(model)), None if folder is None else Path(folder)
-    trainer = Trainer(run, config, examples, watched, score, report, place)
+    objective = objective or Objective(model, config.smoothing)
+    trainer = Trainer(run, config, examples, watched, score, report, place, objective, team)
     model.train()
     run_to_end(trainer) if place is None else run_in_folder(trainer, tokenizer, place)
     return model.eval()

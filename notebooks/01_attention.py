@@ -693,7 +693,7 @@ torch.testing.assert_close(attention(Q[order], K[order], V[order])[0], attention
 print("the same outputs, in the new order")
 
 # %% [markdown]
-# **6. Write it yourself.** Scroll away from this page and write `attention(query, key, value, mask)`. Then hand it to the book's checker. [Check your own](19_exercises.ipynb) knows eight ways to get attention wrong, and tells which one yours is.
+# **6. Write it yourself.** Scroll away from this page and write `attention(query, key, value, mask)`. Then hand it to the book's checker. [Check your own](18_exercises.ipynb) knows eight ways to get attention wrong, and tells which one yours is.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check

@@ -600,7 +600,7 @@ print("mended:", mended.sum(-1).flatten().tolist())
 assert torch.equal(mended[0, 0, 2:], target_mask(left)[0, 0, 2:]) and mended.any(-1).all()
 
 # %% [markdown]
-# **6. Write it yourself.** Write `padding_mask(tokens)` and `causal_mask(length)` without `tril` and without looking above. The shapes are $(B, 1, 1, S)$ and $(T, T)$. Then ask the [checker](19_exercises.ipynb).
+# **6. Write it yourself.** Write `padding_mask(tokens)` and `causal_mask(length)` without `tril` and without looking above. The shapes are $(B, 1, 1, S)$ and $(T, T)$. Then ask the [checker](18_exercises.ipynb).
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}

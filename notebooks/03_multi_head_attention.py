@@ -609,7 +609,7 @@ print([round(s, 1) for s in spread])
 assert abs(spread[1] - 0.35) < 0.03
 
 # %% [markdown]
-# **6. Write it yourself.** Write multi-head attention as one function of tensors, without a loop over heads and without this chapter's functions. The four matrices are $d_\text{model} \times d_\text{model}$, and words are rows. Then ask the [checker](19_exercises.ipynb).
+# **6. Write it yourself.** Write multi-head attention as one function of tensors, without a loop over heads and without this chapter's functions. The four matrices are $d_\text{model} \times d_\text{model}$, and words are rows. Then ask the [checker](18_exercises.ipynb).
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}

@@ -438,7 +438,7 @@ torch.testing.assert_close(both, x @ (A.T @ C.T) + (a @ C.T + c))
 print(f"{512 * 512 + 512:,} numbers")
 
 # %% [markdown]
-# **3. Write it yourself.** Write `feed_forward(x, W1, b1, W2, b2)` with the matrices as in the formula, without `nn` and `F`. Compare with our module, and ask the [checker](19_exercises.ipynb).
+# **3. Write it yourself.** Write `feed_forward(x, W1, b1, W2, b2)` with the matrices as in the formula, without `nn` and `F`. Compare with our module, and ask the [checker](18_exercises.ipynb).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 

@@ -445,7 +445,7 @@ print("plain near 11:", abs(plain - 11) < 0.5, " scaled above 60:", scaled > 60)
 assert abs(plain - 11) < 0.5 and scaled > 60
 
 # %% [markdown]
-# **3. Write it yourself.** Write `embed(tokens, table)` and `logits(states, table)` as functions of tensors, for tokens of any shape, without `F.embedding` and `F.linear`. Compare with our module, and ask the [checker](19_exercises.ipynb).
+# **3. Write it yourself.** Write `embed(tokens, table)` and `logits(states, table)` as functions of tensors, for tokens of any shape, without `F.embedding` and `F.linear`. Compare with our module, and ask the [checker](18_exercises.ipynb).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 

@@ -521,7 +521,7 @@ show(chart, alt="The loss is lowest at 0, and beyond 10 it is near the loss with
 print([[round(v, 2) for v in row] for row in sinusoid(2, 4).tolist()])
 
 # %% [markdown]
-# **2. Write it yourself.** Write `positions(length, d_model)` with loops and `math` only, returning a tensor. Compare with `sinusoid`, and ask the [checker](19_exercises.ipynb).
+# **2. Write it yourself.** Write `positions(length, d_model)` with loops and `math` only, returning a tensor. Compare with `sinusoid`, and ask the [checker](18_exercises.ipynb).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 

@@ -798,7 +798,7 @@ torch.testing.assert_close(normal, torch.tensor([[-1.0, -1, -1, 3]] * 2).double(
 print([round(v, 2) for v in normal[0].tolist()])
 
 # %% [markdown]
-# **2. Write it yourself.** Write `layer_norm(x, gain, bias, eps)` without looking. Then compare with the reference on a tensor of shape (2, 3, 5), and ask the [checker](19_exercises.ipynb).
+# **2. Write it yourself.** Write `layer_norm(x, gain, bias, eps)` without looking. Then compare with the reference on a tensor of shape (2, 3, 5), and ask the [checker](18_exercises.ipynb).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # var(correction=0) divides by D; without it PyTorch divides by D - 1.

@@ -19,10 +19,12 @@ if "google.colab" in sys.modules:
 
 # %% tags=["export"]
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,11 +84,18 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Example]:
 # An example holds lists and no tensors. A tensor of four numbers carries far more administration than numbers, and we do not know yet how wide it must be.
 #
 # What counts from now on is the **shape** of an example: the $S$ places that the encoder reads and the $T$ places that the decoder reads. The decoder never reads the last token of the target, so $T$ is one less than the target's length.
+#
+# For a few thousand examples we count. A corpus of millions cannot be counted each time it is opened. [The one on disk](19_shards.ipynb) stores its shapes beside it, and whoever knows them already is not asked to count again.
 
 
 # %% tags=["export"]
 def shapes_of(examples: Sequence[Example]) -> Tensor:
-    """Return how many places each example needs in encoder and decoder: (examples, 2), S and T."""
+    """Return how many places each example needs in encoder and decoder: (examples, 2), S and T.
+
+    A corpus too large to be counted each time knows them by itself (attribute `shapes`).
+    """
+    if isinstance(known := getattr(examples, "shapes", None), Tensor):
+        return known
     return torch.tensor([(len(e.source), len(e.target) - 1) for e in examples]).reshape(-1, 2)
 
 
@@ -134,10 +143,13 @@ except ValueError as error:
     print("refused:", type(error).__name__)
 
 # %% [markdown]
-# So the shorter row is filled up with the token for padding, which is 0. A **batch** is two such tensors, one a side. It is as wide as its longest sentences, or wider if we ask for that. We will ask later, when batches are to share a shape.
+# So the shorter row is filled up with the token for padding, which is 0. A **batch** is two such tensors, one a side. It is as wide as its longest sentences, or wider if we ask for that. We will ask later, when batches are to share a shape. For the same reason a batch may get more rows than it has sentences. Those are filled with an empty sentence: `</s>` on one side, `<s>` on the other, and no label at all. The encoder has a token to attend to, and the loss has nothing to count. Nothing in this chapter needs such rows; [several processes](21_many_gpus.ipynb) that share a batch do, since each must get the same number.
 
 
 # %% tags=["export"]
+EMPTY = Example([EOS], [BOS])
+
+
 class Batch(NamedTuple):
     """Sentences side by side: source (B, S) and target (B, T + 1), padded on the right with PAD."""
 
@@ -147,12 +159,20 @@ class Batch(NamedTuple):
 
 def pad(rows: Sequence[Sequence[int]], width: int = 0) -> Tensor:
     """Return rows of ids as one tensor (B, longest), or wider, filled up with PAD."""
-    width = max(width, *map(len, rows))
-    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+    table = np.full((len(rows), max(width, *map(len, rows))), PAD)
+    for line, row in zip(table, rows):
+        line[: len(row)] = row
+    return torch.from_numpy(table)
 
 
-def collate(examples: Sequence[Example], source_width: int = 0, target_width: int = 0) -> Batch:
-    """Return the batch of some examples, with room for at least as many places as asked for."""
+def collate(
+    examples: Sequence[Example], source_width: int = 0, target_width: int = 0, rows: int = 0
+) -> Batch:
+    """Return the batch of some examples, with room for at least as many places as asked for.
+
+    Empty sentences, which have no label, fill it up to `rows` rows.
+    """
+    examples = [*examples, *[EMPTY] * (rows - len(examples))]
     return Batch(
         pad([example.source for example in examples], source_width),
         pad([example.target for example in examples], target_width + 1),
@@ -167,7 +187,7 @@ print(batch.target)
 # %% [markdown]
 # Two sentences, at most three places in the source and at most four in the target: the tensors are (2, 3) and (2, 5). The second has one column more than $T$, because it holds both what the decoder reads and what it should say. That is the `+ 1` in `collate`.
 #
-# PyTorch has a function of this kind, and it is our reference. It takes tensors, and it cannot make a batch wider than its longest row, so we keep our own two lines.
+# PyTorch has a function of this kind, and it is our reference. It takes tensors, and it cannot make a batch wider than its longest row, so we keep our own four lines: an array full of padding, and each row written over the beginning of a line.
 
 # %%
 assert torch.equal(pad(rows), pad_sequence([torch.tensor(row) for row in rows], batch_first=True))
@@ -280,7 +300,7 @@ def furrow_order(lengths: Tensor) -> Tensor:
     """
     if not len(lengths):
         return torch.arange(0)
-    widest = lengths.amax(dim=1)
+    widest = lengths.amax(dim=1).int()
     lean = lengths[:, 1] - lengths[:, 0]
     turn = torch.where(widest % 2 == 0, lean, -lean)
     return (widest * (2 * widest.max() + 1) + turn).argsort(stable=True)
@@ -395,6 +415,15 @@ def joined(one: Window, other: Window) -> Window:
 # | third and fourth | 12 + 10 | 4 · (3 + 3) = 24 | 2 |
 #
 # The plan is simple: as long as there are too many windows, join the two neighbors that cost the least. Here these are the last two. After a join only two costs are new, those of the joined window with its neighbor on the left and on the right. All others stay as they were, so the loop below computes two costs a round and not hundreds.
+#
+# Neighbors of one shape cost nothing to join, so they would come first anyway. We join them all at once, before the loop. In Multi30k there are few. In a corpus of millions there are tens of thousands, and the loop, which looks through all costs in each round, would take minutes over them.
+
+
+# %% tags=["export"]
+def like_joined(windows: list[Window]) -> list[Window]:
+    """Join neighbors of one shape, which costs nothing."""
+    rows = [(shape, sum(w.rows for w in some)) for shape, some in groupby(windows, lambda w: w[1:])]
+    return [Window(count, *shape) for shape, count in rows]
 
 
 # %% tags=["export"]
@@ -405,7 +434,7 @@ def join_windows(windows: list[Window], count: int) -> list[Window]:
         one, other = windows[index], windows[index + 1]
         return joined(one, other).places - one.places - other.places
 
-    windows = list(windows)
+    windows = like_joined(windows) if len(windows) > count else list(windows)
     costs = [cost(index) for index in range(len(windows) - 1)]
     while len(windows) > count:
         index = costs.index(min(costs))
@@ -481,14 +510,19 @@ for count in (64, 8):
 # 3. **In the order of the batches.** Else the model would see all short sentences first, then all long ones, and after each epoch it would have just forgotten the short ones.
 #
 # All of it follows from (seed, epoch). A training that was interrupted need not remember any of it.
+#
+# What the plan says of a batch is which examples it holds and how large its tensors are. The third field is for the empty rows from above; the plan itself asks for none.
 
 
 # %% tags=["export"]
 class BatchPlan(NamedTuple):
-    """Which examples go together, and the shape (S, T) of the window they come from."""
+    """Which examples go together, the shape (S, T) of the window they come from, and the number
+    of rows to fill the batch up to; 0 adds none.
+    """
 
     indices: list[int]
     shape: tuple[int, int]
+    rows: int = 0
 
 
 # %% [markdown]
@@ -549,7 +583,7 @@ def plan_batches(
 # %%
 for epoch in (0, 1):
     plan = plan_batches(toy, max_tokens=6, seed=0, epoch=epoch, shapes=2)
-    print(sorted((len(indices), shape) for indices, shape in plan))
+    print(sorted((len(indices), shape) for indices, shape, _ in plan))
 
 # %% [markdown]
 # ### Why not simply seed + epoch?
@@ -562,16 +596,25 @@ for epoch in (0, 1):
 #
 # ## From the plan to the batches
 #
-# What a training loop reads are batches, from wherever it left off. They are made one by one, when the loop asks, so that only one is in memory at a time. `start` skips the batches before it without making them:
+# What a training loop reads are batches, from wherever it left off. They are made one by one, when the loop asks, so that only one is in memory at a time. `start` skips the batches before it without making them. And `arrange` may change the plan on the way. It is `list` here, which changes nothing. A training on eight GPUs will put a function there that leaves each process its share of every batch, so that no process makes rows that another one computes:
 
 
 # %% tags=["export"]
 def batches(
-    examples: Sequence[Example], max_tokens: int, seed: int, epoch: int, start: int = 0
+    examples: Sequence[Example],
+    max_tokens: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+    arrange: Callable[[list[BatchPlan]], list[BatchPlan]] = list,
 ) -> Iterator[Batch]:
-    """Yield the batches of an epoch, from number `start` on; see plan_batches."""
-    for indices, shape in plan_batches(shapes_of(examples), max_tokens, seed, epoch)[start:]:
-        yield collate([examples[index] for index in indices], *shape)
+    """Yield the batches of an epoch, from number `start` on; see plan_batches.
+
+    `arrange` may change the plan before, batch by batch: to its share of one of many processes.
+    """
+    plan = arrange(plan_batches(shapes_of(examples), max_tokens, seed, epoch))
+    for indices, shape, rows in plan[start:]:
+        yield collate([examples[index] for index in indices], *shape, rows)
 
 
 # %% [markdown]
@@ -582,8 +625,8 @@ def batches(
 # %%
 plans = [plan_batches(lengths, max_tokens=1024, seed=0, epoch=epoch) for epoch in (0, 1, 2)]
 for plan in plans:
-    assert sorted(i for indices, _ in plan for i in indices) == list(range(len(examples)))
-    assert all(len(indices) * max(shape) <= 1024 for indices, shape in plan)
+    assert sorted(i for indices, *_ in plan for i in indices) == list(range(len(examples)))
+    assert all(len(indices) * max(shape) <= 1024 for indices, shape, _ in plan)
 assert plans[0] == plan_batches(lengths, max_tokens=1024, seed=0, epoch=0) != plans[1]
 shapes = [{(len(indices), *shape) for indices, shape in plan} for plan in plans]
 print(len(plans[0]), "batches of", len(shapes[0]), "shapes, rows included")
@@ -599,8 +642,8 @@ assert shapes[0] == shapes[1] == shapes[2]
 # %%
 for budget in (1024, 1536, 2500, 4096):
     plan = plan_batches(lengths, budget, seed=0, epoch=0)
-    share = int(lengths.sum()) / sum(len(indices) * sum(shape) for indices, shape in plan)
-    shapes = len({shape for _, shape in plan})
+    share = int(lengths.sum()) / sum(len(indices) * sum(shape) for indices, shape, _ in plan)
+    shapes = len({batch.shape for batch in plan})
     print(f"{budget:5,} tokens: {len(plan):3} batches, {shapes} shapes, {share:.1%} useful")
     shares[f"{budget:,} tokens"] = share
     assert share > 0.95
@@ -651,7 +694,7 @@ shuffled = lengths[torch.randperm(len(lengths), generator=torch.Generator().manu
 print(f"cut after shuffling: {useful_share(shuffled.split(8 * 64)):.0%}")
 # 4. Still far more than with one length for all
 plan = plan_batches(lengths, 1024, seed=0, epoch=0, shapes=8)
-places = sum(len(indices) * sum(shape) for indices, shape in plan)
+places = sum(len(indices) * sum(shape) for indices, shape, _ in plan)
 print(f"with 8 shapes: {lengths.sum() / places:.0%}")
 # 5. Joined, 15 rows of (5, 6) are 165 places; apart they were 100 + 40: 25 more
 assert joined(Window(10, 4, 6), Window(5, 5, 3)).places - 100 - 40 == 25

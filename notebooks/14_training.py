@@ -51,20 +51,20 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import as_file, files
 from itertools import count
 from math import inf
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Adam
 from tqdm import tqdm
@@ -72,6 +72,7 @@ from tqdm import tqdm
 # %% tags=["export"]
 from annotated_transformer.batching import (
     Batch,
+    BatchPlan,
     Example,
     batches,
     encode_pairs,
@@ -129,6 +130,24 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tens
 
 # %% [markdown]
 # The function returns a sum and a count. It does not divide; the next section says why.
+#
+# The training loop will want the loss in another form: as a module that takes two tensors and knows model and smoothing already. Compilers and the tools for many GPUs take modules and nothing else. So here is the same function once more, dressed as one. [The chapter on speed](20_speed.ipynb) will put a faster one in its place, and the loop will not notice.
+
+
+# %% tags=["export"]
+class Objective(nn.Module):
+    """The loss of a batch under training, summed: batch_loss as a module."""
+
+    def __init__(self, model: Transformer, smoothing: float) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Map source (B, S) and target (B, T + 1) to the loss summed over real target tokens."""
+        return batch_loss(self.model, Batch(source, target), self.smoothing)[0]
+
+
+# %% [markdown]
 #
 # ### Is the answer not in the input?
 #
@@ -190,7 +209,7 @@ print("must say:", uneven[:, 1:].tolist())
 #
 # ## The settings
 #
-# What an update is made of is a matter of a few numbers. They live in one place. The class is frozen, so nobody changes a number in the middle of a run, and a run can be described by printing one object. The text below each field is also the help of [the command line](18_cli.ipynb).
+# What an update is made of is a matter of a few numbers. They live in one place. The class is frozen, so nobody changes a number in the middle of a run, and a run can be described by printing one object. The text below each field is also the help of [the command line](22_cli.ipynb).
 
 
 # %% tags=["export"]
@@ -216,6 +235,8 @@ class TrainingConfig:
     """Decides the order of the batches and what is dropped; on the command line, also the start."""
     save_every: int = 500
     """Steps between two checkpoints, and between two validations."""
+    save_minutes: float = 10
+    """Minutes after which there is a checkpoint in any case."""
     keep: int = 5
     """Checkpoints to keep, beside the best."""
     patience: int | None = None
@@ -287,42 +308,111 @@ def make_optimizer(model: Transformer) -> Adam:
 #
 # - **Clipping**, by option: a gradient longer than `clip` is shortened to that length and keeps its direction. The paper has none, and the warm-up makes it unnecessary here. Adam divides gradients by their usual size anyway, so clipping *all* of them would change nothing. It is for the single one that is far too long, and that would otherwise dominate Adam's average for about $1 / (1 - 0.9) = 10$ steps.
 # - A gradient that is not finite must not touch the weights at all.
+#
+# ### Alone, or in a team
+#
+# All trainings of this book up to here run in one process. [Several processes](21_many_gpus.ipynb), each with a GPU, can share the batches of an update, if they talk to each other at a few moments. We do not want to write the loop twice. So wherever they would talk, the loop asks a `Team`, and a team of one has nothing to say.
+#
+# | the loop asks | a team of one answers | in a larger team |
+# |---|---|---|
+# | which rows of each batch are mine? | all of them | each process takes its share |
+# | what is the sum of this over all? | the number itself | it is added up |
+# | shall gradients be exchanged now? | there is nobody to exchange with | with the last batch of an update |
+# | was anybody asked to stop? | was I? | one is enough |
+#
+# The other methods bring batches to where the model is, and make a run and an objective known to the others. You can read on as if they were not there.
 
 
 # %% tags=["export"]
-def training_step(
-    model: Transformer, group: Sequence[Batch], optimizer: Adam, config: TrainingConfig
-) -> Step:
-    """Update the weights once, with the mean gradient over all real tokens of some batches.
+class Team:
+    """The processes that train a model together; here a single one (chapter 21 has more)."""
 
-    A gradient that is not finite changes nothing; the norm returned tells.
+    rank, size = 0, 1  # the number of this process, and of all
+
+    def arrange(self, plan: list[BatchPlan]) -> list[BatchPlan]:
+        """Return this process's share of each batch of a plan."""
+        return plan
+
+    def feed(self, stream: Iterator[Batch], model: Transformer) -> Iterator[Batch]:
+        """Bring batches to where the model is."""
+        return (to_device(batch, model) for batch in stream)
+
+    def share(self, run: "Run") -> None:
+        """Give all processes the run of the first."""
+
+    def join(self, objective: nn.Module) -> nn.Module:
+        """Return the objective to train with, whose gradients can be exchanged."""
+        return objective
+
+    def exchange(self, objective: nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Within the block of the last batch of an update, gradients become those of all."""
+        return nullcontext()
+
+    def total(self, number: Tensor) -> Tensor:
+        """Return the sum of a number over all processes."""
+        return number
+
+    def asked(self, stop: bool, step: int) -> bool:
+        """Return whether any process was asked to stop; all get the same answer."""
+        return stop
+
+
+ALONE = Team()
+
+
+# %% tags=["export"]
+def accumulate_gradient(
+    objective: nn.Module, group: Sequence[Batch], team: Team
+) -> tuple[Tensor, Tensor]:
+    """Add up the mean gradient over all real tokens of some batches; return loss and tokens.
+
+    In a team each process has its part of the batches, and gets the gradient of all.
     """
-    tokens = torch.stack([(batch.target[:, 1:] != PAD).sum() for batch in group]).sum()
+    tokens = team.total(torch.stack([(batch.target[:, 1:] != PAD).sum() for batch in group]).sum())
     total = torch.zeros((), device=tokens.device)
-    optimizer.zero_grad()
-    for batch in group:
-        loss, _ = batch_loss(model, batch, config.smoothing)
-        (loss / tokens).backward()
+    for number, batch in enumerate(group, start=1):
+        with team.exchange(objective, number == len(group)):
+            loss = objective(batch.source, batch.target)
+            (loss * team.size / tokens).backward()
         total += loss.detach()
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = get_total_norm(gradients)
-    if config.clip is not None:
-        clip_grads_with_norm_(model.parameters(), config.clip, norm)
-    # Where this is 1, Adam leaves everything as it is (the attribute is not in its annotations)
-    optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
-    optimizer.step()
-    return Step(total, tokens, norm)
+    return team.total(total), tokens
 
 
 # %% [markdown]
 # Line by line:
 #
 # 1. Count the real tokens of all batches, before the first is run. The labels tell, so no model is needed.
-# 2. Empty the gradients. Then each batch adds its own, divided by the count of all.
+# 2. Each batch adds its gradient, divided by the count of all. `team.size` is 1 here, and `exchange` does nothing.
 # 3. `total` adds up losses for the report. Without `detach` it would hold on to the graph of every batch, and the memory that accumulation saves would be gone.
-# 4. Take the norm, and shorten the gradient if that was asked for.
-# 5. Set `found_inf` to 1 if the norm is not finite, and let Adam make its step, or none.
 #
+# What is left of the update: empty the gradients before, take the norm after, shorten the gradient if that was asked for. Then `found_inf` is set to 1 if the norm is not finite, and Adam makes its step, or none.
+
+
+# %% tags=["export"]
+def training_step(
+    objective: nn.Module,
+    group: Sequence[Batch],
+    optimizer: Adam,
+    clip: float | None = None,
+    team: Team = ALONE,
+) -> Step:
+    """Update the weights once, with the mean gradient over all real tokens of some batches.
+
+    A gradient that is not finite changes nothing; the norm returned tells.
+    """
+    optimizer.zero_grad()
+    loss, tokens = accumulate_gradient(objective, group, team)
+    gradients = [p.grad for p in objective.parameters() if p.grad is not None]
+    norm = get_total_norm(gradients)
+    if clip is not None:
+        clip_grads_with_norm_(objective.parameters(), clip, norm)
+    # Where this is 1, Adam leaves everything as it is (the attribute is not in its annotations)
+    optimizer.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+    optimizer.step()
+    return Step(loss, tokens, norm)
+
+
+# %% [markdown]
 # Now the law of accumulation, in double precision: three small batches against one large one with the same twelve pairs, from the same start. Plain gradient descent at rate 1 stands in for Adam. So what is compared is the gradient itself.
 
 # %%
@@ -339,11 +429,11 @@ def fresh(seed=3, **changes):
 
 
 # %%
-def weights_after(group, config=TrainingConfig()):
+def weights_after(group):
     """Return all weights after one step of plain gradient descent on a group of batches."""
     model = fresh(dropout=0.0).double()
     plain = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
-    training_step(model, group, plain, config)
+    training_step(Objective(model, 0.1), group, plain)
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
@@ -393,10 +483,10 @@ assert lost > 0.99 * start.numel()
 model = fresh()
 optimizer, group = make_optimizer(model), [collate(examples[:8])]
 optimizer.param_groups[0]["lr"] = 0.01
-training_step(model, group, optimizer, TrainingConfig())
+training_step(Objective(model, 0.1), group, optimizer)
 before = [p.detach().clone() for p in model.parameters()]
 hook = model.embedding.table.register_hook(lambda gradient: gradient * torch.nan)
-step = training_step(model, group, optimizer, TrainingConfig())
+step = training_step(Objective(model, 0.1), group, optimizer)
 hook.remove()
 unchanged = all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
 print("norm:", float(step.norm), " weights unchanged:", unchanged)
@@ -413,13 +503,14 @@ print("norm:", float(step.norm), " weights unchanged:", unchanged)
 @contextmanager
 def randomness(seed: int, step: int) -> Iterator[None]:
     """Draw all random numbers inside the block from (seed, step); afterwards all is as before."""
-    with torch.random.fork_rng():
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
         torch.manual_seed(Random(f"{seed} {step}").getrandbits(63))
         yield
 
 
 # %% [markdown]
-# `fork_rng` puts the generator of the process back afterwards. Whoever calls us keeps their own chance.
+# `fork_rng` puts the generators of the process back afterwards, that of the processor and that of the GPU in use. Whoever calls us keeps their own chance.
 #
 # ### Why not save the state of the generator?
 #
@@ -445,12 +536,16 @@ print("the same numbers:", torch.equal(first, again))
 
 # %% tags=["export"]
 def endless_batches(
-    examples: Sequence[Example], max_tokens: int, seed: int, start: int = 0
+    examples: Sequence[Example],
+    max_tokens: int,
+    seed: int,
+    start: int = 0,
+    arrange: Callable[[list[BatchPlan]], list[BatchPlan]] = list,
 ) -> Iterator[Batch]:
     """Yield epoch after epoch of batches, from batch number `start` of all epochs on."""
     epochs, first = divmod(start, batches_per_epoch(examples, max_tokens))
     for epoch in count(epochs):
-        yield from batches(examples, max_tokens, seed, epoch, first)
+        yield from batches(examples, max_tokens, seed, epoch, first, arrange)
         first = 0
 
 
@@ -506,7 +601,7 @@ model = fresh()
 run = Run(model, make_optimizer(model))
 run.optimizer.param_groups[0]["lr"] = 0.001
 for batch in islice(endless_batches(examples, 384, seed=0), 60):
-    training_step(run.model, [batch], run.optimizer, TrainingConfig())
+    training_step(Objective(run.model, 0.1), [batch], run.optimizer)
 print(sum(t.numel() for t in run.tensors().values()) / start.numel(), "times the weights")
 
 # %% [markdown]
@@ -520,7 +615,7 @@ print(sum(t.numel() for t in run.tensors().values()) / start.numel(), "times the
 # %%
 def length_of_next_step(run):
     before = [p.detach().clone() for p in run.model.parameters()]
-    training_step(run.model, [collate(examples[:30])], run.optimizer, TrainingConfig())
+    training_step(Objective(run.model, 0.1), [collate(examples[:30])], run.optimizer)
     moved = [(p.detach() - old).flatten() for p, old in zip(run.model.parameters(), before)]
     return float(torch.cat(moved).norm() / (0.001 * start.numel() ** 0.5))
 
@@ -672,17 +767,23 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 # %% tags=["export"]
+def begin_moments(optimizer: Adam) -> None:
+    """Give Adam the moments of its beginning, zeros, to be filled from a checkpoint."""
+    for parameter in optimizer.param_groups[0]["params"]:
+        optimizer.state[parameter] = {
+            "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter),
+            "step": torch.zeros((), device=parameter.device),
+        }  # fmt: skip
+
+
+# %% tags=["export"]
 def load_checkpoint(run: Run, path: Path) -> None:
     """Put a run back to where it was at a checkpoint.
 
     Raises ValueError if the file is damaged, or is the checkpoint of another model.
     """
     tensors, notes = read_tensors(path)
-    for parameter in run.model.parameters():
-        run.optimizer.state[parameter] = {
-            "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter),
-            "step": torch.zeros((), device=parameter.device),
-        }  # fmt: skip
+    begin_moments(run.optimizer)
     mine = run.tensors()
     if "run" not in notes or {n: t.shape for n, t in tensors.items()} != {
         n: t.shape for n, t in mine.items()
@@ -720,7 +821,7 @@ def load_checkpoint(run: Run, path: Path) -> None:
 # %% tags=["export"]
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 TRAINING, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
-MAY_CHANGE = ("steps", "save_every", "keep", "patience")  # on resuming
+MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep", "patience")  # on resuming
 
 
 def write_text(path: Path, text: str) -> None:
@@ -774,6 +875,12 @@ def occupied(folder: Path) -> Iterator[None]:
 
 
 # %% tags=["export"]
+def sha256_of_examples(examples: Sequence[Example]) -> str:
+    """Return the SHA-256 of all token ids."""
+    return hashlib.sha256(repr([tuple(pair) for pair in examples]).encode()).hexdigest()
+
+
+# %% tags=["export"]
 def settings_of(
     model: Transformer, tokenizer: Tokenizer, examples: Sequence[Example], config: TrainingConfig
 ) -> dict[str, Any]:
@@ -783,7 +890,7 @@ def settings_of(
         **{f"model.{name}": value for name, value in asdict(model.config).items()},
         "tokenizer": tokenizer.sha256,
         "examples": len(examples),
-        "pairs": hashlib.sha256(repr([tuple(pair) for pair in examples]).encode()).hexdigest(),
+        "pairs": getattr(examples, "sha256", None) or sha256_of_examples(examples),
     }
 
 
@@ -1121,15 +1228,15 @@ def to_device(batch: Batch, model: Transformer) -> Batch:
 
 
 # %% tags=["export"]
-def validation_loss(model: Transformer, examples: Sequence[Example], max_tokens: int) -> float:
+def validation_loss(
+    model: Transformer, examples: Sequence[Example], max_tokens: int, team: Team = ALONE
+) -> float:
     """Return the mean loss a target token, without smoothing and without dropout, in nats."""
+    mine = batches(examples, max_tokens, seed=0, epoch=0, arrange=team.arrange)
     with evaluating(model):
-        sums = [
-            torch.stack(batch_loss(model, to_device(batch, model), smoothing=0))
-            for batch in batches(examples, max_tokens, seed=0, epoch=0)
-        ]
-    loss, tokens = torch.stack(sums).double().sum(dim=0).tolist()
-    return loss / tokens
+        sums = [torch.stack(batch_loss(model, to_device(b, model), smoothing=0)) for b in mine]
+    loss, tokens = team.total(torch.stack(sums).double().sum(dim=0)).tolist()
+    return float(loss / tokens)
 
 
 # %% [markdown]
@@ -1200,8 +1307,7 @@ with asked_to_stop(listen=True) as stop:
 #       ├─ update           rate, dropout, count of steps
 #       │  └─ training_step    gradients, norm, Adam
 #       │     └─ batch_loss    teacher forcing
-#       ├─ validate         loss and score; the best step
-#       ├─ Log.write        one line
+#       ├─ keep_record      validation, one line in the log
 #       └─ save_checkpoint  one file, whole
 # ```
 #
@@ -1215,6 +1321,8 @@ with asked_to_stop(listen=True) as stop:
 # | `score` | the function that scores the model, if there is one |
 # | `report` | a function that gets each record: to print it, or to draw it |
 # | `folder` | where the run lives, if it is to outlive the process |
+# | `objective` | what gives the loss of a batch |
+# | `team` | who takes part |
 
 
 # %% tags=["export"]
@@ -1229,6 +1337,8 @@ class Trainer:
     score: Callable[[Transformer], float] | None
     report: Callable[[Progress], None]
     folder: Path | None
+    objective: nn.Module
+    team: Team
 
     def due(self) -> bool:
         """Return whether this step ends with a checkpoint and a validation."""
@@ -1249,6 +1359,8 @@ class Trainer:
 # ### One step
 #
 # A step is counted in one place. The rate, the dropout and the checkpoint's name all follow from this count. There is no scheduler object with a count of its own, so none can be moved once a batch where once an update was meant.
+#
+# In a team, each process must drop other numbers than the rest: twice the same dice on different sentences would be half a dice. So the number that chance follows from counts processes too. For a team of one it is the number of the step.
 
 
 # %% tags=["export"]
@@ -1257,8 +1369,8 @@ def update(trainer: Trainer, group: Sequence[Batch]) -> tuple[Step, float]:
     run, config = trainer.run, trainer.config
     rate = learning_rate(run.step + 1, run.model.config.d_model, config.warmup, config.factor)
     run.optimizer.param_groups[0]["lr"] = rate
-    with randomness(config.seed, run.step + 1):
-        step = training_step(run.model, group, run.optimizer, config)
+    with randomness(config.seed, (run.step + 1) * trainer.team.size + trainer.team.rank):
+        step = training_step(trainer.objective, group, run.optimizer, config.clip, trainer.team)
     run.step += 1
     return step, rate
 
@@ -1268,7 +1380,8 @@ def validate(trainer: Trainer, progress: Progress) -> Progress:
     """Add loss and score on the validation pairs, and remember the best step."""
     run, loss, score = trainer.run, None, None
     if trainer.validation:
-        loss = validation_loss(run.model, trainer.validation, trainer.config.max_tokens)
+        most = trainer.config.max_tokens
+        loss = validation_loss(run.model, trainer.validation, most, trainer.team)
     if trainer.score is not None:
         score = trainer.score(run.model)
     value = score if score is not None else -loss if loss is not None else None
@@ -1282,7 +1395,33 @@ def validate(trainer: Trainer, progress: Progress) -> Progress:
 #
 # ### From the first step to the last
 #
-# And here is the loop itself. It begins wherever the run is: at step 0, or at the step of the checkpoint. Each step has taken `accumulate` batches from the stream, so the product says where in the stream to go on.
+# The loop begins wherever the run is: at step 0, or at the step of the checkpoint. Each step has taken `accumulate` batches from the stream, so the product says where in the stream to go on.
+
+
+# %% tags=["export"]
+def stream_of(trainer: Trainer) -> Iterator[list[Batch]]:
+    """Yield the batches of each update, from the run's step on: this process's share of them."""
+    run, config, team = trainer.run, trainer.config, trainer.team
+    start = run.step * config.accumulate
+    stream = team.feed(
+        endless_batches(trainer.examples, config.max_tokens, config.seed, start, team.arrange),
+        run.model,
+    )
+    while True:
+        yield [next(stream) for _ in range(config.accumulate)]
+
+
+# %% [markdown]
+# A record and a checkpoint belong to the end of some steps only. In a team, all processes take part in a validation, and only the first one writes.
+
+
+# %% tags=["export"]
+def keep_record(trainer: Trainer, log: Log, progress: Progress) -> None:
+    """Validate if it is time; write and report what there is to know of the last steps."""
+    progress = validate(trainer, progress) if trainer.due() else progress
+    if trainer.team.rank == 0:
+        log.write(progress)
+        trainer.report(progress)
 
 
 # %% tags=["export"]
@@ -1291,29 +1430,26 @@ def run_to_end(trainer: Trainer) -> None:
 
     Raises Stopped after a signal, FloatingPointError after a gradient that is not finite.
     """
-    run, config, meter = trainer.run, trainer.config, Meter()
-    stream = endless_batches(
-        trainer.examples, config.max_tokens, config.seed, run.step * config.accumulate
-    )
+    run, config, team, meter = trainer.run, trainer.config, trainer.team, Meter()
+    folder = trainer.folder if team.rank == 0 else None  # the first process writes for all
+    trainer.objective = team.join(trainer.objective)
     per_epoch = batches_per_epoch(trainer.examples, config.max_tokens) / config.accumulate
-    log = Log(trainer.folder, run.step)
-    bar = tqdm(total=config.steps, initial=run.step, desc="training", unit="step", disable=None)
-    with bar, asked_to_stop(trainer.folder is not None) as stop:
+    log, stream, saved = Log(folder, run.step), stream_of(trainer), time.monotonic()
+    bar = tqdm(total=config.steps, initial=run.step, unit="step", disable=team.rank > 0 or None)
+    with bar, asked_to_stop(trainer.folder is not None) as event:
         while not trainer.finished():
-            group = [to_device(next(stream), run.model) for _ in range(config.accumulate)]
-            step, rate = update(trainer, group)
+            step, rate = update(trainer, next(stream))
             meter.steps.append(step)
             bar.update()
-            if trainer.due() or run.step % REPORT_EVERY == 0 or stop.is_set():
-                progress = meter.read(run.step, run.step / per_epoch, rate)
-                progress = validate(trainer, progress) if trainer.due() else progress
-                log.write(progress)
-                trainer.report(progress)
-                bar.set_postfix(loss=f"{progress.loss:.3f}")
+            stop = team.asked(event.is_set(), run.step)
+            late = folder is not None and time.monotonic() - saved > 60 * config.save_minutes
+            if trainer.due() or run.step % REPORT_EVERY == 0 or stop or late:
+                keep_record(trainer, log, meter.read(run.step, run.step / per_epoch, rate))
                 meter.reset()
-            if trainer.folder and (trainer.due() or stop.is_set()):
-                save_checkpoint(run, trainer.folder / CHECKPOINTS, config)
-            if stop.is_set():
+            if folder and (trainer.due() or stop or late):
+                save_checkpoint(run, folder / CHECKPOINTS, config)
+                saved = time.monotonic()
+            if stop:
                 raise Stopped(f"stopped at step {run.step}: the same command goes on from there")
 
 
@@ -1333,24 +1469,37 @@ def run_to_end(trainer: Trainer) -> None:
 
 
 # %% tags=["export"]
+def begin_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
+    """Begin or continue a run in a folder; raises ValueError if it holds another run."""
+    run = trainer.run
+    settings = settings_of(run.model, tokenizer, trainer.examples, trainer.config)
+    check_settings(folder / TRAINING, settings)
+    describe(run.model, tokenizer, folder)
+    resume(run, folder)
+
+
+# %% tags=["export"]
 def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
     """Begin or continue a run in a folder, and leave the best model there.
 
     Raises BlockingIOError if another is at work in it, ValueError if it holds another run.
     """
-    run = trainer.run
-    with occupied(folder):
-        settings = settings_of(run.model, tokenizer, trainer.examples, trainer.config)
-        check_settings(folder / TRAINING, settings)
-        describe(run.model, tokenizer, folder)
-        resume(run, folder)
+    run, team = trainer.run, trainer.team
+    with occupied(folder) if team.rank == 0 else nullcontext():
+        if team.rank == 0:
+            begin_in_folder(trainer, tokenizer, folder)
+        team.share(run)
         run_to_end(trainer)
-        take_best(run, folder)
-        save_model(run.model, tokenizer, folder)
+        if team.rank == 0:
+            take_best(run, folder)
+            save_model(run.model, tokenizer, folder)
+        team.share(run)
 
 
 # %% [markdown]
 # First the lock: two runs that start together would otherwise both find the folder empty. The settings come before all other files, so a run with other ones changes nothing. A run that was finished goes through the same lines: it resumes at its last step, makes none, and hands out its best model again.
+#
+# In a team only the first process reads and writes the folder, so the others need not even see the disk it is on. `share` brings them to the same step with the same weights, before the loop and once more at the end.
 #
 # ### The function that a user calls
 #
@@ -1360,42 +1509,59 @@ def run_in_folder(trainer: Trainer, tokenizer: Tokenizer, folder: Path) -> None:
 # %% tags=["export"]
 def check_positions(model: Transformer, examples: Sequence[Example], part: str) -> None:
     """Raise ValueError for the first example that is longer than the model's positions."""
-    most = model.config.max_length
-    for number, example in enumerate(examples, start=1):
-        if (length := max(map(len, example))) > most:
-            raise ValueError(
-                f"{part} pair {number} has {length} tokens, the model has {most} positions: drop "
-                "or split the pair, or build the model with a larger max_length"
-            )
+    most, lengths = model.config.max_length, shapes_of(examples).amax(dim=1)
+    for index in (lengths > most).nonzero()[:1].flatten().tolist():
+        raise ValueError(
+            f"{part} pair {index + 1} has {int(lengths[index])} tokens, the model has {most} "
+            "positions: drop or split the pair, or build the model with a larger max_length"
+        )
+
+
+# %% [markdown]
+# Pairs may come as text or, from a [corpus on disk](19_shards.ipynb), as token ids already.
+
+
+# %% tags=["export"]
+def as_examples(
+    tokenizer: Tokenizer, pairs: Sequence[Pair] | Sequence[Example]
+) -> Sequence[Example]:
+    """Return the examples of pairs; what is encoded already stays as it is."""
+    if len(pairs) and isinstance(pairs[0], Example):
+        return cast("Sequence[Example]", pairs)
+    return encode_pairs(tokenizer, cast("Sequence[Pair]", pairs))
 
 
 # %% tags=["export"]
 def train(
     model: Transformer,
     tokenizer: Tokenizer,
-    pairs: Sequence[Pair],
+    pairs: Sequence[Pair] | Sequence[Example],
     config: TrainingConfig = TrainingConfig(),
     *,
-    validation: Sequence[Pair] = (),
+    validation: Sequence[Pair] | Sequence[Example] = (),
     score: Callable[[Transformer], float] | None = None,
     folder: str | Path | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
+    objective: nn.Module | None = None,
+    team: Team = ALONE,
 ) -> Transformer:
     """Train a model on pairs and return it, in evaluation mode.
 
     Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
     and `score`, where higher is better. A folder gets checkpoints and a log; a run that it holds
     already goes on, to the bit; and the weights with the best score are returned and saved.
-    Raises ValueError for pairs, tokenizer or folder that do not fit, and what the loop raises.
+    Another objective of the same model may compute the loss, and a team share the work. Raises
+    ValueError for pairs, tokenizer or folder that do not fit, and what the loop raises.
     """
-    if not pairs:
+    if not len(pairs):
         raise ValueError("there are no sentence pairs to train on")
     check_vocabulary(model, tokenizer)
-    examples, watched = (encode_pairs(tokenizer, some) for some in (pairs, validation))
+    examples, watched = (as_examples(tokenizer, some) for some in (pairs, validation))
     check_positions(model, examples, "training")
     check_positions(model, watched, "validation")
     run, place = Run(model, make_optimizer(model)), None if folder is None else Path(folder)
-    trainer = Trainer(run, config, examples, watched, score, report, place)
+    objective = objective or Objective(model, config.smoothing)
+    trainer = Trainer(run, config, examples, watched, score, report, place, objective, team)
     model.train()
     run_to_end(trainer) if place is None else run_in_folder(trainer, tokenizer, place)
     return model.eval()

@@ -1,5 +1,6 @@
 """Every sentence exactly once an epoch, within the budget; seed and epoch decide the order."""
 
+import time
 from functools import cache
 
 import pytest
@@ -8,10 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from annotated_transformer.batching import (
+    BatchPlan,
     Example,
+    Window,
     batches,
     collate,
     encode_pairs,
+    join_windows,
+    like_joined,
     plan_batches,
     shapes_of,
 )
@@ -31,7 +36,7 @@ def test_each_example_once_and_within_the_budget(
     tensor = torch.tensor(lengths).reshape(-1, 2)
     plan = plan_batches(tensor, max_tokens, seed, epoch, shapes)
     assert sorted(index for batch in plan for index in batch.indices) == list(range(len(lengths)))
-    for indices, shape in plan:
+    for indices, shape, _ in plan:
         assert indices and len(indices) * max(shape) <= max_tokens
         for side in (0, 1):
             assert max(lengths[index][side] for index in indices) <= shape[side]
@@ -43,10 +48,8 @@ def test_shapes_are_the_same_in_every_epoch(
     lengths: list[tuple[int, int]], max_tokens: int
 ) -> None:
     tensor = torch.tensor(lengths).reshape(-1, 2)
-    shapes = [
-        sorted((len(indices), *shape) for indices, shape in plan_batches(tensor, max_tokens, 7, n))
-        for n in range(3)
-    ]
+    plans = [plan_batches(tensor, max_tokens, 7, epoch) for epoch in range(3)]
+    shapes = [sorted((len(batch.indices), *batch.shape) for batch in plan) for plan in plans]
     assert shapes[0] == shapes[1] == shapes[2]
 
 
@@ -85,6 +88,45 @@ def test_collate_pads_on_the_right() -> None:
     assert batch.source.dtype == torch.long
 
 
+def test_empty_rows_fill_a_batch_and_have_no_label() -> None:
+    batch = collate([Example([5, EOS], [BOS, 6, EOS])], 3, 4, rows=3)
+    assert batch.source.tolist() == [[5, EOS, PAD], [EOS, PAD, PAD], [EOS, PAD, PAD]]
+    assert batch.target.shape == (3, 5)
+    assert not batch.target[1:, 1:].any()
+
+
+def test_a_plan_may_be_arranged() -> None:
+    """Half of each batch, as one of two processes takes it."""
+    pairs = grammar(200, seed=0)
+    examples = encode_pairs(Tokenizer.train(pairs, vocabulary_size=500), pairs)
+
+    def half(plan: list[BatchPlan]) -> list[BatchPlan]:
+        return [BatchPlan(b.indices[::2], b.shape, -(-len(b.indices) // 2)) for b in plan]
+
+    whole = batches(examples, 200, seed=0, epoch=3)
+    part = batches(examples, 200, seed=0, epoch=3, arrange=half)
+    assert all(torch.equal(one.source[::2], two.source) for one, two in zip(whole, part))
+
+
+@given(st.lists(st.builds(Window, *[st.integers(1, 4)] * 3), min_size=1, max_size=12))
+def test_joining_windows_of_one_shape_first_changes_nothing(windows: list[Window]) -> None:
+    few = max(1, len(like_joined(windows)) // 2)
+    assert join_windows(windows, few) == join_windows(like_joined(windows), few)
+    assert sum(w.places for w in like_joined(windows)) == sum(w.places for w in windows)
+
+
+def test_a_million_pairs_are_planned_in_seconds() -> None:
+    """With small integers too, whose products must not overflow."""
+    chance = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 250, (1_000_000, 1), generator=chance)
+    lengths = torch.cat([lengths, lengths], dim=1).short()
+    start = time.process_time()
+    plan = plan_batches(lengths, 25_000, 0, 0)
+    assert time.process_time() - start < 15
+    places = sum(len(b.indices) * sum(b.shape) for b in plan)
+    assert int(lengths.sum()) / places > 0.95
+
+
 def test_batches_hold_what_was_encoded() -> None:
     pairs = [*grammar(300, seed=1), Pair("", "")]
     tokenizer = Tokenizer.train(pairs, vocabulary_size=500)
@@ -111,8 +153,8 @@ def test_hardly_any_padding_on_multi30k(max_tokens: int) -> None:
     examples = captions()
     lengths = shapes_of(examples)
     plan = plan_batches(lengths, max_tokens, seed=0, epoch=0)
-    places = sum(len(indices) * sum(shape) for indices, shape in plan)
+    places = sum(len(indices) * sum(shape) for indices, shape, _ in plan)
     assert int(lengths.sum()) / places > 0.95
-    assert len({shape for _, shape in plan}) <= 64
+    assert len({batch.shape for batch in plan}) <= 64
     batch = next(batches(examples, max_tokens, seed=0, epoch=0))
     assert (batch.source.shape[1], batch.target.shape[1] - 1) == plan[0].shape

@@ -21,6 +21,7 @@ from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import (
+    Objective,
     Progress,
     TrainingConfig,
     batch_loss,
@@ -99,7 +100,7 @@ def test_accumulated_batches_equal_the_large_one(cuts: list[int]) -> None:
     for group in ([collate(examples)], parts):
         model = make().double()
         plain = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
-        step = training_step(model, group, plain, TrainingConfig())  # type: ignore[arg-type]
+        step = training_step(Objective(model, 0.1), group, plain)  # type: ignore[arg-type]
         after.append((step, torch.cat([p.detach().flatten() for p in model.parameters()])))
     torch.testing.assert_close(after[0][1], after[1][1], rtol=0, atol=1e-13)
     assert after[0][0].tokens == after[1][0].tokens
@@ -111,8 +112,7 @@ def test_clipping_shortens_long_gradients_only() -> None:
     norms = []
     for clip in (None, 0.01, 1e6):
         model = make()
-        config = TrainingConfig(clip=clip)
-        step = training_step(model, [batch], make_optimizer(model), config)
+        step = training_step(Objective(model, 0.1), [batch], make_optimizer(model), clip)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         norms.append((float(step.norm), float(torch.nn.utils.get_total_norm(gradients))))
     assert norms[0] == norms[2] and norms[0][0] == norms[0][1]
