@@ -5,6 +5,7 @@ This chapter packs sentences of different lengths into tensors of a few fixed sh
 wastes almost none of the work (section 5.1 of the paper).
 """
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -119,8 +120,8 @@ def furrow_order(lengths: Tensor) -> Tensor:
         return torch.arange(0)
     widest = lengths.amax(dim=1).int()
     lean = lengths[:, 1] - lengths[:, 0]
-    turn = torch.where(widest % 2 == 0, lean, -lean)
-    return (widest * (2 * widest.max() + 1) + turn).argsort(stable=True)
+    key = widest * (2 * widest.max() + 1) + torch.where(widest % 2 == 0, lean, -lean)
+    return torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
 
 
 # --- Cutting the line into batches ---
@@ -194,7 +195,7 @@ class BatchPlan(NamedTuple):
     of rows to fill the batch up to; 0 adds none.
     """
 
-    indices: list[int]
+    indices: Sequence[int]
     shape: tuple[int, int]
     rows: int = 0
 
@@ -230,7 +231,7 @@ def plan_batches(
     for part, (rows, source, target) in zip(order.split([w.rows for w in windows]), windows):
         part = part[torch.randperm(rows, generator=chance)]
         parts = part.tensor_split(-(-rows // (max_tokens // max(source, target))))
-        plan += [BatchPlan(indices.tolist(), (source, target)) for indices in parts]
+        plan += [BatchPlan(array("i", some.tolist()), (source, target)) for some in parts]
     return [plan[index] for index in torch.randperm(len(plan), generator=chance).tolist()]
 
 

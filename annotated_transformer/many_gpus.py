@@ -14,13 +14,50 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from annotated_transformer.batching import Batch, BatchPlan
+from annotated_transformer.speed import fixed_shapes, prefetch
 from annotated_transformer.training import Run, Team, begin_moments
 from annotated_transformer.transformer import Transformer
 
-__all__ = ["deal", "Processes", "share_run", "processes"]
+__all__ = [
+    "data_parallel",
+    "holding_back",
+    "deal",
+    "share_run",
+    "anybody",
+    "gather_texts",
+    "Processes",
+    "meet",
+    "best_device",
+    "processes",
+]
+
+# --- Exchange while computing ---
+
+
+def data_parallel(objective: nn.Module) -> DistributedDataParallel:
+    """Wrap an objective so that each backward pass ends with the mean of all gradients."""
+    with warnings.catch_warnings():  # newer releases have another name for broadcast_buffers
+        warnings.simplefilter("ignore", FutureWarning)
+        return DistributedDataParallel(
+            objective, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+
+
+# --- Gradient accumulation: exchange once ---
+
+
+def holding_back(objective: nn.Module) -> AbstractContextManager[None]:
+    """Within this block, a backward pass adds up gradients and does not exchange them."""
+    if isinstance(objective, DistributedDataParallel):
+        return objective.no_sync()
+    return nullcontext()
+
+
+# --- Dealing ---
 
 
 def deal(batch: BatchPlan, rank: int, size: int) -> BatchPlan:
@@ -32,52 +69,10 @@ def deal(batch: BatchPlan, rank: int, size: int) -> BatchPlan:
     return BatchPlan(batch.indices[rank::size], batch.shape, -(-rows // size))
 
 
-class Processes(Team):
-    """All processes that torchrun has started; without it, this one alone."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        if dist.is_initialized():
-            self.rank, self.size = dist.get_rank(), dist.get_world_size()
-
-    def arrange(self, plan: list[BatchPlan]) -> list[BatchPlan]:
-        """Return this process's share of each batch of a plan."""
-        return [deal(batch, self.rank, self.size) for batch in plan]
-
-    def share(self, run: Run) -> None:
-        """Give all processes the run of the first."""
-        share_run(run, self.device)
-
-    def join(self, objective: nn.Module) -> nn.Module:
-        """Wrap an objective so that each backward pass ends with the mean of all gradients."""
-        if self.size == 1:
-            return objective
-        with warnings.catch_warnings():  # newer releases have another name for broadcast_buffers
-            warnings.simplefilter("ignore", FutureWarning)
-            return DistributedDataParallel(
-                objective, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
-
-    def exchange(self, objective: nn.Module, last: bool) -> AbstractContextManager[None]:
-        """Within the block of the last batch of an update, gradients become those of all."""
-        if isinstance(objective, DistributedDataParallel) and not last:
-            return objective.no_sync()
-        return nullcontext()
-
-    def total(self, number: Tensor) -> Tensor:
-        """Return the sum of a number over all processes."""
-        if self.size > 1:
-            dist.all_reduce(number)
-        return number
-
-    def asked(self, stop: bool, step: int) -> bool:
-        """Return whether any process was asked to stop; all get the same answer."""
-        if self.size == 1 or (self.device.type == "cuda" and step % 8):
-            return stop and self.size == 1
-        return bool(self.total(torch.tensor(float(stop))) > 0)
+# --- The first one writes ---
 
 
-def share_run(run: Run, device: torch.device) -> None:
+def share_run(run: Run) -> None:
     """Give all processes weights, moments and step of the first one's run."""
     if not dist.is_initialized():
         return
@@ -92,16 +87,97 @@ def share_run(run: Run, device: torch.device) -> None:
         state["step"].fill_(run.step)
 
 
+# --- One is enough ---
+
+
+def anybody(answer: bool) -> bool:
+    """Return whether any process says yes; all get the same answer."""
+    voices = torch.tensor(float(answer))
+    dist.all_reduce(voices)
+    return bool(voices > 0)
+
+
+# --- Translations of all ---
+
+
+def gather_texts(texts: list[str]) -> list[list[str]]:
+    """Return the texts of all processes, in the order of their ranks."""
+    found: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(found, texts)
+    return found
+
+
+# --- A team of processes ---
+
+
+class Processes(Team):
+    """All processes that torchrun has started; without it, this one alone."""
+
+    def __init__(self, device: torch.device, fixed: bool = False) -> None:
+        self.device, self.fixed = device, fixed
+        if dist.is_initialized():
+            self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def arrange(self, plan: list[BatchPlan]) -> list[BatchPlan]:
+        plan = fixed_shapes(plan) if self.fixed else plan
+        return [deal(batch, self.rank, self.size) for batch in plan]
+
+    def feed(self, stream: Iterator[Batch], model: Transformer) -> Iterator[Batch]:
+        return prefetch(stream, self.device)
+
+    def share(self, run: Run) -> None:
+        share_run(run)
+
+    def join(self, objective: nn.Module) -> nn.Module:
+        return data_parallel(objective) if self.size > 1 else objective
+
+    def exchange(self, objective: nn.Module, last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if last else holding_back(objective)
+
+    def total(self, number: Tensor) -> Tensor:
+        if self.size > 1:
+            dist.all_reduce(number)
+        return number
+
+    def gather(self, texts: list[str]) -> list[list[str]]:
+        return gather_texts(texts) if self.size > 1 else [texts]
+
+    def asked(self, stop: bool, step: int) -> bool:
+        if self.size == 1:
+            return stop
+        return (self.device.type != "cuda" or step % 8 == 0) and anybody(stop)
+
+
+# --- In and out ---
+
+
+def meet(backend: str) -> None:
+    """Let all processes find each other, through a store that torchrun keeps.
+
+    After a restart they look elsewhere in it: old addresses lead to processes that are dead.
+    """
+    patience = timedelta(minutes=20)
+    store, rank, size = next(rendezvous("env://", timeout=patience))
+    one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
+    restart = os.environ["TORCHELASTIC_RESTART_COUNT"] if one_machine else "0"
+    store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+
+
+def best_device() -> str:
+    """Return "cuda" if there is a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 @contextmanager
 def processes(device: str | None = None) -> Iterator[Processes]:
     """Join the processes that torchrun has started, if it has, and leave them at the end."""
-    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    name = device or best_device()
     if not dist.is_torchelastic_launched():
         yield Processes(torch.device(name))
         return
     if name == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    backend = "cpu:gloo,cuda:nccl" if name.startswith("cuda") else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=20))
+    meet("cpu:gloo,cuda:nccl" if name.startswith("cuda") else "gloo")
     yield Processes(torch.device(name))
     dist.destroy_process_group()

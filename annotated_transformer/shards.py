@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -89,11 +89,11 @@ __all__ = [
     "survey",
     "CONTROL",
     "tidy",
+    "HeldOut",
     "MAX_PIECES",
     "RATIO",
     "SLACK",
     "RULES",
-    "HeldOut",
     "fault_of_texts",
     "tidy_pairs",
     "encode_texts",
@@ -124,16 +124,16 @@ __all__ = [
     "SETTINGS",
     "Manifest",
     "read_manifest",
+    "summary",
     "alone",
     "keep_settings",
     "settings_for",
     "HELD_OUT",
     "hold_out",
     "is_prepared",
-    "summary",
+    "run_stages",
     "find_corpus",
     "prepare_corpus",
-    "run_stages",
     "check_shards",
     "Shards",
 ]
@@ -201,6 +201,9 @@ class Corpus:
             raise ValueError(f"two pieces of {self.name} have the same name: {sorted(names)}")
 
 
+# --- What is WMT14? ---
+
+
 def wmt(year: str, file: str, official: str | None, mirror: str | None) -> tuple[Source, Source]:
     """Return where an archive of a WMT can be had: the official one, and the mirror's zip."""
     zipped = f"{file.rpartition('.')[0]}.zip"
@@ -246,11 +249,14 @@ DEV = (
         "http://data.statmt.org/wmt19/translation-task/dev.tgz",
         "sha256:7a7deccf82ebb05ba508dba5eb21356492224e8f630ec4f992132b029b4b25e7",
     ),
+    Source("https://huggingface.co/datasets/wmt/wmt19/resolve/main-zip/translation-task/dev.zip"),
 )
 TEST = (Source("https://statmt.org/wmt14/test-full.tgz", "md5:a8cd784e006feb32ac6f3d9ec7eb389a"),)
 FILTERED = (
     Source("https://statmt.org/wmt14/test-filtered.tgz", "md5:84c597844c1542e29c2aff23aaee4310"),
 )
+
+# --- What to measure with ---
 
 
 def both(language: str, stem: str) -> tuple[str, str]:
@@ -287,6 +293,8 @@ CATALOG = {
     "wmt14-en-fr": wmt14("fr", 32_000, NATIONS, Piece("Giga French-English", FIXED, GIGA)),
 }
 
+# --- Your own large corpus ---
+
 
 def read_piece(content: Mapping[str, Any], folder: Path) -> Piece:
     """Make a piece from JSON; files on this machine are looked for from a folder on."""
@@ -307,7 +315,8 @@ def load_catalog(path: str | Path) -> Corpus:
         }
         return Corpus(pieces=pieces, **{"folder": content["name"], **content})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} is not a catalog: {error!r}; compare it with CATALOG") from error
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not a catalog: {what}; compare it with CATALOG") from error
 
 
 def text_files(source: str | Path, target: str | Path) -> Corpus:
@@ -317,7 +326,7 @@ def text_files(source: str | Path, target: str | Path) -> Corpus:
     return Corpus(name, name, {"train": (Piece(name, members),)})
 
 
-# --- Fetching ---
+# --- Is it the right file? ---
 
 BLOCK = 1 << 20
 
@@ -338,6 +347,8 @@ def hash_seen(path: Path, source: Source) -> str | None:
     seen = file_hash(path, source.hash.partition(":")[0] if source.hash else "sha256")
     return seen if source.hash in (None, seen) else None
 
+
+# --- And if the disk is full? ---
 
 FULL = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # numpy gives no number
 
@@ -379,6 +390,8 @@ def receive(address: str, part: Path) -> None:
         )
 
 
+# --- How often should one try? ---
+
 NETWORK = (OSError, http.client.HTTPException)
 TRIES, PAUSE = 4, 1.0  # pauses of 1, 2 and 4 seconds
 
@@ -404,6 +417,9 @@ def receive_all(address: str, part: Path) -> bool:
             time.sleep(PAUSE * 2 ** (failures - 1))
 
 
+# --- One file out of two halves ---
+
+
 def fetch_source(source: Source, folder: Path, again: bool = True) -> str:
     """Download a file into a folder and return its hash.
 
@@ -411,6 +427,8 @@ def fetch_source(source: Source, folder: Path, again: bool = True) -> str:
     """
     path = folder / source.file
     part = path.with_name(f"{path.name}.part")
+    if source.hash is None:
+        part.unlink(missing_ok=True)  # nobody could tell whether the rest belongs to it
     resumed = receive_all(source.address, part)
     seen = hash_seen(part, source)
     if seen is not None:
@@ -420,6 +438,9 @@ def fetch_source(source: Source, folder: Path, again: bool = True) -> str:
     if resumed and again:  # perhaps of two different files: once more, from the beginning
         return fetch_source(source, folder, again=False)
     raise ValueError(f"the file sent was cut short or altered: its hash is not {source.hash}")
+
+
+# --- Any of several sources ---
 
 
 def find_piece(piece: Piece, folder: Path) -> tuple[Path, str] | None:
@@ -496,12 +517,18 @@ def member_lines(archive: Path | None, member: str) -> Iterator[bytes]:
         with open_member(archive, member) as file:
             yield from file
     except KeyError:
-        raise ValueError(f"{place} has no member {member}: is it the right archive?") from None
+        raise ValueError(
+            f"{place} has no member {member}: it is another archive, or cut short, so remove it "
+            "and run the same command again"
+        ) from None
     except DAMAGES as error:
         raise ValueError(
             f"{place} cannot be unpacked ({error}): it is cut short or damaged, so remove it and "
             "run the same command again"
         ) from error
+
+
+# --- Two texts side by side ---
 
 
 class Stock(NamedTuple):
@@ -547,6 +574,9 @@ def check_counts(piece: Piece, sources: int, targets: int) -> None:
         )
 
 
+# --- Counting once ---
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON, whole or not at all; raises NoRoom."""
     with room_for(path):
@@ -585,7 +615,7 @@ def survey(corpus: Corpus, output: Path, limit: int | None) -> list[Stock]:
     return stocks
 
 
-# --- Cleaning ---
+# --- What is tidied, and what is not ---
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 
@@ -601,8 +631,7 @@ def tidy(line: bytes) -> str | None:
         return None
 
 
-MAX_PIECES, RATIO, SLACK = 250, 1.5, 3
-RULES = ("not UTF-8", "empty", "held out", "too long", "lengths apart")
+# --- Held out ---
 
 
 class HeldOut(NamedTuple):
@@ -616,6 +645,10 @@ class HeldOut(NamedTuple):
         if not any(self) or (at := hash_share(source, seed=0)) >= sum(self):
             return None
         return "test" if at < self.test else "validation"
+
+
+MAX_PIECES, RATIO, SLACK = 250, 1.5, 3
+RULES = ("not UTF-8", "empty", "held out", "too long", "lengths apart")
 
 
 def fault_of_texts(source: str | None, target: str | None, held_out: HeldOut) -> str | None:
@@ -638,6 +671,9 @@ def tidy_pairs(
             yield Pair(cast("str", source), cast("str", target))
 
 
+# --- Lengths in pieces ---
+
+
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return what `tokenizer.encode` would, for many texts at once, on all cores."""
     found = tokenizer.library.encode_batch_fast(texts, add_special_tokens=False)
@@ -650,6 +686,9 @@ def faults_of_lengths(lengths: np.ndarray) -> dict[str, np.ndarray]:
     too_long = longer > MAX_PIECES
     apart = (longer > RATIO * shorter) & (longer > shorter + SLACK)
     return {"too long": too_long, "lengths apart": apart & ~too_long}
+
+
+# --- From pairs to a row of numbers ---
 
 
 class Chunk(NamedTuple):
@@ -681,18 +720,15 @@ SAMPLE = 1_000_000  # pairs that the vocabulary is learned from
 def take_evenly(stocks: Sequence[Stock], at_most: int, held_out: HeldOut) -> Iterator[Pair]:
     """Yield pairs taken evenly from all pieces, at most so many."""
     total = sum(stock.pairs for stock in stocks)
-    step = -(-total // at_most)
-    bar = tqdm(total=total, desc="vocabulary", unit="pair", unit_scale=True, disable=None)
-    with bar:
-        for stock in stocks:
-            yield from tidy_pairs(islice(stock.lines(), 0, None, step), held_out, Counter())
-            bar.update(stock.pairs)
+    lines = chain.from_iterable(stock.lines() for stock in stocks)
+    bar = tqdm(lines, "vocabulary", total, unit="pair", unit_scale=True, disable=None)
+    yield from tidy_pairs(islice(bar, 0, None, -(-total // at_most)), held_out, Counter())
 
 
 def make_tokenizer(
     path: Path, given: Tokenizer | None, pairs: Iterable[Pair], vocabulary_size: int | None
 ) -> Tokenizer:
-    """Return the tokenizer of a file; if there is none yet, put the given one there or learn one."""
+    """Return the tokenizer of a file; if there is none yet, put the given one there, or learn."""
     if not path.exists():
         tokenizer = given or Tokenizer.train(pairs, vocabulary_size or 0)
         with room_for(path):
@@ -727,6 +763,9 @@ def cut_shards(stocks: Sequence[Stock]) -> list[Shard]:
         for start in range(0, stock.pairs, SHARD)
     ]
     return [Shard(f"train-{number:04}", *found) for number, found in enumerate(ranges)]
+
+
+# --- A shard that stands ---
 
 
 def describe_file(path: Path) -> dict[str, Any]:
@@ -863,7 +902,7 @@ def write_tsv(path: Path, pairs: Sequence[Pair]) -> None:
         write_text(path, "".join(f"{source}\t{target}\n" for source, target, _ in pairs))
 
 
-# --- Manifest and prepare ---
+# --- What was made of what ---
 
 MANIFEST, SETTINGS = "manifest.json", "settings.json"
 
@@ -896,6 +935,36 @@ def read_manifest(folder: str | Path) -> Manifest:
         return Manifest(**json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not a manifest ({error}): run prepare again") from error
+
+
+def summary(
+    corpus: Corpus,
+    output: Path,
+    stocks: Sequence[Stock],
+    notes: Sequence[dict[str, Any]],
+    splits: Mapping[str, Sequence[Pair]],
+) -> Manifest:
+    """Return the manifest of all that was written."""
+    pieces: dict[str, Counter[str]] = {}
+    for note in notes:
+        pieces.setdefault(note["shard"][1], Counter()).update(note["counts"])
+    names = [TOKENIZER, *(f"{split}.tsv" for split in splits)]
+    return Manifest(
+        corpus=corpus.name,
+        pairs=sum(counts["kept"] for counts in pieces.values()),
+        pieces={name: dict(counts) for name, counts in pieces.items()},
+        sources={stock.piece.name: stock.hashes for stock in stocks},
+        tokenizer=Tokenizer.load(output / TOKENIZER).sha256,
+        settings=json.loads((output / SETTINGS).read_text()),
+        shards=[note["shard"][0] for note in notes],
+        files={
+            **{name: describe_file(output / name) for name in names},
+            **{name: known for note in notes for name, known in note["files"].items()},
+        },
+    )
+
+
+# --- One at a time, and always the same way ---
 
 
 @contextmanager
@@ -968,31 +1037,33 @@ def is_prepared(output: Path) -> Manifest | None:
     return None if any(faults) else manifest
 
 
-def summary(
+# --- The stages ---
+
+
+def run_stages(
     corpus: Corpus,
     output: Path,
-    stocks: Sequence[Stock],
-    notes: Sequence[dict[str, Any]],
-    splits: Mapping[str, Sequence[Pair]],
+    settings: Mapping[str, Any],
+    given: Tokenizer | None,
+    report: Callable[[str], None],
 ) -> Manifest:
-    """Return the manifest of all that was written."""
-    pieces: dict[str, Counter[str]] = {}
-    for note in notes:
-        pieces.setdefault(note["shard"][1], Counter()).update(note["counts"])
-    names = [TOKENIZER, *(f"{split}.tsv" for split in splits)]
-    return Manifest(
-        corpus=corpus.name,
-        pairs=sum(counts["kept"] for counts in pieces.values()),
-        pieces={name: dict(counts) for name, counts in pieces.items()},
-        sources={stock.piece.name: stock.hashes for stock in stocks},
-        tokenizer=Tokenizer.load(output / TOKENIZER).sha256,
-        settings=json.loads((output / SETTINGS).read_text()),
-        shards=[note["shard"][0] for note in notes],
-        files={
-            **{name: describe_file(output / name) for name in names},
-            **{name: known for note in notes for name, known in note["files"].items()},
-        },
-    )
+    """Go through the stages of `prepare`, each of which passes over what stands already."""
+    splits, others = read_evaluation(corpus)
+    stocks = survey(corpus, output, settings["limit"])
+    total = sum(stock.pairs for stock in stocks)
+    report(f"fetched and counted: {total:,} pairs in {len(stocks)} pieces")
+    held_out = hold_out(corpus, total)
+    splits |= held_pairs(stocks, held_out)
+    for split, pairs in splits.items():
+        write_tsv(output / f"{split}.tsv", pairs)
+    texts, size = take_evenly(stocks, SAMPLE, held_out), settings["vocabulary_size"]
+    tokenizer = make_tokenizer(output / TOKENIZER, given, texts, size)
+    report(f"vocabulary: {len(tokenizer):,} entries")
+    notes = make_shards(stocks, Job(output, tokenizer, held_out))
+    manifest = summary(corpus, output, [*stocks, *others], notes, splits)
+    write_json(output / MANIFEST, asdict(manifest))
+    report(f"encoded: {manifest.pairs:,} of {total:,} pairs in {len(notes)} shards")
+    return manifest
 
 
 def find_corpus(corpus: Corpus | str | Path) -> Corpus:
@@ -1032,33 +1103,7 @@ def prepare_corpus(
         return run_stages(corpus, output, settings, given, report)
 
 
-def run_stages(
-    corpus: Corpus,
-    output: Path,
-    settings: Mapping[str, Any],
-    given: Tokenizer | None,
-    report: Callable[[str], None],
-) -> Manifest:
-    """Go through the stages of `prepare`, each of which passes over what stands already."""
-    splits, others = read_evaluation(corpus)
-    stocks = survey(corpus, output, settings["limit"])
-    total = sum(stock.pairs for stock in stocks)
-    report(f"fetched and counted: {total:,} pairs in {len(stocks)} pieces")
-    held_out = hold_out(corpus, total)
-    splits |= held_pairs(stocks, held_out)
-    for split, pairs in splits.items():
-        write_tsv(output / f"{split}.tsv", pairs)
-    texts, size = take_evenly(stocks, SAMPLE, held_out), settings["vocabulary_size"]
-    tokenizer = make_tokenizer(output / TOKENIZER, given, texts, size)
-    report(f"vocabulary: {len(tokenizer):,} entries")
-    notes = make_shards(stocks, Job(output, tokenizer, held_out))
-    manifest = summary(corpus, output, [*stocks, *others], notes, splits)
-    write_json(output / MANIFEST, asdict(manifest))
-    report(f"encoded: {manifest.pairs:,} of {total:,} pairs in {len(notes)} shards")
-    return manifest
-
-
-# --- Reading shards ---
+# --- Opening a prepared folder ---
 
 
 def check_shards(folder: Path, manifest: Manifest, check_hash: bool) -> Tokenizer:
@@ -1076,6 +1121,13 @@ def check_shards(folder: Path, manifest: Manifest, check_hash: bool) -> Tokenize
     return tokenizer
 
 
+def open_arrays(folder: Path, manifest: Manifest) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return for each shard its tokens, mapped, and its lengths, read."""
+    files = [Shard(name).files for name in manifest.shards]
+    tokens = [np.load(folder / name, mmap_mode="r") for name, _ in files]
+    return tokens, [np.load(folder / name) for _, name in files]
+
+
 class Shards(Sequence[Example]):
     """The examples of a prepared folder, read from disk when they are asked for.
 
@@ -1085,33 +1137,27 @@ class Shards(Sequence[Example]):
     """
 
     def __init__(self, folder: str | Path, check: bool = True) -> None:
-        folder, self.manifest = Path(folder), read_manifest(folder)
-        self.tokenizer = check_shards(folder, self.manifest, check)
-        files = [Shard(name).files for name in self.manifest.shards]
-        self.tokens = [np.load(folder / tokens, mmap_mode="r") for tokens, _ in files]
-        lengths = [np.load(folder / lengths) for _, lengths in files]
-        self.rows = [some.sum(axis=1).cumsum(dtype=np.uint32) for some in lengths]  # where they end
+        self.manifest = read_manifest(folder)
+        self.tokenizer = check_shards(Path(folder), self.manifest, check)
+        self.tokens, lengths = open_arrays(Path(folder), self.manifest)
         self.starts = [0, *accumulate(map(len, lengths))]
+        self.ends = [some.sum(axis=1).cumsum(dtype=np.uint32) for some in lengths]
         self.shapes = torch.from_numpy(np.concatenate(lengths, dtype=np.int32))
         self.shapes[:, 1] -= 1
-        self.sha256 = sha256_of(
-            [self.manifest.files[name]["hash"] for two in files for name in two]
-        )
+        arrays = {n: k for n, k in self.manifest.files.items() if n.endswith(".npy")}
+        self.sha256 = sha256_of(arrays)
 
     def __len__(self) -> int:
         return self.starts[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> Example: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Example]: ...
-    def __getitem__(self, index: int | slice) -> Example | list[Example]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        index = range(len(self))[index]
+    def __getitem__(self, index: Any) -> Any:
+        found = range(len(self))[index]
+        return self.read(found) if isinstance(found, int) else [self.read(i) for i in found]
+
+    def read(self, index: int) -> Example:
+        """Return an example by its number from 0 on."""
         shard = bisect_right(self.starts, index) - 1
-        row = index - self.starts[shard]
-        start = int(self.rows[shard][row - 1]) if row else 0
-        ids = self.tokens[shard][start : self.rows[shard][row]].tolist()
-        middle = int(self.shapes[index, 0])
-        return Example(ids[:middle], ids[middle:])
+        row, ends = index - self.starts[shard], self.ends[shard]
+        ids = self.tokens[shard][ends[row - 1] if row else 0 : ends[row]].tolist()
+        source = int(self.shapes[index, 0])
+        return Example(ids[:source], ids[source:])

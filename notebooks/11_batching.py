@@ -18,6 +18,7 @@ if "google.colab" in sys.modules:
 # The answer is: three quarters of the training. So we go towards less waste, one step at a time. First, sentences of about equal length come together. Then we count tokens in place of sentences, so that all batches are about the same amount of work. Last, we ask for few different shapes, the same in every epoch, and for a plan that two numbers can bring back. Each step is one short function, and each is worked by hand on nine tiny examples before it meets 29,000 real ones.
 
 # %% tags=["export"]
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -302,8 +303,8 @@ def furrow_order(lengths: Tensor) -> Tensor:
         return torch.arange(0)
     widest = lengths.amax(dim=1).int()
     lean = lengths[:, 1] - lengths[:, 0]
-    turn = torch.where(widest % 2 == 0, lean, -lean)
-    return (widest * (2 * widest.max() + 1) + turn).argsort(stable=True)
+    key = widest * (2 * widest.max() + 1) + torch.where(widest % 2 == 0, lean, -lean)
+    return torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
 
 
 # %%
@@ -511,7 +512,7 @@ for count in (64, 8):
 #
 # All of it follows from (seed, epoch). A training that was interrupted need not remember any of it.
 #
-# What the plan says of a batch is which examples it holds and how large its tensors are. The third field is for the empty rows from above; the plan itself asks for none.
+# What the plan says of a batch is which examples it holds and how large its tensors are. The third field is for the empty rows from above; the plan itself asks for none. The numbers of the examples will stand in an `array`, which behaves like a list and takes four bytes for a number, where a list takes about forty. For a corpus of millions that is the difference between 18 and 180 MB.
 
 
 # %% tags=["export"]
@@ -520,7 +521,7 @@ class BatchPlan(NamedTuple):
     of rows to fill the batch up to; 0 adds none.
     """
 
-    indices: list[int]
+    indices: Sequence[int]
     shape: tuple[int, int]
     rows: int = 0
 
@@ -573,7 +574,7 @@ def plan_batches(
     for part, (rows, source, target) in zip(order.split([w.rows for w in windows]), windows):
         part = part[torch.randperm(rows, generator=chance)]
         parts = part.tensor_split(-(-rows // (max_tokens // max(source, target))))
-        plan += [BatchPlan(indices.tolist(), (source, target)) for indices in parts]
+        plan += [BatchPlan(array("i", some.tolist()), (source, target)) for some in parts]
     return [plan[index] for index in torch.randperm(len(plan), generator=chance).tolist()]
 
 
@@ -628,7 +629,7 @@ for plan in plans:
     assert sorted(i for indices, *_ in plan for i in indices) == list(range(len(examples)))
     assert all(len(indices) * max(shape) <= 1024 for indices, shape, _ in plan)
 assert plans[0] == plan_batches(lengths, max_tokens=1024, seed=0, epoch=0) != plans[1]
-shapes = [{(len(indices), *shape) for indices, shape in plan} for plan in plans]
+shapes = [{(len(indices), *shape) for indices, shape, _ in plan} for plan in plans]
 print(len(plans[0]), "batches of", len(shapes[0]), "shapes, rows included")
 assert shapes[0] == shapes[1] == shapes[2]
 

@@ -325,7 +325,7 @@ def make_optimizer(model: Transformer) -> Adam:
 
 # %% tags=["export"]
 class Team:
-    """The processes that train a model together; here a single one (chapter 21 has more)."""
+    """The processes that train a model together; here a single one (many_gpus has more)."""
 
     rank, size = 0, 1  # the number of this process, and of all
 
@@ -1143,13 +1143,14 @@ def now() -> str:
 class Log:
     """The log of a run, one JSON object a line; without a folder, nowhere."""
 
-    def __init__(self, folder: Path | None, step: int) -> None:
+    def __init__(self, folder: Path | None, step: int, processes: int = 1) -> None:
         self.path = folder / LOG if folder else None
         if self.path is not None:  # forget what came after the checkpoint that we go on from
             lines = self.path.read_text().splitlines() if self.path.exists() else []
             whole = [line for line in lines if line.endswith("}")]
             kept = [line for line in whole if json.loads(line)["step"] <= step]
-            kept.append(json.dumps({"step": step, **machine(), "time": now()}))
+            begin = {"step": step, **machine(), "processes": processes, "time": now()}
+            kept.append(json.dumps(begin))
             write_text(self.path, "".join(f"{line}\n" for line in kept))
 
     def write(self, progress: Progress) -> None:
@@ -1434,7 +1435,7 @@ def run_to_end(trainer: Trainer) -> None:
     folder = trainer.folder if team.rank == 0 else None  # the first process writes for all
     trainer.objective = team.join(trainer.objective)
     per_epoch = batches_per_epoch(trainer.examples, config.max_tokens) / config.accumulate
-    log, stream, saved = Log(folder, run.step), stream_of(trainer), time.monotonic()
+    log, stream, saved = Log(folder, run.step, team.size), stream_of(trainer), time.monotonic()
     bar = tqdm(total=config.steps, initial=run.step, unit="step", disable=team.rank > 0 or None)
     with bar, asked_to_stop(trainer.folder is not None) as event:
         while not trainer.finished():

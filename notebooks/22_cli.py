@@ -11,9 +11,9 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # # Command line
 #
-# This chapter puts training, averaging, translating and scoring behind one command (sections 5 and 6.1 of the paper).
+# This chapter puts all that the book has built behind one command: preparing a corpus, training, averaging, translating, scoring and exporting (sections 5 and 6.1 of the paper).
 #
-# A notebook is a good place to understand a model and a bad place to use one. It cannot stand in a pipe, nobody can start it on a server over night, and the order in which its cells were run is its owner's secret. From a shell, four commands do the work:
+# A notebook is a good place to understand a model and a bad place to use one. It cannot stand in a pipe, nobody can start it on a server over night, and the order in which its cells were run is its owner's secret. From a shell, four commands do most of the work:
 #
 # ```
 # annotated-transformer train --corpus multi30k --preset mini --output my-run
@@ -21,6 +21,8 @@ if "google.colab" in sys.modules:
 # annotated-transformer evaluate --model my-model --corpus multi30k
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
+#
+# Two more are for the ends of the road: `prepare` makes a [corpus too large for memory](19_shards.ipynb) ready, and `export` hands a model to another engine. And each command that computes runs on one processor, one GPU or many.
 #
 # There is no new mathematics in this chapter, and nearly no new work: reading, training, searching and scoring are functions that we have. What is left are the decisions between a function and a person who types. Where do options come from? What goes to which output? What happens if the input is wrong, or if somebody pulls the plug?
 
@@ -30,13 +32,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 import tyro
+from torch import nn
 
 # %% [markdown]
 # From the chapters before, it needs one or two names of each step on the way: pairs, tokenizer, model, training, translation, score.
@@ -52,8 +57,30 @@ from annotated_transformer.corpus import (
     read_pairs,
     split_pairs,
 )
+from annotated_transformer.batching import BatchPlan, Example, encode_pairs, plan_batches, shapes_of
 from annotated_transformer.decoding import translate
-from annotated_transformer.evaluation import Scores, score
+from annotated_transformer.evaluation import paper_style_bleu, score
+
+# %% [markdown]
+# And from the chapters on speed and size, what makes the same work for eight GPUs and millions of pairs.
+
+# %% tags=["export"]
+from annotated_transformer.many_gpus import Processes, best_device, deal, processes
+from annotated_transformer.serving import export_ctranslate2
+from annotated_transformer.shards import Shards, prepare_corpus
+from annotated_transformer.speed import (
+    PEAKS,
+    FastObjective,
+    Precision,
+    batch_shapes,
+    best_precision,
+    compiled,
+    estimate,
+    fixed_shapes,
+    known_peak,
+    measured_peak,
+    warm_up,
+)
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import (
     LOG,
@@ -67,14 +94,13 @@ from annotated_transformer.training import (
     train,
     write_text,
 )
-from annotated_transformer.transformer import Transformer, preset
+from annotated_transformer.transformer import Transformer, TransformerConfig, preset
 
 # %%
 import io
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.resources import files
-from itertools import pairwise
 
 import matplotlib.pyplot as plt
 
@@ -111,13 +137,14 @@ plt.show()
 # %% [markdown]
 # | file | what it holds | who writes it | who reads it |
 # |---|---|---|---|
+# | `manifest.json`, `train-0000.tokens.npy` and others | a [prepared corpus](19_shards.ipynb) | `prepare` | `train` |
 # | `model.safetensors` | weights | `train`, `average` | `translate`, `evaluate` |
 # | `config.json`, `tokenizer.json` | the shape of the model; its vocabulary | `train`, `average` | `average`, `translate`, `evaluate` |
 # | `checkpoints/` | weights and the optimizer's moments, every few hundred steps | `train` | `train`, to go on; `average` |
 # | `training.json` | all settings of the run | `train` | `train`, to refuse others; copied by `average` |
 # | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
 # | `averaged.json` | the mean of how many checkpoints it is | `average` | you |
-# | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train` | `evaluate` |
+# | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train`, `prepare` | `evaluate` |
 #
 # A folder with the first three files is a model, whichever command made it. So `translate` also takes `my-run`, where `train` leaves, at its end, the weights with the best score on the validation pairs.
 #
@@ -147,6 +174,8 @@ class Data:
     """A corpus of the book, German to English."""
     data: tuple[Path, ...] = ()
     """Your own pairs in place of it: one TSV, or two text files; plain, .gz or .zip."""
+    prepared: Path | None = None
+    """Folder that `prepare` has filled, in place of both."""
     columns: tuple[int, int] = (0, 1)
     """Columns of source and target in a TSV, counted from 0."""
     reverse: bool = False
@@ -167,7 +196,28 @@ print([path.name for path in data.data], data.reverse, data.columns, data.limit)
 # %% [markdown]
 # What comes out is a `Data`, with paths and numbers and no strings to take apart. Had we asked for `--corpus wmt14`, `tyro` would have ended the program with the list of allowed names.
 #
-# ### The options of the four commands
+# ### On which machine?
+#
+# Everything that computes can do so on a processor or on a GPU. What the commands choose by themselves is what [the chapter on speed](20_speed.ipynb) found best: a GPU if there is one, numbers of 16 bits if its hardware has them, compiled code on a GPU. Each choice can be overruled.
+
+
+# %% tags=["export"]
+@dataclass(frozen=True)
+class Machine:
+    """What to compute on, and how."""
+
+    device: str | None = None
+    """cpu or cuda; if not given, a GPU if there is one."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Numbers of products in training; auto: bf16 where the hardware has it."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compile the model for a fixed set of shapes before training; auto: on a GPU."""
+
+
+# %% [markdown]
+# None of this is a setting of the run. A training that was begun on eight GPUs may go on with one, and one that was begun with 16 bits with 32. The log says which device and how many processes each part of it was made with.
+#
+# ### The options of the commands
 #
 # A training has options about its data, about its model, and the settings of the training loop. The last are a dataclass already, [`TrainingConfig`](14_training.ipynb). It is taken over whole, docstrings included, so an option that is added there appears here by itself.
 
@@ -188,7 +238,17 @@ class Train:
     vocabulary_size: int = 2000
     """Entries of the vocabulary."""
     training: tyro.conf.OmitArgPrefixes[TrainingConfig] = field(default_factory=TrainingConfig)
-    """How to train."""
+    """How to train; the defaults go with the preset."""
+    machine: tyro.conf.OmitArgPrefixes[Machine] = field(default_factory=Machine)
+    """Where to train."""
+    tensorboard: bool = False
+    """Write the log for TensorBoard, too, into the folder `tensorboard` of the output."""
+    dry_run: bool = False
+    """Say what the training will be made of and how long it may take, and do nothing."""
+    gpus: int | None = None
+    """For --dry-run: as many GPUs, in place of those found."""
+    gpu: str | None = None
+    """For --dry-run: GPUs of this kind, such as H100, in place of those found."""
 
 
 # %% [markdown]
@@ -236,6 +296,8 @@ class Translate:
     """Hypotheses kept at each step; 1 is greedy."""
     alpha: float = 0.6
     """Exponent of the length penalty; 0 for none."""
+    device: str | None = None
+    """cpu or cuda; if not given, a GPU if there is one."""
 
 
 # %% tags=["export"]
@@ -259,22 +321,58 @@ class Evaluate:
     """File for the translations, one a line."""
     json: bool = False
     """Print one line of JSON."""
+    device: str | None = None
+    """cpu or cuda; if not given, a GPU if there is one."""
 
 
 # %% [markdown]
 # `seed` needs a word. The grammar's pairs are drawn and divided by a seed, that of the training. To score a model on sentences that it has not learned, `evaluate` must divide in the same way. With another seed, some of its "test" sentences may be ones that the model was trained on, and the score is too good. The same holds for `--reverse`. With your own files the question does not come up, since `test.tsv` holds what was put aside.
 #
-# `beam` and `alpha` stand in two classes. One could make a third class of them, as with `Data`. For two numbers it is not worth it: a reader would have to look in one place more.
+# `beam`, `alpha` and `device` stand in two classes. One could make a third class of them, as with `Data`. For three options it is not worth it: a reader would have to look in one place more.
 #
+# Two commands are left. `prepare` takes the name of a corpus without an option's name before it, since `prepare wmt14-en-de` is how one would say it. All that it can do is told in [large corpora](19_shards.ipynb).
+
+
+# %% tags=["export"]
+@dataclass(frozen=True)
+class Prepare:
+    """Make a large corpus ready for training: fetch, clean, encode; goes on where it stopped."""
+
+    corpus: tyro.conf.Positional[str]
+    """wmt14-en-de, wmt14-en-fr, or a catalog of your own: a JSON file with addresses."""
+    output: Path | None = None
+    """Folder for it; if not given, one with the name of the corpus."""
+    vocabulary_size: int | None = None
+    """Entries of the joint vocabulary, if not as many as suit the corpus."""
+    tokenizer: Path | None = None
+    """A tokenizer.json to use, in place of learning one."""
+    limit: int | None = None
+    """Use so many pairs at most, to try things out."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a model for another engine."""
+
+    model: Path
+    """Folder of a trained model."""
+    output: Path
+    """Folder for the exported one."""
+    format: Literal["ctranslate2"] = "ctranslate2"
+    """Which engine."""
+
+
+# %% [markdown]
 # ## Reading pairs
 #
-# First, a word to the person at the terminal. It goes to *standard error*, the second of the two outputs that every program has. The first is for results. In `annotated-transformer translate < text.de > text.en` the file gets the results, and messages still appear on the screen. `flush` sends each line at once. Otherwise messages from a program that is killed may never be seen.
+# First, a word to the person at the terminal. It goes to *standard error*, the second of the two outputs that every program has. The first is for results. In `annotated-transformer translate < text.de > text.en` the file gets the results, and messages still appear on the screen. `flush` sends each line at once. Otherwise messages from a program that is killed may never be seen. Where [many processes](21_many_gpus.ipynb) share a command, the first of them speaks for all; `torchrun` gives each its number in `RANK`.
 
 
 # %% tags=["export"]
 def say(text: str) -> None:
-    """Write a line where it does not mix with results."""
-    print(text, file=sys.stderr, flush=True)
+    """Write a line where it does not mix with results; of many processes, the first does."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
 
 
 # %% [markdown]
@@ -329,14 +427,36 @@ print(splits.train[0].source, "|", back.train[0].source)
 
 
 # %% tags=["export"]
-def validation_bleu(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> Callable[[Transformer], float]:
+def translate_together(
+    team: Processes, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str],
+    beam: int = 4, alpha: float = 0.6,
+) -> list[str]:  # fmt: skip
+    """Translate sentences, each process its share of them; all processes get all translations."""
+    mine = translate(
+        model, tokenizer, sentences[team.rank :: team.size], beam, alpha,
+        max_tokens=16_384 if team.device.type == "cuda" else 2048,
+    )  # fmt: skip
+    together = [""] * len(sentences)
+    for rank, share in enumerate(team.gather(mine)):
+        together[rank :: team.size] = share
+    return together
+
+
+def validation_bleu(
+    team: Processes, tokenizer: Tokenizer, pairs: Sequence[Pair]
+) -> Callable[[Transformer], float]:
     """Return a function that scores a model by its greedy translations of pairs."""
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    return lambda model: score(translate(model, tokenizer, sources, beam=1), references).bleu
+
+    def bleu(model: Transformer) -> float:
+        translations = translate_together(team, model, tokenizer, sources, beam=1)
+        return score(translations, references).bleu
+
+    return bleu
 
 
 # %% [markdown]
-# The function returns a function: `train` wants something that takes a model and gives a number, and has no idea of sentences. The sentences are bound inside.
+# The function returns a function: `train` wants something that takes a model and gives a number, and has no idea of sentences. The sentences are bound inside. All processes must come to the same score, or one of them would stop early and the rest wait for it. So each translates every `size`-th sentence, and then all get all.
 #
 # The pairs put aside for the end are written to a table, before the first step. So a run that is stopped early can be measured too. In the table the source is column 0, whatever the original files looked like. `evaluate` can read it without `--columns` and without `--reverse`. No tab or line break can spoil the table, as cleaning has made every run of white space a single space.
 
@@ -349,51 +469,269 @@ def keep_tsv(pairs: Sequence[Pair], path: Path) -> None:
         write_text(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
 
 
-def show_progress(progress: Progress) -> None:
-    """Say how training goes, at each validation."""
-    if progress.score is not None:
+def progress_teller(steps: int) -> Callable[[Progress], None]:
+    """Return what says, at each validation, how training goes and how long it still takes."""
+    begun, first = time.monotonic(), 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal begun, first
+        if first == 0:
+            begun, first = time.monotonic(), progress.step
+        if progress.score is None:
+            return
+        pace = (time.monotonic() - begun) / max(1, progress.step - first)
+        left = timedelta(seconds=round(pace * (steps - progress.step)))
         say(
             f"step {progress.step}, epoch {progress.epoch:.1f}: loss {progress.loss:.3f}, "
             f"validation loss {progress.validation_loss:.3f}, BLEU {progress.score:.1f}, "
-            f"{progress.tokens_per_second:,.0f} target tokens a second"
+            f"{progress.tokens_per_second:,.0f} target tokens a second, {left} left"
         )
+
+    return tell
 
 
 # %% [markdown]
-# `train` reports every 50 steps, and once in a while with a score. At a terminal there is a progress bar in between. In a log file that someone will read tomorrow, one line for each validation is enough.
+# `train` reports every 50 steps, and once in a while with a score. At a terminal there is a progress bar in between. In a log file that someone will read tomorrow, one line for each validation is enough. The time that is left is estimated from the pace since the first report, validations included. The steps before it do not count: there, a GPU's code is still being compiled.
 #
-# Now the command itself. What it does, in order:
+# TensorBoard draws such numbers while they come in. It is optional, and what is missing is said in one line. The folder `log.jsonl` remains the record: these files are made from it and can be thrown away.
+
+
+# %% tags=["export"]
+def tensorboard_writer(folder: Path) -> Callable[[Progress], None]:
+    """Return what writes reports for TensorBoard; raises ValueError if it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        remedy = 'pip install "annotated-transformer[train]"'
+        raise ValueError(f"--tensorboard needs the package tensorboard: {remedy}") from None
+    writer = SummaryWriter(folder)
+
+    def write(progress: Progress) -> None:
+        for name, value in progress._asdict().items():
+            if value is not None and name != "step":
+                writer.add_scalar(name, value, progress.step)
+        writer.flush()
+
+    return write
+
+
+# %% [markdown]
+# ### What goes with which model?
+#
+# The defaults of [`TrainingConfig`](14_training.ipynb) suit a tiny model and a small corpus. With `--preset base` they would be far off, and nobody should have to copy the paper's numbers by hand. So a preset brings settings along: for the paper's own models those of the paper. Its base model was trained for 100,000 steps with batches of about 25,000 tokens a side and 4,000 steps of warm-up, the big one for 300,000. They wrote a checkpoint every ten minutes. At their 0.4 seconds a step that is every 1,500 steps, and we count steps: what is averaged at the end should not depend on how fast a machine is. Two rows of Table 3 are about label smoothing, and here is where they differ.
+
+
+# %% tags=["export"]
+PAPER_TRAINING = TrainingConfig(
+    steps=100_000, max_tokens=25_000, warmup=4000, factor=1.0, save_every=1500, keep=5
+)
+
+
+def recipe(name: str) -> TrainingConfig:
+    """Return the settings that go with a preset: the paper's for its own models (section 5)."""
+    if name in ("tiny", "mini", "small"):
+        return TrainingConfig()
+    if name == "big":
+        return replace(PAPER_TRAINING, steps=300_000, keep=20)
+    smoothing = name.partition("smoothing")[2]
+    return replace(PAPER_TRAINING, smoothing=float(smoothing)) if smoothing else PAPER_TRAINING
+
+
+# %%
+for name in ("tiny", "base", "big", "D-smoothing0.2"):
+    config = recipe(name)
+    print(name, config.steps, config.max_tokens, config.warmup, config.factor, config.smoothing)
+
+# %% [markdown]
+# ### What is trained on
+#
+# From wherever the pairs come, a training needs a tokenizer, pairs to learn from and pairs to watch. A prepared corpus has all three. All others are read, divided, and a vocabulary is learned from the training part.
+#
+# What happens on the way, in order:
 #
 # 1. **Read and divide** the pairs, and say how many there are. Bad input ends the command here, before any work.
 # 2. **Write `validation.tsv` and `test.tsv`**, for pairs of your own: the first to choose by, the second to measure on. A file that is there already stays: if this command is not allowed to go on with the folder, nothing of the old run is lost.
 # 3. **Choose whom to watch**: at most 2,000 validation pairs, and no score at all where a small corpus has none. More would make each validation slow. They are taken at even distances from all over the file, since files are often sorted, by length or by topic, and the first 2,000 would be like each other. With 4,500 pairs the distance is $1 + \lfloor 4{,}500 / 2{,}000 \rfloor = 3$, which leaves 1,500.
-# 4. **Learn the vocabulary**, from the training part alone.
+# 4. **Learn the vocabulary**, from the training part alone. Each process learns it for itself: the same text gives the same vocabulary, and sending it round would be one thing more that can fail.
+#
+# The rest is done with it:
+#
 # 5. **Set the seed** and make the model. `torch.manual_seed` changes the random numbers of the whole process. A library must not do that behind its user's back, so no other function of the package leaves such a trace. A command owns its process, and here the first weights are drawn.
 # 6. **Train.** Everything else is the work of [`train`](14_training.ipynb).
 
 
 # %% tags=["export"]
-def run_train(command: Train) -> None:
-    """Train a model, or go on with it."""
+def check_direction(data: Data) -> None:
+    """Raise ValueError if a prepared corpus is to be turned round, which is too late for it."""
+    if data.reverse or data.data:
+        raise ValueError(
+            f"{data.prepared} was prepared in one direction and stands for itself: leave --reverse "
+            "and --data away, or prepare another corpus"
+        )
+
+
+class Material(NamedTuple):
+    """What a training needs of a corpus: tokenizer, pairs to learn from and pairs to watch."""
+
+    tokenizer: Tokenizer
+    train: Sequence[Example]
+    validation: Sequence[Pair]
+
+
+def read_prepared(folder: Path, limit: int | None, check: bool) -> Material:
+    """Return the material of a prepared corpus; `check` reads all of it once, for damages."""
+    shards = Shards(folder, check)
+    say(f"{len(shards):,} pairs for train")
+    validation = read_pairs(folder / "validation.tsv")
+    return Material(shards.tokenizer, shards[:limit] if limit else shards, validation)
+
+
+def read_material(command: Train, first: bool) -> Material:
+    """Return what to train on; the first process writes down what it has put aside."""
+    if command.data.prepared is not None:
+        check_direction(command.data)
+        return read_prepared(command.data.prepared, command.data.limit, first)
     splits = read_data(command.data, command.training.seed)
     say(", ".join(f"{len(part):,} pairs for {name}" for name, part in splits._asdict().items()))
-    if command.data.data:
+    if command.data.data and first and not command.dry_run:
         for part in ("validation", "test"):
             keep_tsv(getattr(splits, part), command.output / f"{part}.tsv")
-    watched = splits.validation[:: 1 + len(splits.validation) // 2000]  # from all over the file
     tokenizer = Tokenizer.train(splits.train, command.vocabulary_size)
-    changes = {} if command.dropout is None else {"dropout": command.dropout}
+    return Material(tokenizer, encode_pairs(tokenizer, splits.train), splits.validation)
+
+
+# %% [markdown]
+# The model goes to its device, and what computes its loss is made [fast](20_speed.ipynb): products in the precision that the hardware likes best, and compiled layers if asked. A GPU then sees every shape of batch once, the largest first, before the training begins. If one does not fit into its memory, that is known after seconds and not after hours. A command owns its process, so it may also allow a GPU to round the inputs of other products to 19 bits, called TF32, as nobody else is there who could mind.
+
+
+# %% tags=["export"]
+def make_objective(
+    command: Train, model: Transformer, material: Material, team: Processes
+) -> nn.Module:
+    """Return what computes the loss of a model, as fast as its machine allows."""
+    machine, gpu = command.machine, team.device.type == "cuda"
+    precision = best_precision(team.device) if machine.precision == "auto" else machine.precision
+    objective = FastObjective(model, command.training.smoothing, precision)
+    if team.fixed:
+        compiled(objective)
+    if gpu or team.fixed:
+        lengths = shapes_of(material.train)
+        plan = team.arrange(plan_batches(lengths, command.training.max_tokens, seed=0, epoch=0))
+        say(f"trying {len(shapes := batch_shapes(plan))} shapes of batches, {precision}")
+        warm_up(objective, shapes)
+    return objective
+
+
+# %% [markdown]
+# Who is told of the progress? The person at the terminal, and TensorBoard if it was asked for.
+
+
+# %% tags=["export"]
+def reporter(command: Train) -> Callable[[Progress], None]:
+    """Return what gets the reports of a training."""
+    tell = [progress_teller(command.training.steps)]
+    if command.tensorboard:
+        tell.append(tensorboard_writer(command.output / "tensorboard"))
+
+    def report(progress: Progress) -> None:
+        for some in tell:
+            some(progress)
+
+    return report
+
+
+# %% tags=["export"]
+def train_together(
+    command: Train, config: TransformerConfig, material: Material, team: Processes
+) -> None:
+    """Train a model, or go on with it, in as many processes as there are."""
     torch.manual_seed(command.training.seed)
+    model = Transformer(config).to(team.device)
+    watched = material.validation[:: 1 + len(material.validation) // 2000]
     train(
-        Transformer(preset(command.preset, vocabulary_size=len(tokenizer), **changes)),
-        tokenizer,
-        splits.train,
+        model,
+        material.tokenizer,
+        material.train,
         command.training,
-        validation=splits.validation,
-        score=validation_bleu(tokenizer, watched) if watched else None,
+        validation=material.validation,
+        score=validation_bleu(team, material.tokenizer, watched) if watched else None,
         folder=command.output,
-        report=show_progress,
+        report=reporter(command),
+        objective=make_objective(command, model, material, team),
+        team=team,
     )
+
+
+# %% [markdown]
+# ### What will it take?
+#
+# Before a GPU is rented for a night, one wants to know what for. `--dry-run` reads the corpus, makes the plan of an epoch, and prints what [speed](20_speed.ipynb) can say of it in advance: parameters, steps, operations, memory and hours. It starts nothing and writes nothing. With `--gpus 8 --gpu H100` it speaks of GPUs that one does not have yet.
+#
+# The hours rest on a guess: that training gets a fifth of what the GPUs' data sheet promises. That is the aim for one large GPU, and with many small steps it will be less. The first lines of a real training say how it is.
+
+
+# %% tags=["export"]
+ASSUMED_SHARE, CPU = 0.2, "this processor"  # of a GPU's peak; the name of what is none
+
+
+def gpus_of(command: Train, team: Processes) -> tuple[str, int, float]:
+    """Return name, number and peak operations a second of the GPUs named or found, or the CPU's."""
+    name = command.gpu or (torch.cuda.get_device_name() if team.device.type == "cuda" else "")
+    count = command.gpus or (max(1, torch.cuda.device_count()) if not command.gpu else 1)
+    if not name:
+        return CPU, 1, measured_peak(team.device)
+    if (peak := known_peak(name)) is None:
+        raise ValueError(f"the peak of {name!r} is not known: take one of {', '.join(PEAKS)}")
+    return name, count, peak
+
+
+# %% [markdown]
+# A batch is dealt to all GPUs, so the memory of each is that of its share. The largest batch decides.
+
+
+# %% tags=["export"]
+def memory_each(
+    config: TransformerConfig, plan: list[BatchPlan], count: int, precision: Precision
+) -> float:
+    """Return the GiB that training takes on each of `count` GPUs that share the batches."""
+    shares = [deal(batch, 0, count) for batch in fixed_shapes(plan)]
+    return sum(estimate(config, shares, 1, 1, precision).memory.values()) / 2**30
+
+
+# %% tags=["export"]
+def say_plan(
+    command: Train, config: TransformerConfig, material: Material, team: Processes
+) -> None:
+    """Print what a training will be made of and how long it may take."""
+    run, (name, count, peak) = command.training, gpus_of(command, team)
+    precision = best_precision(team.device) if name == CPU else "bf16"
+    plan = plan_batches(shapes_of(material.train), run.max_tokens, seed=0, epoch=0)
+    found = estimate(config, plan, run.steps, run.accumulate, precision)
+    size, hours = (
+        memory_each(config, plan, count, precision),
+        found.hours(peak, count, ASSUMED_SHARE),
+    )
+    epochs = run.steps * run.accumulate / len(plan)
+    print(f"parameters  {found.parameters:,}")
+    print(f"steps       {run.steps:,} of {run.accumulate} x {run.max_tokens:,} tokens a side")
+    print(f"epochs      {epochs:.1f}, of {len(plan):,} batches")
+    print(f"operations  {found.operations:.2e}")
+    print(f"memory      {size:.1f} GiB on each of {count} x {name}, {precision}")
+    print(f"time        {hours:.1f} hours, if it gets {ASSUMED_SHARE:.0%} of {peak:.2e} a second")
+
+
+# %% tags=["export"]
+def run_train(command: Train) -> None:
+    """Train a model, go on with it, or say what that would take."""
+    machine = command.machine
+    with processes(machine.device) as team:
+        team.fixed = machine.compile == "yes" or (
+            machine.compile == "auto" and team.device.type == "cuda"
+        )
+        material = read_material(command, team.rank == 0)
+        changes = {} if command.dropout is None else {"dropout": command.dropout}
+        config = preset(command.preset, vocabulary_size=len(material.tokenizer), **changes)
+        (say_plan if command.dry_run else train_together)(command, config, material, team)
 
 
 # %% [markdown]
@@ -417,9 +755,15 @@ def run_train(command: Train) -> None:
 #
 # `nohup` keeps it alive when the terminal closes, and `&` gives the terminal back. Progress goes to standard error, so `2>` is what puts it into a file. Since that is no terminal, the progress bar stays away. `tail -f progress.txt` shows the last lines, and `kill` with the number of the process ends it politely: it finishes its step and writes a checkpoint. Two trainings cannot get into each other's way, as the [folder is locked](14_training.ipynb) while one is at work.
 #
-# ### Can it use a GPU?
+# ### Can it use a GPU, or many?
 #
-# The functions can: a model that was moved there by `model.to("cuda")` is trained, and translates, where it is. The commands do not move it. They are made for the small models of this book, which a processor trains in hours.
+# Yes, one without being asked. For many, `torchrun` starts the same command in as many processes, and they [share the batches](21_many_gpus.ipynb):
+#
+# ```
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset base --output base
+# ```
+#
+# Number and kind of the machines are no settings of the run, so it may be begun on one and continued on eight.
 #
 # ## Averaging
 #
@@ -486,6 +830,7 @@ def run_translate(command: Translate) -> None:
     """Translate standard input."""
     model, tokenizer = load_model(command.model)
     lines = read_lines(sys.stdin.buffer.read())
+    model = model.to(command.device or best_device())
     translations = translate(model, tokenizer, lines, command.beam, command.alpha)
     sys.stdout.buffer.write(one_line_each(translations).encode())
     sys.stdout.buffer.flush()
@@ -509,7 +854,12 @@ def one_line_each(sentences: Sequence[str]) -> str:
 # %% tags=["export"]
 def pairs_to_score(command: Evaluate) -> list[Pair]:
     """Return all pairs of the reader's own files, or a split of a corpus."""
-    if command.data.data:
+    if command.data.prepared is not None:
+        check_direction(command.data)
+        if command.split == "train":
+            raise ValueError("a prepared corpus has no text of its training pairs: take another")
+        pairs = read_pairs(command.data.prepared / f"{command.split}.tsv")
+    elif command.data.data:
         pairs = turned(read_files(command.data), command.data)
     else:
         pairs = getattr(read_data(command.data, command.seed), command.split)
@@ -517,57 +867,124 @@ def pairs_to_score(command: Evaluate) -> list[Pair]:
 
 
 # %% [markdown]
+# WMT14's test set exists twice: all of its 3,003 pairs, and 2,737 that were left after a filter. Papers have used both, seldom saying which. The full set is the one to report. Where the smaller one lies beside it, its pairs are scored too. Most of its sources are in the full set and have been translated already; only others are added.
+
+
+# %% tags=["export"]
+def filtered_pairs(command: Evaluate) -> list[Pair]:
+    """Return the filtered test set of a prepared corpus, if it has one and the test was asked."""
+    path = (command.data.prepared or Path()) / "test-filtered.tsv"
+    asked = command.data.prepared is not None and command.split == "test"
+    return read_pairs(path)[: command.data.limit] if asked and path.exists() else []
+
+
+# %% [markdown]
 # A score needs three things to mean something, and the command prints all of them: the number, the [signature](16_evaluation.ipynb) that says how it was computed, and how the translations were made. A program that reads the result gets the same as one line of JSON. Then `evaluate --json >> results.jsonl`, in a loop over beam sizes, makes a table that needs no copying by hand.
 
 
 # %% tags=["export"]
-def print_scores(command: Evaluate, scores: Scores, count: int, seconds: float) -> None:
+def print_scores(command: Evaluate, record: dict[str, Any]) -> None:
     """Print scores and how they came about, for people or as one line of JSON."""
     if command.json:
-        what: dict[str, Any] = {"sentences": count, "beam": command.beam, "alpha": command.alpha}
-        if not command.data.data:
-            what = {"corpus": command.data.corpus, "split": command.split, **what}
-        print(json.dumps({**what, **scores._asdict(), "seconds": round(seconds, 1)}))
+        print(json.dumps(record))
         return
-    print(f"BLEU  {scores.bleu:5.1f}  {scores.bleu_signature}")
-    print(f"chrF2 {scores.chrf:5.1f}  {scores.chrf_signature}")
-    print(f"{count:,} sentences, beam {command.beam}, alpha {command.alpha}, {seconds:.1f} s")
+    print(f"BLEU  {record['bleu']:5.1f}  {record['bleu_signature']}")
+    print(f"chrF2 {record['chrf']:5.1f}  {record['chrf_signature']}")
+    if "filtered_bleu" in record:
+        print(f"BLEU  {record['filtered_bleu']:5.1f}  on the {record['filtered']:,} filtered pairs")
+        print(f"      {record['paper_style']:5.1f}  in the paper's style: not comparable with BLEU")
+    print(
+        f"{record['sentences']:,} sentences, beam {record['beam']}, alpha {record['alpha']}, "
+        f"{record['seconds']:.1f} s"
+    )
 
 
 # %% [markdown]
-# The clock runs around `translate` alone, so that reading files and loading weights do not count. The translations can be kept in a file and looked at, which is worth more than a second decimal. The file can also be scored by another program, and must give the same number there.
+# The clock runs around the translation alone, so that reading files and loading weights do not count. The translations can be kept in a file and looked at, which is worth more than a second decimal. The file can also be scored by another program, and must give the same number there.
+#
+# With `torchrun` in front, all processes translate, each its share, and the first one scores.
+
+
+# %% tags=["export"]
+def record_scores(
+    command: Evaluate, pairs: list[Pair], filtered: list[Pair], found: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return all scores of translations, found by their source, and what they were made with."""
+    hypotheses, references = [found[pair.source] for pair in pairs], [pair.target for pair in pairs]
+    record: dict[str, Any] = {"sentences": len(pairs), "beam": command.beam, "alpha": command.alpha}
+    if not command.data.data:
+        corpus = command.data.prepared.name if command.data.prepared else command.data.corpus
+        record = {"corpus": corpus, "split": command.split, **record}
+    record |= score(hypotheses, references)._asdict()
+    if filtered:
+        some = [found[pair.source] for pair in filtered]
+        record["filtered_bleu"] = score(some, [pair.target for pair in filtered]).bleu
+        record["filtered"] = len(filtered)
+        record["paper_style"] = paper_style_bleu(hypotheses, references)
+    return record
 
 
 # %% tags=["export"]
 def run_evaluate(command: Evaluate) -> None:
     """Translate, score, and print the scores."""
+    pairs, filtered = pairs_to_score(command), filtered_pairs(command)
     model, tokenizer = load_model(command.model)
-    pairs = pairs_to_score(command)
     if command.output is not None:
         command.output.parent.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
-    sources = [pair.source for pair in pairs]
-    hypotheses = translate(model, tokenizer, sources, command.beam, command.alpha)
-    seconds = time.perf_counter() - start
+    sources = list(dict.fromkeys(pair.source for pair in [*pairs, *filtered]))
+    with processes(command.device) as team:
+        start, model = time.perf_counter(), model.to(team.device)
+        made = translate_together(team, model, tokenizer, sources, command.beam, command.alpha)
+        seconds = round(time.perf_counter() - start, 1)
+        if team.rank > 0:
+            return
+    found = dict(zip(sources, made))
     if command.output is not None:
-        write_text(command.output, one_line_each(hypotheses))
-    scores = score(hypotheses, [pair.target for pair in pairs])
-    print_scores(command, scores, len(pairs), seconds)
+        write_text(command.output, one_line_each([found[pair.source] for pair in pairs]))
+    print_scores(command, {**record_scores(command, pairs, filtered, found), "seconds": seconds})
+
+
+# %% [markdown]
+# ## Preparing and exporting
+#
+# Two commands are no more than a call.
+
+
+# %% tags=["export"]
+def run_prepare(command: Prepare) -> None:
+    """Make a large corpus ready for training."""
+    name = Path(command.corpus).stem if command.corpus.endswith(".json") else command.corpus
+    prepare_corpus(
+        command.corpus,
+        command.output or Path(name),
+        vocabulary_size=command.vocabulary_size,
+        tokenizer=command.tokenizer,
+        limit=command.limit,
+        report=say,
+    )
+
+
+def run_export(command: Export) -> None:
+    """Write a model for another engine; there is one so far."""
+    model, tokenizer = load_model(command.model)
+    export_ctranslate2(model, tokenizer, command.output)
 
 
 # %% [markdown]
 # ## One error, one line
 #
-# The four dataclasses together are the command line. From a union of classes `tyro` makes one command each, named after the class, and hands back an object of the one that was chosen. `match` then finds the function that goes with it.
+# The six dataclasses together are the command line. From a union of classes `tyro` makes one command each, named after the class, and hands back an object of the one that was chosen. `match` then finds the function that goes with it.
 
 
 # %% tags=["export"]
-Command = Train | Average | Translate | Evaluate
+Command = Prepare | Train | Average | Translate | Evaluate | Export
 
 
 def run_command(command: Command) -> None:
     """Do what a command says."""
     match command:
+        case Prepare():
+            run_prepare(command)
         case Train():
             run_train(command)
         case Average():
@@ -576,7 +993,29 @@ def run_command(command: Command) -> None:
             run_translate(command)
         case Evaluate():
             run_evaluate(command)
+        case Export():
+            run_export(command)
 
+
+# %% [markdown]
+# One thing `tyro` cannot know: that the defaults of a training go with its preset. So we look for `--preset` among the arguments before, and hand `tyro` a `Train` with the right defaults. The help shows them as well: `train --preset base --help` has the paper's numbers. Whatever is typed beside it still wins.
+
+
+# %% tags=["export"]
+def with_recipe(arguments: Sequence[str]) -> Any:
+    """Return the union of commands, where Train has the defaults of the preset that is asked for."""
+    named = [two[1] for two in pairwise(arguments) if two[0] == "--preset"]
+    named += [one.removeprefix("--preset=") for one in arguments if one.startswith("--preset=")]
+    default = Train(output=tyro.MISSING, training=recipe(named[-1]) if named else TrainingConfig())
+    with_default = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
+    return Prepare | with_default | Average | Translate | Evaluate | Export
+
+
+# %%
+for name in ("mini", "big"):
+    arguments = ["train", "--output", "run", "--preset", name, "--warmup", "100"]
+    config = tyro.cli(with_recipe(arguments), args=arguments).training
+    print(name, config.steps, config.max_tokens, config.warmup)
 
 # %% [markdown]
 # What is left is the end of a command, when something has gone wrong. A mistake of the user is not a bug of ours. It gets a sentence, without forty lines of traceback above it. A script that calls the command sees nothing of all this but the exit code, so the codes must tell the cases apart:
@@ -591,13 +1030,17 @@ def run_command(command: Command) -> None:
 #
 # The 2 is the custom for wrong usage. `tyro` uses it as well, for options that it cannot read, and shows their help. The 143 is 128 + 15: shells report a program that was ended by signal number $n$ as $128 + n$, and 15 is SIGTERM, the polite request to stop. A server sends it before it shuts down. Ctrl-C during a training is the same wish, and ends it with the same code.
 #
-# Four kinds of errors are caught, those that our chapters raise on purpose: a wrong value, a file that cannot be read or written, missing data, a gradient that is not finite. Others are not: a real bug should be loud. The line between the two is not perfect, as a `ValueError` may come from a bug too. Whoever suspects one calls `run_command` from Python and gets the traceback.
+# The kinds of errors that our chapters raise on purpose are caught: a wrong value, a file that cannot be read or written, missing data, a gradient that is not finite, too little memory, a package that is not installed. Others are not: a real bug should be loud. The line between the two is not perfect, as a `ValueError` may come from a bug too. Whoever suspects one calls `run_command` from Python and gets the traceback.
 
 
 # %% tags=["export"]
+MISTAKES = (ValueError, OSError, FloatingPointError, MemoryError, ImportError, MissingData)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with code 2 and one line for bad input."""
-    command = tyro.cli(Command, prog="annotated-transformer", args=arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command = tyro.cli(with_recipe(arguments), prog="annotated-transformer", args=arguments)
     try:
         run_command(command)
     except Stopped as stopped:
@@ -606,15 +1049,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read our output has enough, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except (ValueError, OSError, FloatingPointError, MissingData) as error:
-        say(f"annotated-transformer: {' '.join(str(error).split())}")
+    except MISTAKES as error:
+        print(f"annotated-transformer: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
 
 
 # %% [markdown]
 # An error's text may have line breaks. `' '.join(...split())` makes one line of it, so that a log of many commands has one line for each failure.
 #
-# The name `annotated-transformer` in the shell is tied to `main` by two lines in `pyproject.toml`. Called with no arguments, it takes them from the shell. A test, or a notebook, can hand over a list.
+# The name `annotated-transformer` in the shell is tied to `main` by two lines in `pyproject.toml`, and so is `python -m annotated_transformer`, which `torchrun` needs, by the two lines of `__main__.py`. Called with no arguments, it takes them from the shell. A test, or a notebook, can hand over a list.
 #
 # ### Can I have all this without the commands?
 #
@@ -626,6 +1069,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 # | `average` | [`average_checkpoints`, `save_model`](14_training.ipynb) |
 # | `translate` | [`load_model`](14_training.ipynb), [`translate`](15_decoding.ipynb) |
 # | `evaluate` | the same, and [`score`](16_evaluation.ipynb) |
+# | `prepare` | [`prepare_corpus`](19_shards.ipynb) |
+# | `export` | [`export_ctranslate2`](19_serving.ipynb) |
 #
 # ## A day in the life
 #
@@ -703,6 +1148,21 @@ print(output)
 assert code == 0 and "dog" in output
 
 # %% [markdown]
+# What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run makes the plan and starts nothing. And the average goes to another engine:
+
+# %%
+paper = ("train", "--output", f"{home.name}/base", "--preset", "base")
+code, output, _ = run(*paper, "--dry-run", "--gpu", "H100", "--gpus", 8)
+print(output, end="")
+print("exit code", code, "| anything written:", Path(home.name, "base").exists())
+
+# %%
+code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
+print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
+
+# %% [markdown]
+# The operations would be those of the paper's run, 9.5e17, had the grammar 37,000 pieces in place of a few hundred and longer sentences. `prepare` is shown where it belongs, in [large corpora](19_shards.ipynb), and all of them in a row in [the last chapter](24_wmt14.ipynb).
+#
 # And mistakes get their sentence: a folder without a model, settings that are not those of the run, a table with a broken line, more checkpoints than there are.
 
 # %%

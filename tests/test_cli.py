@@ -32,7 +32,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["train", "average", "translate", "evaluate"])
+@pytest.mark.parametrize(
+    "command", ["prepare", "train", "average", "translate", "evaluate", "export"]
+)
 def test_help_is_made_from_docstrings(command: str) -> None:
     result = run(command, "--help")
     assert result.returncode == 0
@@ -42,6 +44,8 @@ def test_help_is_made_from_docstrings(command: str) -> None:
         "average": "How many checkpoints",
         "translate": "Hypotheses kept at each step; 1 is greedy",
         "evaluate": "Which part of a corpus",
+        "prepare": "Entries of the joint vocabulary",
+        "export": "Folder for the exported one",
     }
     assert known[command] in text
 
@@ -141,6 +145,12 @@ def test_own_pairs_from_two_files(tmp_path: Path) -> None:
         (["train", "--output", "x", "--steps", "0"], "steps must be above 0"),
         (["train", "--output", "x", "--data", "a", "b", "c"], "not 3 files"),
         (["train", "--output", "x", "--data", "missing.tsv"], "missing.tsv"),
+        (["train", "--output", "x", "--prepared", "nowhere"], "nowhere"),
+        (["train", "--output", "x", "--prepared", "c", "--reverse"], "prepared in one direction"),
+        (["train", "--output", "x", "--dry-run", "--gpu", "Z80"], "the peak of 'Z80' is not known"),
+        (["prepare", "wmt99"], "wmt99"),
+        (["prepare", "missing.json"], "missing.json"),
+        (["export", "--model", "nowhere", "--output", "x"], "nowhere holds no model"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -164,3 +174,23 @@ def test_sigterm_leaves_a_checkpoint(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143
     assert b"the same command goes on from there" in errors
+
+
+def test_a_preset_brings_its_settings_along() -> None:
+    plan = ["train", "--output", "x", "--dry-run", "--limit", "300", "--gpu", "A100"]
+    shown = run(*plan, "--preset", "base").stdout.decode()
+    assert "100,000 of 1 x 25,000 tokens a side" in shown
+    shown = run(*plan, "--preset=big", "--steps", "77").stdout.decode()
+    assert "77 of 1 x 25,000" in shown
+    assert "1,300 of 1 x 384" in run(*plan).stdout.decode()
+
+
+def test_an_exported_model_is_a_folder_of_its_own(trained: Path, tmp_path: Path) -> None:
+    result = run("export", "--model", trained, "--output", tmp_path / "served")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "served" / "model.bin").stat().st_size > 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "work.txt").write_text("keep")
+    result = run("export", "--model", trained, "--output", tmp_path / "mine")
+    assert result.returncode == 2 and b"take an empty folder" in result.stderr
+    assert (tmp_path / "mine" / "work.txt").read_text() == "keep"

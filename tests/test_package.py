@@ -43,7 +43,7 @@ def test_one_version():
 
 def test_extras_are_there():
     extras = set(re.findall(r'extra == "(\w+)"', " ".join(requires("annotated-transformer") or [])))
-    assert extras == {"notebooks", "docs", "test", "train"}
+    assert extras == {"notebooks", "docs", "test", "train", "serve"}
 
 
 def test_everything_that_is_needed_is_pinned():

@@ -1,0 +1,561 @@
+# %% tags=["remove-cell"]
+# In Colab, install the package that this book builds
+import sys
+
+if "google.colab" in sys.modules:
+    import subprocess
+
+    package = "annotated-transformer[notebooks] @ git+https://github.com/annotated-transformer/annotated-transformer"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)
+
+# %% [markdown]
+# # WMT14
+#
+# This chapter trains the paper's models on the paper's corpus, from the download to the score, in four commands (sections 5 and 6.1 of the paper).
+#
+# The model of the paper has been ready for some time. What stood between it and the paper's results was size. There are 4.5 million pairs, too many for a list. The vocabulary has 37,000 pieces, so the logits of one batch fill gigabytes. A step takes about 25,000 source and 25,000 target tokens, and there are 100,000 steps. Each of these had its chapter. Nothing is left to write, and this notebook exports no code.
+#
+# So here is all of it:
+#
+# ```bash
+# annotated-transformer prepare wmt14-en-de
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset base --output base
+# annotated-transformer average --run base --last 5 --output base-average
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer evaluate --model base-average --prepared wmt14-en-de
+# ```
+#
+# For the big model the preset changes, and how many checkpoints are averaged. The paper takes 20, so `train` keeps 20:
+#
+# ```bash
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset big --output big
+# annotated-transformer average --run big --last 20 --output big-average
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer evaluate --model big-average --prepared wmt14-en-de
+# ```
+#
+# English to French is the same with `wmt14-en-fr`. There the paper gave its big model a dropout of 0.1, so `train` gets `--dropout 0.1`. The 8 is the number of GPUs. With one, leave the part before `train` away and say `annotated-transformer`.
+#
+# One thing must be said before all others. **Nobody has run these commands on the whole of WMT14 yet.** No GPU and no way to the archives was at hand when this was written. What was run, and what was not, has a section below, and every number on this page says which kind it is.
+
+# %%
+import html
+import io
+import json
+import os
+import shlex
+import subprocess
+import tarfile
+import tempfile
+import threading
+import time
+from datetime import datetime
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.request import urlopen
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from annotated_transformer.batching import plan_batches
+from annotated_transformer.cli import recipe
+from annotated_transformer.corpus import Pair, grammar
+from annotated_transformer.figures import INK, KEY, QUERY, RESIDUAL, VALUE, style
+from annotated_transformer.many_gpus import deal
+from annotated_transformer.schedule import learning_rate
+from annotated_transformer.shards import CATALOG, file_hash, read_manifest
+from annotated_transformer.speed import estimate, fixed_shapes, known_peak
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.transformer import parameter_count, preset
+
+# %% [markdown]
+# ## What each command takes
+#
+# | command | reads | writes | if it is killed |
+# |---|---|---|---|
+# | `prepare` | archives, from the network into the [cache](19_shards.ipynb) | `wmt14-en-de/`: shards, tokenizer, three tables of sentences to measure with | downloads go on where they broke, finished shards stand |
+# | `train` | `wmt14-en-de/` | `base/`: log, checkpoints, best model | goes on from the last checkpoint, at most ten minutes back |
+# | `average` | the last checkpoints | `base-average/`: a model | nothing is lost, start it again |
+# | `evaluate` | the model, `test.tsv`, `test-filtered.tsv` | scores; with `--output`, the translations | the same |
+#
+# In each case the remedy is the same command again. Hours and memory of training are computed further down. `average` reads a few files, and `evaluate` translates about three thousand sentences; how long that takes on a GPU has not been measured.
+#
+# For `prepare` there is a measurement. Its [benchmark](19_shards.ipynb) builds archives with the layout of WMT14 from real sentences, repeated until there are 4.5 million pairs, and serves them to itself. Here is its log:
+
+
+# %%
+def read_log(name):
+    """Return the records of a committed log."""
+    path = Path("../benchmarks/results", name)
+    address = f"https://github.com/annotated-transformer/annotated-transformer/raw/main/benchmarks/results/{name}"
+    text = path.read_text() if path.exists() else urlopen(address).read().decode()  # in Colab
+    return [json.loads(line) for line in text.splitlines()]
+
+
+settings, made, opened = read_log("prepare.jsonl")[:3]
+print(settings["command"])
+print(f"prepare: {made['pairs']:,} pairs in {made['seconds'] / 60:.0f} minutes, ", end="")
+print(f"{made['peak_megabytes'] / 1000:.1f} GB of memory, {made['bytes_of_shards'] / 1e9:.2f} GB")
+print(f"dropped: {1 - made['kept'] / made['pairs']:.1%} of the pairs")
+print(f"open and plan {opened['pairs']:,} pairs: ", end="")
+print(f"{opened['seconds_open'] + opened['seconds_plan']:.0f} s, {opened['batches']:,} batches")
+
+# %% [markdown]
+# That was on two cores which had other work as well, and the download is not in it. The real archives add 1.7 GB of disk, and they may be deleted afterwards. Preparing needs no GPU, so do it before one is rented.
+#
+# Training needs disk, too. A checkpoint holds each weight and two moments, twelve bytes a parameter:
+
+# %%
+for name in ("base", "big"):
+    config, run = preset(name), recipe(name)
+    each = 12 * parameter_count(config) / 1e9
+    print(
+        f"{name}: {run.steps:,} steps, {run.keep} checkpoints of {each:.2f} GB, {run.keep * each:.0f} GB"
+    )
+
+# %% [markdown]
+# The twenty of the big model are the largest thing that the whole project writes.
+#
+# ## What is "WMT14"?
+#
+# The paper says which task it means in half a sentence. The catalog that `prepare` reads says it in full:
+
+# %%
+for name, corpus in CATALOG.items():
+    print(f"{name}, vocabulary {corpus.vocabulary_size:,}")
+    for split, pieces in corpus.pieces.items():
+        for piece in pieces:
+            first = piece.sources[0]
+            known = "hash known" if first.hash else "no hash published"
+            print(f"   {split:13} {piece.name:22} {first.file:33} {known}")
+
+# %% [markdown]
+# The three common pieces have 4,520,620 pairs for German, before cleaning. Four facts matter, if a score is to be compared:
+#
+# - **News Commentary is version 9.** It is the one that the task of 2014 handed out. Other projects take a later version under the same name, and so train on more.
+# - **The authors' released code lists the corpora of WMT16**, as [departures](../book/departures.md) says. We follow the paper's text.
+# - **Choose on newstest2013, measure on newstest2014.** The paper's Table 3 is the former, its Table 2 the latter.
+# - **The test set has 3,003 sentences**, and a filtered version has 2,737. `evaluate` scores both and says which is which.
+#
+# What cleaning drops is in the manifest, piece by piece. In the benchmark above all that were dropped had lengths too far apart. The real corpus will have other faults, too.
+#
+# ## A rehearsal
+#
+# A command that was never run does not work. So we run all four now, as processes of their own, on this machine. Only the corpus is a stand-in: the pairs of our [grammar](09_corpus.ipynb), turned round. They are packed under the names of the real archives and members, and served by a real server.
+
+
+# %%
+home = tempfile.TemporaryDirectory()
+folder = Path(home.name)
+(folder / "served").mkdir()
+pairs = [Pair(english, german) for german, english, _ in grammar(4000, seed=0)]
+PARTS = {"train": [pairs[300:500], pairs[500:1800], pairs[1800:]], "validation": [pairs[:100]]}
+PARTS |= {"test": [pairs[100:300]], "test-filtered": [pairs[100:280]]}
+
+
+def content_of(member, texts):
+    """Return the bytes of a member: SGML, or one sentence a line."""
+    form = '<seg id="1">{}</seg>' if member.endswith(".sgm") else "{}"
+    return "".join(form.format(html.escape(text)) + "\n" for text in texts).encode()
+
+
+def pack(piece, some):
+    """Write the archive of a piece and return its entry for a catalog."""
+    path = folder / "served" / piece.sources[0].file
+    with tarfile.open(path, "w:gz") as tar:
+        for side, member in enumerate(piece.members):
+            content = content_of(member, [pair[side] for pair in some])
+            entry = tarfile.TarInfo(member)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    source = {"address": f"http://HOST/{path.name}", "hash": file_hash(path)}
+    return {"name": piece.name, "members": piece.members, "sources": [source]}
+
+
+entries = {
+    split: [pack(piece, some) for piece, some in zip(pieces, PARTS[split])]
+    for split, pieces in CATALOG["wmt14-en-de"].pieces.items()
+}
+print(sorted(path.name for path in (folder / "served").iterdir()))
+
+# %% [markdown]
+# The catalog is a JSON file, the form that a [large corpus of your own](19_shards.ipynb) has. It names the server and the hash of each archive.
+
+
+# %%
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+handler = partial(Quiet, directory=folder / "served")
+server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+content = {"name": "wmt14-en-de", "vocabulary_size": 500, "pieces": entries}
+address = f"127.0.0.1:{server.server_port}"
+_ = (folder / "wmt14-en-de.json").write_text(json.dumps(content).replace("HOST", address))
+
+# %% [markdown]
+# A command is typed as in a shell. The function below starts it with the Python of this notebook, in a folder of its own, and prints each line as it comes. It can also kill it: no signal that could be caught, as when the power fails.
+
+
+# %%
+FRONTS = {"torchrun": ["torch.distributed.run"], "annotated-transformer": ["annotated_transformer"]}
+HERE = {"OMP_NUM_THREADS": "1", "ANNOTATED_TRANSFORMER_CACHE": str(folder / "cache")}
+
+
+def shell(line, kill_at=None):
+    """Run a command, show it and what it says, and return that; kill it after some line."""
+    print("$", line)
+    program, *words = shlex.split(line)
+    told = ""
+    with subprocess.Popen(
+        [sys.executable, "-m", *FRONTS[program], *words],
+        cwd=folder, env={**os.environ, **HERE},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        for text in process.stdout:
+            print(text, end="")
+            told += text
+            if kill_at and text.startswith(kill_at):
+                time.sleep(0.3)
+                process.kill()
+                break
+    assert process.returncode == (-9 if kill_at else 0), told
+    return told
+
+
+# %% [markdown]
+# First `prepare`. Its only argument is the catalog; for WMT14 it is the name of one that the package has.
+
+# %% tags=["nbval-ignore-output"]
+told = shell("annotated-transformer prepare wmt14-en-de.json")
+manifest = read_manifest(folder / "wmt14-en-de")
+assert "vocabulary: 500 entries" in told and manifest.pairs > 3500
+
+# %%
+print(*sorted(path.name for path in (folder / "wmt14-en-de").glob("[!.]*")))
+
+# %% [markdown]
+# Three shards, each with a note, and around them what the other commands need. Now the training. The paper's settings make no sense for 3,700 short sentences, so we give smaller ones: the tiny model, 240 steps, 1,200 tokens. We begin with one process, and soon after step 80 we kill it.
+
+# %% tags=["nbval-ignore-output"]
+options = (
+    "train --prepared wmt14-en-de --output run --preset tiny --dropout 0 "
+    "--steps 240 --max-tokens 1200 --warmup 100 --factor 0.5 --save-every 40"
+)
+told = shell(f"annotated-transformer {options}", kill_at="step 80")
+assert "step 40" in told and not (folder / "run" / "model.safetensors").exists()
+
+# %% [markdown]
+# There is no model yet, only checkpoints. The same command goes on, this time as two processes that share each batch. On a machine with eight GPUs the number would be 8, and nothing else would change.
+
+# %% tags=["nbval-ignore-output"]
+torchrun = "torchrun --standalone --nproc-per-node 2 -m annotated_transformer"
+told = shell(f"{torchrun} {options}")
+assert "step 40" not in told and "step 240" in told
+
+# %% [markdown]
+# The first part is not made again: this one went on from the last checkpoint. The log in the folder covers both, and says what each was made with. In the figure the line goes on as if nothing had happened:
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "Does a kill leave a trace? Log of the rehearsal: loss on training and validation pairs, and BLEU of greedy translations of 100 validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
+records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
+reports = [record for record in records if "loss" in record]
+checks = [record for record in reports if "score" in record]
+restart = [record["step"] for record in records if "machine" in record][1]
+style()
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+for axis, name, shown, line, color in (
+    (left, "loss", reports, "-", INK),
+    (left, "validation_loss", checks, "o--", KEY),
+    (right, "score", checks, "s-", VALUE),
+):
+    axis.plot([r["step"] for r in shown], [r[name] for r in shown], line, color=color, lw=1.5)
+    axis.axvline(restart, color=RESIDUAL, lw=0.8, ls="--")
+    axis.set(xlabel="step", xlim=(0, None), ylim=(0, None))
+left.text(0.5, 0.55, "training, smoothed labels", color=INK, transform=left.transAxes)
+left.text(0.05, 0.12, "validation", color=KEY, transform=left.transAxes)
+left.set_ylabel("loss a target token, nats")
+right.set_ylabel("BLEU, validation")
+plt.show()
+assert 0 < restart < 240 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 2
+
+# %% [markdown]
+# Averaging takes seconds, and then the score, by two processes again:
+
+# %% tags=["nbval-ignore-output"]
+shell("annotated-transformer average --run run --last 2 --output average")
+told = shell(f"{torchrun} evaluate --model average --prepared wmt14-en-de --output test.de --json")
+scores = json.loads(told.splitlines()[-1])
+assert scores["sentences"] == 200 and "tok:13a" in scores["bleu_signature"]
+assert scores["bleu"] > 2
+
+# %% tags=["nbval-ignore-output"]
+written = (folder / "test.de").read_text().splitlines()
+for pair, line in list(zip(PARTS["test"][0], written))[:4]:
+    print(f"{pair.source}\n   wants  {pair.target}\n   writes {line}")
+assert len(written) == 200
+
+# %% [markdown]
+# That is a score of a tiny model after a minute, on sentences that a grammar made. The model has learned what German looks like, and how a translation often begins. The score says that each step of the way works and that the files fit together. About WMT14 it says nothing. Yet not a line of code in it differs from what the real run will use.
+#
+# ## What will it take?
+#
+# Before a GPU is rented, `train --dry-run` tells what a run will be made of. On the rehearsal's corpus, for eight GPUs that we do not have:
+
+# %% tags=["nbval-ignore-output"]
+told = shell(
+    "annotated-transformer train --prepared wmt14-en-de --preset base --output base "
+    "--dry-run --gpu H100 --gpus 8"
+)
+assert "operations" in told and not (folder / "base").exists()
+
+# %% [markdown]
+# With a vocabulary of 500 this is not the paper's model, and an epoch is over in a few batches. For the real thing we need the lengths of 4.5 million pairs. We make some up, 28 pieces long on average, as in [speed](20_speed.ipynb), a few of them much longer, and plan an epoch. All that follows is **computed, not measured**.
+
+# %%
+chance = np.random.default_rng(0)
+words = chance.gamma(2.2, 27 / 2.2, size=(4_500_000, 1))
+lengths = 1 + (words * chance.lognormal(0, 0.15, size=(4_500_000, 2))).round().clip(1, 249)
+print("mean lengths", lengths.mean(axis=0).round(1), "longest", lengths.max().astype(int))
+plan = plan_batches(torch.from_numpy(lengths.astype(np.int32)), 25_000, seed=0, epoch=0)
+print(f"{len(plan):,} batches: 100,000 steps are {100_000 / len(plan):.1f} epochs")
+
+# %%
+shapes, runs = fixed_shapes(plan), {}
+dealt = {count: [deal(batch, 0, count) for batch in shapes] for count in (1, 8)}
+for name in ("base", "big"):
+    config = preset(name)
+    runs[name] = estimate(config, plan, recipe(name).steps, precision="bf16")
+    print(f"{name}: {runs[name].operations:.1e} operations")
+    for gpu, count in (("H100", 1), ("H100", 8), ("A100", 8), ("RTX 4090", 1)):
+        parts = estimate(config, dealt[count], 1, precision="bf16").memory
+        hours = runs[name].hours(known_peak(gpu), count, share=0.2)
+        size = sum(parts.values()) / 2**30
+        print(f"   {count} x {gpu:9} {size:5.1f} GiB each, {hours:6.1f} hours at 20 % of the peak")
+
+# %% [markdown]
+# How does this compare with the paper? Its Table 2 states the cost of training in operations too, but means another thing: time on the GPUs, times what such a GPU keeps up, 9.5 trillion a second. The models' own products are a part of that.
+
+# %%
+for name, hours in (("base", 12), ("big", 3.5 * 24)):
+    spent = 8 * hours * 3600 * 9.5e12
+    print(f"{name}: {spent:.1e} spent, {runs[name].operations / spent:.0%} of it in the model")
+
+# %% [markdown]
+# The first numbers are those of Table 2. So the paper's eight GPUs put between a quarter and a half of what they could do into the model. We plan with 20 % of a much higher peak. It is a guess, and it decides about everything:
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20 % that we plan with; gray lines are the paper's hours on eight P100. Nothing here was measured."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
+shares = np.geomspace(0.03, 0.5, 30)
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+for axis, (name, color), paper in zip(axes, (("base", QUERY), ("big", KEY)), (12, 84)):
+    for count, line in ((1, "-"), (8, "--")):
+        hours = [runs[name].hours(known_peak("H100"), count, share) for share in shares]
+        planned = runs[name].hours(known_peak("H100"), count, 0.2)
+        axis.plot(100 * shares, hours, line, color=color, lw=1.6)
+        axis.plot(20, planned, "o", color=color)
+        for text, place in (
+            (f"{planned:.1f}", (20, planned)),
+            (f"{count} x H100", (30, hours[-7])),
+        ):
+            axis.annotate(text, place, (5, 5), textcoords="offset points", color=color, fontsize=9)
+    axis.axhline(paper, color=RESIDUAL, lw=0.8)
+    axis.text(50, paper * 1.1, f"the paper: {paper} hours", color=RESIDUAL, fontsize=9, ha="right")
+    axis.set(xscale="log", yscale="log", xlim=(2.9, 52), ylim=(0.05, 150), title=name)
+    axis.set_xticks((3, 5, 10, 20, 30, 50), ("3", "5", "10", "20", "30", "50"))
+    axis.set_yticks((0.1, 1, 10, 100), ("0.1", "1", "10", "100"))
+    axis.minorticks_off()
+    axis.set_xlabel("share of the peak in %")
+axes[0].set_ylabel("hours")
+plt.show()
+
+# %% [markdown]
+# On eight GPUs do not expect 20 % for the base model. Its batch, cut in eight, is [too small to keep one busy](20_speed.ipynb). The progress lines of the first minutes say how it is: compare their target tokens a second with what the plan needs.
+#
+# ## What was run, and what was not
+#
+# | | run? | on what |
+# |---|---|---|
+# | the four commands, with a kill | yes, on this page | two processes on a processor, grammar sentences |
+# | `prepare` | yes, 4.5 million pairs, log above | real sentences repeated, archives of the same layout, two cores |
+# | the addresses and hashes of the catalog | no | taken from what others have published |
+# | parts of the GPU path: 16 bits, compiling, many GPUs | no GPU was available | on processors only: [speed](20_speed.ipynb), [many GPUs](21_many_gpus.ipynb) |
+# | base and big on WMT14, either language | **no** | |
+#
+# Scores that others have published follow, and ours, which are read from `benchmarks/results/wmt14.jsonl`. All are for English to German, newstest2014.
+
+# %%
+PUBLISHED = (
+    ("the paper, base", "tokenized, compounds split", 27.3),
+    ("the paper, big", "tokenized, compounds split", 28.4),
+    ("tensor2tensor, base, long run", "sacreBLEU", 27.52),
+    ("JoeyNMT, base", "sacreBLEU, 3,003 sentences", 24.38),
+    ("Vinodababu's tutorial, base", "sacreBLEU, 3,003 sentences", 25.1),
+    ("OpenNMT-py, base", "sacreBLEU, 2,737 sentences", 26.77),
+    ("Ott et al., big", "sacreBLEU", 28.6),
+    ("NVIDIA, big", "without case", 27.9),
+)
+ours = [record for record in read_log("wmt14.jsonl") if "bleu" in record]
+for name, how, bleu in PUBLISHED:
+    print(f"{bleu:6.2f}  {name:31} {how}")
+for name in ("base", "big"):
+    found = [record for record in ours if record["preset"] == name]
+    for record in found:
+        print(
+            f"{record['bleu']:6.2f}  ours, {name:25} {record['bleu_signature']}, by {record['by']}"
+        )
+    if not found:
+        print(f"     -  ours, {name:25} not run yet")
+
+# %% [markdown]
+# The scores are from Table 2 of the paper, from a user's measurement of [tensor2tensor's model](https://github.com/tensorflow/tensor2tensor/issues/317), from the pages of [JoeyNMT](https://github.com/joeynmt/joeynmt), [a PyTorch tutorial by Sagar Vinodababu](https://github.com/sgrvinod/a-PyTorch-Tutorial-to-Transformers), [OpenNMT-py](https://opennmt.net/Models-py/) and [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples), and from Ott, Edunov, Grangier and Auli (*[Scaling neural machine translation](https://aclanthology.org/W18-6301/)*, 2018). They are not one column, although they stand in one. Three of the systems were scored in two ways, and that tells how far apart the ways are:
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored twice on the same translations: sacreBLEU (circle) and a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the line is where the first would be if the gap were 1.5."}, "image": {"alt": "The paper's style gives 0.7, 1.4 and 1.5 points more for the same translations. With a gap of 1.5, the paper's 27.3 would be 25.8 and its 28.4 would be 26.9."}}
+TWICE = (
+    ("Ott et al., big", 28.6, 29.3),
+    ("Vinodababu, base", 25.1, 26.49),
+    ("tensor2tensor, base", 27.52, 29.02),
+    ("the paper, big", None, 28.4),
+    ("the paper, base", None, 27.3),
+)
+figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
+for row, (_, strict, styled) in enumerate(TWICE):
+    start = strict or styled - 1.5
+    axis.plot((start, styled), (row, row), color=RESIDUAL, lw=1.2, ls="-" if strict else ":")
+    axis.plot(styled, row, "s", color=KEY)
+    axis.annotate(f"{styled:.1f}", (styled, row), (8, -3), textcoords="offset points", fontsize=9)
+    axis.plot(start, row, "o", color=QUERY, mfc=QUERY if strict else "none")
+    label = f"{start:.1f}" if strict else f"{start:.1f} ?"
+    axis.annotate(label, (start, row), (-8, -3), textcoords="offset points", ha="right", fontsize=9)
+axis.set(yticks=range(len(TWICE)), yticklabels=[name for name, *_ in TWICE], xlim=(24, 30))
+axis.set(ylim=(len(TWICE) - 0.5, -0.5), xlabel="BLEU, newstest2014, English to German")
+axis.grid(False)
+plt.show()
+
+# %% [markdown]
+# The wide gaps are from tensor2tensor's script, the paper's own. So a score of ours around 25.8 for base and 26.9 for big would be the paper's level, give or take 0.3. `evaluate` prints the [paper-style score](16_evaluation.ipynb) too, so that nobody has to guess.
+#
+# ### Adding your run
+#
+# A run becomes a line of the table. It is what `evaluate --json` prints, with what only you know. Most of it is in the files already. For the rehearsal:
+
+
+# %% tags=["nbval-ignore-output"]
+def hours_of(records):
+    """Return the hours that a log covers, without the time between a kill and going on."""
+    seconds, last = 0.0, None
+    for record in records:
+        now = datetime.fromisoformat(record["time"].replace("+0000", "+00:00"))
+        seconds += (now - last).total_seconds() if last and "machine" not in record else 0.0
+        last = now
+    return seconds / 3600
+
+
+begun = [record for record in records if "machine" in record]
+line = {
+    "by": "your name", "version": "the commit", "preset": "tiny", "steps": records[-1]["step"],
+    "machine": "two processes", "torch": begun[-1]["torch"], "hours": round(hours_of(records), 3),
+    **scores,
+}  # fmt: skip
+print(json.dumps(line, indent=1))
+assert line["hours"] > 0 and {"bleu", "chrf", "filtered_bleu", "paper_style"} <= set(line)
+
+# %% [markdown]
+# Append yours to `benchmarks/results/wmt14.jsonl`, as one line, and open a pull request with `log.jsonl`, `training.json` and `manifest.json` beside it. The manifest has the hashes of the archives and of the tokenizer. Send a bad score too, and say so if a setting was changed.
+#
+# ## How to judge a run
+#
+# A training of hours should be looked at early. Some numbers are known before the first step:
+
+# %%
+base = preset("base")
+size, eps = base.vocabulary_size, 0.1
+floor = (1 - eps) * np.log(1 / (1 - eps)) + eps * np.log(size / eps)
+print(f"loss if all pieces are equally likely: {np.log(size):.1f} nats")
+print(f"loss on smoothed labels of a perfect model: {floor:.2f}")
+print(f"the paper's perplexities in nats: base {np.log(4.92):.2f}, big {np.log(4.33):.2f}")
+for step in (100, 1_000, 4_000, 10_000, 100_000):
+    print(f"rate at step {step:7,}: {learning_rate(step, base.d_model, 4000):.6f}")
+
+# %% [markdown]
+# The paper's perplexities are its Table 3, on newstest2013, with pieces that are not ours. Our `validation_loss` is the same quantity and should end near them. The training loss is higher by its floor.
+#
+# | when | what to look for | if not |
+# |---|---|---|
+# | before step 1 | the dry run fits into memory; every shape of batch was tried | halve `--max-tokens`, double `--accumulate`, take a new folder |
+# | step 50 | a loss near the first number above, or half a unit more; target tokens a second near the plan | slow: is the log's device the GPU? Is it the only user? |
+# | step 1,000 | the loss has fallen all the way; the validation loss too; BLEU may still be near 0 | flat for hundreds of steps: wrong tokenizer, or the texts do not belong together |
+# | step 10,000 | BLEU on newstest2013 is far from 0 and rises from check to check | flat near 0 while the loss falls: the [decoder does not read the source](14_training.ipynb) |
+# | the end | curves flat, the average better than the last checkpoint | the average is worse: fewer checkpoints, or the run is not done |
+#
+# We give no loss values for steps 1,000 and 10,000. They would be from another corpus or another machine, and a wrong expectation is worse than none.
+#
+# The BLEU in the progress lines is that of greedy search, on every second sentence of newstest2013. For a decision, such as how many checkpoints to average, run `evaluate --split validation`.
+#
+# Two scores differ by 0.3 from the seed alone. So one run with 25.6 and one with 25.9 are the same result, until a [paired bootstrap](16_evaluation.ipynb) and a second seed say otherwise. And look at newstest2014 once. Whoever picks the best of ten checkpoints on it has trained on it.
+#
+# ## Other roads
+#
+# **One GPU with 24 GB.** The update is the same if it is made in four parts: `--max-tokens 6250 --accumulate 4`. An exercise computes the memory.
+#
+# **Larger batches.** On many GPUs the paper's batch is small. Ott et al. took about 400,000 tokens an update with a peak rate near 0.001, and the big model then got better, in fewer steps. With `--accumulate` and `--factor` this can be tried here: for the big model our peak is $1024^{-0.5} \cdot 4000^{-0.5} = 0.0005$, so a factor of 2 is theirs. It is another recipe than the paper's, and has to be named.
+#
+# **Another large corpus.** Write a [catalog](19_shards.ipynb), as the rehearsal did, and the four commands stay the same. For some hundred thousand pairs in two text files, [your own language pair](../book/own_pair.md) is the shorter road.
+#
+# **English to French.** `prepare wmt14-en-fr` fetches two pieces more. The paper counts 36 million pairs, eight times as many as for German, and takes 32,000 entries. The paper's scores are 38.1 and 41.8.
+#
+# **Putting it to work.** `export` hands the averaged model to [an engine made for serving](19_serving.ipynb).
+#
+# ## The end of the book
+#
+# It began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that the four commands run, and why it is there. If a run goes wrong you know in which file to look, and what its numbers should be.
+#
+# The models that are in use today differ from this one in details that you can now judge: where the [norm](07_layers.ipynb) stands, how [positions](06_positional_encoding.ipynb) enter, whether there is an encoder at all. Good next readings are {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances, and Ott et al. on size. After them, Devlin et al. (*BERT*, 2019) keep only the encoder, and Radford et al. (*Language models are unsupervised multitask learners*, 2019) only the decoder. You will recognize most of what you find there.
+#
+# ## What to remember
+#
+# - Four commands lead from nothing to a score: prepare, train, average, evaluate. Each may be killed and started again.
+# - "WMT14" is a list of files with hashes. Say which ones you took.
+# - A score without its tool, its test set and its number of sentences is half a score. The same translations get 0.7 to 1.5 points more from some scripts.
+# - Computed is not measured, and a rehearsal is not a run. This page says of each number which it is.
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. By hand: 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each. How many epochs? Why is the number above smaller?
+# 2. What breaks if the vocabulary is learned from the test set too?
+# 3. A GPU costs 3 (in your currency) an hour. What do base and big cost on one H100 at 20 % of its peak, and what if training gets only 5 %?
+# 4. How much memory does base need at 25,000 tokens, and how much at 6,250 with `--accumulate 4`? What does not become smaller?
+# 5. Your run has 26.4 on the 2,737 filtered sentences. A paper reports 26.1 for the same model. Which is better?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# 1. The 25,000 count padding, and a batch is seldom full to the last place
+print(f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / len(plan):.1f} planned")
+
+# 2. No number looks wrong, which is the bad thing. Rare words of the test become whole pieces,
+# and a name that the training never met is spelled less. The score is a little too good
+quagga = [Pair("The quagga sleeps.", "Das Quagga schläft.")] * 20
+for text in (pairs[300:800], [*pairs[300:800], *quagga]):
+    print(len(Tokenizer.train(text, 500).encode("quagga")), "pieces for quagga")
+
+# 3. Hours go with one over the share
+for name, run in runs.items():
+    costs = [3 * run.hours(known_peak("H100"), 1, share) for share in (0.2, 0.05)]
+    print(f"{name}: {costs[0]:.0f} or {costs[1]:.0f}")
+
+# 4. Weights, gradients and moments stay. Only what belongs to a batch shrinks
+quarter = plan_batches(torch.from_numpy(lengths[::100].astype(np.int32)), 6250, seed=0, epoch=0)
+for some in (plan, quarter):
+    parts = estimate(base, some, 1, precision="bf16").memory
+    print({part: round(size / 2**30, 1) for part, size in parts.items()})
+
+# 5. Nobody can say: the paper may have scored all 3,003, or cut the text in another way. Score
+# yours on all of them, compare the signatures, and remember that a seed moves a score by 0.3
+server.shutdown()
+server.server_close()
+home.cleanup()
+
+# %% [markdown]
+# ## Sources
+#
+# Corpus, batches and schedule are from section 5 of {cite:t}`vaswani2017attention`, scores and cost from its Tables 2 and 3, beam and averaging from section 6.1. That scores must come with a signature is the point of {cite:t}`post2018call`; the filtered and the full test set are two entries of that tool's list.
