@@ -29,6 +29,7 @@ __all__ = [
     "Batch",
     "pad",
     "collate",
+    "furrow_key",
     "furrow_order",
     "Window",
     "cut_batches",
@@ -111,6 +112,14 @@ def collate(
 # --- Which sentences are neighbors? ---
 
 
+def furrow_key(lengths: Tensor) -> Tensor:
+    """Return numbers (examples,) by which to sort lengths (examples, 2)."""
+    widest = lengths.amax(dim=1).int()
+    lean = (lengths[:, 1] - lengths[:, 0]).int()
+    turn = torch.where(widest % 2 == 0, lean, -lean)
+    return turn.add_(widest, alpha=2 * int(widest.max()) + 1)
+
+
 def furrow_order(lengths: Tensor) -> Tensor:
     """Return an order (examples,) in which both lengths (examples, 2) change slowly.
 
@@ -118,10 +127,7 @@ def furrow_order(lengths: Tensor) -> Tensor:
     """
     if not len(lengths):
         return torch.arange(0)
-    widest = lengths.amax(dim=1).int()
-    lean = lengths[:, 1] - lengths[:, 0]
-    key = widest * (2 * widest.max() + 1) + torch.where(widest % 2 == 0, lean, -lean)
-    return torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
+    return torch.from_numpy(np.argsort(furrow_key(lengths).numpy(), kind="stable"))
 
 
 # --- Cutting the line into batches ---

@@ -86,7 +86,7 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[Pair]) -> list[Example]:
 #
 # What counts from now on is the **shape** of an example: the $S$ places that the encoder reads and the $T$ places that the decoder reads. The decoder never reads the last token of the target, so $T$ is one less than the target's length.
 #
-# For a few thousand examples we count. A corpus of millions cannot be counted each time it is opened. [The one on disk](19_shards.ipynb) stores its shapes beside it, and whoever knows them already is not asked to count again.
+# For a few thousand examples we count. A corpus of millions cannot be counted each time it is opened. [The one on disk](20_shards.ipynb) stores its shapes beside it, and whoever knows them already is not asked to count again.
 
 
 # %% tags=["export"]
@@ -144,7 +144,7 @@ except ValueError as error:
     print("refused:", type(error).__name__)
 
 # %% [markdown]
-# So the shorter row is filled up with the token for padding, which is 0. A **batch** is two such tensors, one a side. It is as wide as its longest sentences, or wider if we ask for that. We will ask later, when batches are to share a shape. For the same reason a batch may get more rows than it has sentences. Those are filled with an empty sentence: `</s>` on one side, `<s>` on the other, and no label at all. The encoder has a token to attend to, and the loss has nothing to count. Nothing in this chapter needs such rows; [several processes](21_many_gpus.ipynb) that share a batch do, since each must get the same number.
+# So the shorter row is filled up with the token for padding, which is 0. A **batch** is two such tensors, one a side. It is as wide as its longest sentences, or wider if we ask for that. We will ask later, when batches are to share a shape. For the same reason a batch may get more rows than it has sentences. Those are filled with an empty sentence: `</s>` on one side, `<s>` on the other, and no label at all. The encoder has a token to attend to, and the loss has nothing to count. Nothing in this chapter needs such rows; [several processes](22_many_gpus.ipynb) that share a batch do, since each must get the same number.
 
 
 # %% tags=["export"]
@@ -294,6 +294,14 @@ for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
 
 
 # %% tags=["export"]
+def furrow_key(lengths: Tensor) -> Tensor:
+    """Return numbers (examples,) by which to sort lengths (examples, 2)."""
+    widest = lengths.amax(dim=1).int()
+    lean = (lengths[:, 1] - lengths[:, 0]).int()
+    turn = torch.where(widest % 2 == 0, lean, -lean)
+    return turn.add_(widest, alpha=2 * int(widest.max()) + 1)
+
+
 def furrow_order(lengths: Tensor) -> Tensor:
     """Return an order (examples,) in which both lengths (examples, 2) change slowly.
 
@@ -301,10 +309,7 @@ def furrow_order(lengths: Tensor) -> Tensor:
     """
     if not len(lengths):
         return torch.arange(0)
-    widest = lengths.amax(dim=1).int()
-    lean = lengths[:, 1] - lengths[:, 0]
-    key = widest * (2 * widest.max() + 1) + torch.where(widest % 2 == 0, lean, -lean)
-    return torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
+    return torch.from_numpy(np.argsort(furrow_key(lengths).numpy(), kind="stable"))
 
 
 # %%

@@ -131,7 +131,7 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tens
 # %% [markdown]
 # The function returns a sum and a count. It does not divide; the next section says why.
 #
-# The training loop will want the loss in another form: as a module that takes two tensors and knows model and smoothing already. Compilers and the tools for many GPUs take modules and nothing else. So here is the same function once more, dressed as one. [The chapter on speed](20_speed.ipynb) will put a faster one in its place, and the loop will not notice.
+# The training loop will want the loss in another form: as a module that takes two tensors and knows model and smoothing already. Compilers and the tools for many GPUs take modules and nothing else. So here is the same function once more, dressed as one. [The chapter on speed](21_speed.ipynb) will put a faster one in its place, and the loop will not notice.
 
 
 # %% tags=["export"]
@@ -209,7 +209,7 @@ print("must say:", uneven[:, 1:].tolist())
 #
 # ## The settings
 #
-# What an update is made of is a matter of a few numbers. They live in one place. The class is frozen, so nobody changes a number in the middle of a run, and a run can be described by printing one object. The text below each field is also the help of [the command line](22_cli.ipynb).
+# What an update is made of is a matter of a few numbers. They live in one place. The class is frozen, so nobody changes a number in the middle of a run, and a run can be described by printing one object. The text below each field is also the help of [the command line](23_cli.ipynb).
 
 
 # %% tags=["export"]
@@ -311,7 +311,7 @@ def make_optimizer(model: Transformer) -> Adam:
 #
 # ### Alone, or in a team
 #
-# All trainings of this book up to here run in one process. [Several processes](21_many_gpus.ipynb), each with a GPU, can share the batches of an update, if they talk to each other at a few moments. We do not want to write the loop twice. So wherever they would talk, the loop asks a `Team`, and a team of one has nothing to say.
+# All trainings of this book up to here run in one process. [Several processes](22_many_gpus.ipynb), each with a GPU, can share the batches of an update, if they talk to each other at a few moments. We do not want to write the loop twice. So wherever they would talk, the loop asks a `Team`, and a team of one has nothing to say.
 #
 # | the loop asks | a team of one answers | in a larger team |
 # |---|---|---|
@@ -1519,7 +1519,7 @@ def check_positions(model: Transformer, examples: Sequence[Example], part: str) 
 
 
 # %% [markdown]
-# Pairs may come as text or, from a [corpus on disk](19_shards.ipynb), as token ids already.
+# Pairs may come as text or, from a [corpus on disk](20_shards.ipynb), as token ids already.
 
 
 # %% tags=["export"]

@@ -73,14 +73,14 @@ from annotated_transformer.transformer import parameter_count, preset
 #
 # | command | reads | writes | if it is killed |
 # |---|---|---|---|
-# | `prepare` | archives, from the network into the [cache](19_shards.ipynb) | `wmt14-en-de/`: shards, tokenizer, three tables of sentences to measure with | downloads go on where they broke, finished shards stand |
+# | `prepare` | archives, from the network into the [cache](20_shards.ipynb) | `wmt14-en-de/`: shards, tokenizer, three tables of sentences to measure with | downloads go on where they broke, finished shards stand |
 # | `train` | `wmt14-en-de/` | `base/`: log, checkpoints, best model | goes on from the last checkpoint, at most ten minutes back |
 # | `average` | the last checkpoints | `base-average/`: a model | nothing is lost, start it again |
 # | `evaluate` | the model, `test.tsv`, `test-filtered.tsv` | scores; with `--output`, the translations | the same |
 #
 # In each case the remedy is the same command again. Hours and memory of training are computed further down. `average` reads a few files, and `evaluate` translates about three thousand sentences; how long that takes on a GPU has not been measured.
 #
-# For `prepare` there is a measurement. Its [benchmark](19_shards.ipynb) builds archives with the layout of WMT14 from real sentences, repeated until there are 4.5 million pairs, and serves them to itself. Here is its log:
+# For `prepare` there is a measurement. Its [benchmark](20_shards.ipynb) builds archives with the layout of WMT14 from real sentences, repeated until there are 4.5 million pairs, and serves them to itself. Here is its log:
 
 
 # %%
@@ -92,13 +92,14 @@ def read_log(name):
     return [json.loads(line) for line in text.splitlines()]
 
 
-settings, made, opened = read_log("prepare.jsonl")[:3]
+settings, made, *_, opened = read_log("prepare.jsonl")
 print(settings["command"])
 print(f"prepare: {made['pairs']:,} pairs in {made['seconds'] / 60:.0f} minutes, ", end="")
 print(f"{made['peak_megabytes'] / 1000:.1f} GB of memory, {made['bytes_of_shards'] / 1e9:.2f} GB")
 print(f"dropped: {1 - made['kept'] / made['pairs']:.1%} of the pairs")
 print(f"open and plan {opened['pairs']:,} pairs: ", end="")
-print(f"{opened['seconds_open'] + opened['seconds_plan']:.0f} s, {opened['batches']:,} batches")
+seconds = sum(opened["stages"][stage]["seconds"] for stage in ("open and check", "plan"))
+print(f"{seconds:.1f} s, {opened['peak_megabytes']} MB, {opened['batches']:,} batches")
 
 # %% [markdown]
 # That was on two cores which had other work as well, and the download is not in it. The real archives add 1.7 GB of disk, and they may be deleted afterwards. Preparing needs no GPU, so do it before one is rented.
@@ -179,7 +180,7 @@ entries = {
 print(sorted(path.name for path in (folder / "served").iterdir()))
 
 # %% [markdown]
-# The catalog is a JSON file, the form that a [large corpus of your own](19_shards.ipynb) has. It names the server and the hash of each archive.
+# The catalog is a JSON file, the form that a [large corpus of your own](20_shards.ipynb) has. It names the server and the hash of each archive.
 
 
 # %%
@@ -297,7 +298,7 @@ for pair, line in list(zip(PARTS["test"][0], written))[:4]:
 assert len(written) == 200
 
 # %% [markdown]
-# That is a score of a tiny model after a minute, on sentences that a grammar made. The model has learned what German looks like, and how a translation often begins. The score says that each step of the way works and that the files fit together. About WMT14 it says nothing. Yet not a line of code in it differs from what the real run will use.
+# That is a score of a tiny model after a minute, on sentences that a grammar made. The model has learned what German looks like, and how a translation often begins. The score says that each step of the way works and that the files fit together. About WMT14 it says nothing. What the real run adds is size, the network, and what only a GPU has: products of 16 bits, compiled layers, and another way to exchange gradients.
 #
 # ## What will it take?
 #
@@ -311,7 +312,7 @@ told = shell(
 assert "operations" in told and not (folder / "base").exists()
 
 # %% [markdown]
-# With a vocabulary of 500 this is not the paper's model, and an epoch is over in a few batches. For the real thing we need the lengths of 4.5 million pairs. We make some up, 28 pieces long on average, as in [speed](20_speed.ipynb), a few of them much longer, and plan an epoch. All that follows is **computed, not measured**.
+# With a vocabulary of 500 this is not the paper's model, and an epoch is over in a few batches. For the real thing we need the lengths of 4.5 million pairs. We make some up, 28 pieces long on average, as in [speed](21_speed.ipynb), a few of them much longer, and plan an epoch. All that follows is **computed, not measured**.
 
 # %%
 chance = np.random.default_rng(0)
@@ -370,7 +371,7 @@ axes[0].set_ylabel("hours")
 plt.show()
 
 # %% [markdown]
-# On eight GPUs do not expect 20 % for the base model. Its batch, cut in eight, is [too small to keep one busy](20_speed.ipynb). The progress lines of the first minutes say how it is: compare their target tokens a second with what the plan needs.
+# On eight GPUs do not expect 20 % for the base model. Its batch, cut in eight, is [too small to keep one busy](21_speed.ipynb). The progress lines of the first minutes say how it is: compare their target tokens a second with what the plan needs.
 #
 # ## What was run, and what was not
 #
@@ -379,7 +380,7 @@ plt.show()
 # | the four commands, with a kill | yes, on this page | two processes on a processor, grammar sentences |
 # | `prepare` | yes, 4.5 million pairs, log above | real sentences repeated, archives of the same layout, two cores |
 # | the addresses and hashes of the catalog | no | taken from what others have published |
-# | parts of the GPU path: 16 bits, compiling, many GPUs | no GPU was available | on processors only: [speed](20_speed.ipynb), [many GPUs](21_many_gpus.ipynb) |
+# | parts of the GPU path: 16 bits, compiling, many GPUs | no GPU was available | on processors only: [speed](21_speed.ipynb), [many GPUs](22_many_gpus.ipynb) |
 # | base and big on WMT14, either language | **no** | |
 #
 # Scores that others have published follow, and ours, which are read from `benchmarks/results/wmt14.jsonl`. All are for English to German, newstest2014.
@@ -500,7 +501,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 #
 # **Larger batches.** On many GPUs the paper's batch is small. Ott et al. took about 400,000 tokens an update with a peak rate near 0.001, and the big model then got better, in fewer steps. With `--accumulate` and `--factor` this can be tried here: for the big model our peak is $1024^{-0.5} \cdot 4000^{-0.5} = 0.0005$, so a factor of 2 is theirs. It is another recipe than the paper's, and has to be named.
 #
-# **Another large corpus.** Write a [catalog](19_shards.ipynb), as the rehearsal did, and the four commands stay the same. For some hundred thousand pairs in two text files, [your own language pair](../book/own_pair.md) is the shorter road.
+# **Another large corpus.** Write a [catalog](20_shards.ipynb), as the rehearsal did, and the four commands stay the same. For some hundred thousand pairs in two text files, [your own language pair](../book/own_pair.md) is the shorter road.
 #
 # **English to French.** `prepare wmt14-en-fr` fetches two pieces more. The paper counts 36 million pairs, eight times as many as for German, and takes 32,000 entries. The paper's scores are 38.1 and 41.8.
 #

@@ -21,7 +21,7 @@ from annotated_transformer.batching import BatchPlan
 from annotated_transformer.many_gpus import deal
 
 SCRIPT = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 from pathlib import Path
 
 import torch
@@ -47,6 +47,9 @@ class Fragile(Processes):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().asked(stop, step)
 
+
+if options.get("die") and os.environ["RANK"] == os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    time.sleep(3)  # after a restart one comes late, and must not be looked for where it was
 
 with processes("cpu") as joined:
     team = Fragile(joined.device)

@@ -859,7 +859,7 @@ def test_the_chapter_quotes_the_log() -> None:
     """Each count in the chapter's figure is that of the committed log."""
     lines = (BENCHMARKS / "results" / "prepare.jsonl").read_text().splitlines()
     prepared = json.loads(lines[1])
-    chapter = (BENCHMARKS.parent / "notebooks" / "19_shards.py").read_text(encoding="utf-8")
+    chapter = (BENCHMARKS.parent / "notebooks" / "20_shards.py").read_text(encoding="utf-8")
     for name, counted in prepared["pieces"].items():
         numbers = ", ".join(f"{counted[rule]:_}" for rule in ("kept", "too long", "lengths apart"))
         assert f'"{name}": ({numbers})' in chapter

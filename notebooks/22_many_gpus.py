@@ -530,11 +530,15 @@ def share_run(run: Run) -> None:
 
 
 # %% tags=["export"]
+def in_total(number: Tensor) -> Tensor:
+    """Return the sum of a number over all processes."""
+    dist.all_reduce(number)
+    return number
+
+
 def anybody(answer: bool) -> bool:
     """Return whether any process says yes; all get the same answer."""
-    voices = torch.tensor(float(answer))
-    dist.all_reduce(voices)
-    return bool(voices > 0)
+    return bool(in_total(torch.tensor(float(answer))) > 0)
 
 
 # %% [markdown]
@@ -547,7 +551,9 @@ def anybody(answer: bool) -> bool:
 
 # %% tags=["export"]
 def gather_texts(texts: list[str]) -> list[list[str]]:
-    """Return the texts of all processes, in the order of their ranks."""
+    """Return the texts of all processes, in the order of their ranks; alone, one's own."""
+    if not dist.is_initialized():
+        return [texts]
     found: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(found, texts)
     return found
@@ -585,12 +591,7 @@ class Processes(Team):
         return nullcontext() if last else holding_back(objective)
 
     def total(self, number: Tensor) -> Tensor:
-        if self.size > 1:
-            dist.all_reduce(number)
-        return number
-
-    def gather(self, texts: list[str]) -> list[list[str]]:
-        return gather_texts(texts) if self.size > 1 else [texts]
+        return in_total(number) if self.size > 1 else number
 
     def asked(self, stop: bool, step: int) -> bool:
         if self.size == 1:
@@ -599,7 +600,7 @@ class Processes(Team):
 
 
 # %% [markdown]
-# Two methods bring in what [speed](20_speed.ipynb) has made: `feed` has the next batches made and moved by a thread while the GPU works, and with `fixed` every batch of a shape has the same number of rows, before it is dealt, so that compiled code meets few shapes.
+# Two methods bring in what [speed](21_speed.ipynb) has made: `feed` has the next batches made and moved by a thread while the GPU works, and with `fixed` every batch of a shape has the same number of rows, before it is dealt, so that compiled code meets few shapes.
 #
 # `asked` shows how careful one must be. Whether the question is put depends on the step and on the kind of device, which are the same for all. If it depended on `stop`, only the process that was asked to stop would put the question, and it would wait for ever.
 #
@@ -836,6 +837,7 @@ print("the same losses in the log:", losses("run-killed") == losses("run-2"))
 # Everything is the same with two machines, but for one question: how do they find each other? This is called the **rendezvous**. Each machine runs one `torchrun`, and all name the same meeting place. The first machine opens a port there. When as many have come as were announced, ranks are given out, and each `torchrun` starts its processes. By hand, with two machines of eight GPUs each, one types this on both, within a few minutes of each other:
 #
 # ```bash
+# export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # torchrun --nnodes=2 --nproc-per-node=8 --max-restarts=3 \
 #     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 \
 #     train.py runs/base
@@ -845,28 +847,28 @@ print("the same losses in the log:", losses("run-killed") == losses("run-2"))
 #
 # On a cluster with Slurm, the names are known only when the job starts. This is a whole script for it:
 #
-# ```bash
-# #!/bin/bash
-# #SBATCH --job-name=transformer-base
-# #SBATCH --nodes=2
-# #SBATCH --ntasks-per-node=1        # one torchrun a machine; it starts the processes
-# #SBATCH --gpus-per-node=8
-# #SBATCH --cpus-per-task=32
-# #SBATCH --time=04:00:00
-# #SBATCH --signal=TERM@120          # two minutes before the end: time to leave a checkpoint
-# #SBATCH --dependency=singleton     # several jobs of this name run one after the other
-# #SBATCH --output=%x-%j.log
+#  ```bash
+#  #!/bin/bash
+#  #SBATCH --job-name=transformer-base
+#  #SBATCH --nodes=2
+#  #SBATCH --ntasks-per-node=1        # one torchrun a machine; it starts the processes
+#  #SBATCH --gpus-per-node=8
+#  #SBATCH --cpus-per-task=32
+#  #SBATCH --time=04:00:00
+#  #SBATCH --signal=TERM@120          # two minutes before the end: time to leave a checkpoint
+#  #SBATCH --dependency=singleton     # several jobs of this name run one after the other
+#  #SBATCH --output=%x-%j.log
 #
-# set -euo pipefail
-# export OMP_NUM_THREADS=1
-# export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1   # a new store for each restart
-# # export NCCL_SOCKET_IFNAME=eth0   # if the wrong network is taken, see below
-# first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+#  set -euo pipefail
+#  export OMP_NUM_THREADS=1
+#  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1   # a new store for each restart
+#  # export NCCL_SOCKET_IFNAME=eth0   # if the wrong network is taken, see below
+#  first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 #
-# srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3 \
-#     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \
-#     train.py /shared/runs/base
-# ```
+#  srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3 \
+#      --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \
+#      train.py /shared/runs/base
+#  ```
 #
 # Three lines are worth a second look. `--ntasks-per-node=1`: Slurm starts one `torchrun` a machine and not eight. `--signal`: without it, the job is killed at its end with little warning. `--dependency=singleton`: submit the script five times, and five jobs of four hours follow each other, each going on where the last one stopped. When all steps are made, the rest of them end at once.
 #
@@ -886,7 +888,7 @@ print("the same losses in the log:", losses("run-killed") == losses("run-2"))
 # | after a restart: `failed to connect`, connection refused | an old address in the store of `torchrun` | `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, as above |
 # | `invalid device ordinal` | more processes than GPUs on a machine | `--nproc-per-node=gpu` takes as many as there are |
 # | one process out of memory, the others with a broken connection | only one of these is a cause; often another program on that GPU | look for the root cause; `nvidia-smi`; halve `max_tokens`, double `accumulate` |
-# | a process ends with signal 9 and no message | the machine's main memory is full: each process has a copy of the corpus | the corpus [on disk](19_shards.ipynb), which all processes of a machine share |
+# | a process ends with signal 9 and no message | the machine's main memory is full: each process has a copy of the corpus | the corpus [on disk](20_shards.ipynb), which all processes of a machine share |
 # | all stand still, GPUs at 100 percent, an error after 20 minutes | a process is somewhere else: a slow disk, or a decision that was not taken together | `py-spy dump --pid` on each machine shows where |
 # | an error about sizes, or a loss that is slightly wrong | other code or another corpus on one machine | one container, one shared folder |
 # | it runs, and no faster than with one machine | the network carries 441 MB a step | the arithmetic above; larger batches, below |
@@ -924,7 +926,7 @@ assert 500 < counter.number < 2000
 # %% [markdown]
 # The model was a narrow one, so that the count takes no time. A wide one has as many operations, each on larger tensors. At 8 microseconds each, some 800 of them take between 6 and 7 ms. So with 8 GPUs the 4 ms of work are handed out in more than 6. The GPUs wait for their processor. One calls this **launch-bound**, and at this point more GPUs do not help at all.
 #
-# [The chapter on speed](20_speed.ipynb) shows what does: a compiler that makes few large operations out of many small ones. The other remedy is more work for each operation, that is a larger batch.
+# [The chapter on speed](21_speed.ipynb) shows what does: a compiler that makes few large operations out of many small ones. The other remedy is more work for each operation, that is a larger batch.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs that do 300e12 operations a second, 800 launches of 8 microseconds a step, and a link of 100 GB a second whose exchange is hidden as far as there is computation. A step takes the longest of computation, launches and exchange."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at 5 GPUs and stays flat; with 100,000 it bends at about 20; with 400,000 it follows the ideal diagonal up to 64."}}
 style()
@@ -970,9 +972,9 @@ for name, width in (("base", 512), ("big", 1024)):
 # %% [markdown]
 # For `max_tokens` this means: as much as fits into one GPU, times the number of GPUs, since it counts the tokens of all. The rest of 400,000 comes from `accumulate`. With 8 GPUs of 12,500 tokens each, `max_tokens=100_000` and `accumulate=4`. The exchange then comes once in four batches, and a slower network will do.
 #
-# ## What chapter 20 adds
+# ## What speed adds
 #
-# [The faster objective](20_speed.ipynb) is a module like the plain one. The wrapper takes it in the same way, since it only sees parameters and their gradients. Two things must fit together. A compiler wants few shapes, and a share of a batch has the shape of the batch with fewer rows: few shapes among the batches are few among the shares. And batches that are made ahead, while the GPU works, are made by each process for itself, from its own share of the plan. Neither needs a word between processes.
+# [The faster objective](21_speed.ipynb) is a module like the plain one. The wrapper takes it in the same way, since it only sees parameters and their gradients. Two things must fit together. A compiler wants few shapes, and a share of a batch has the shape of the batch with fewer rows: few shapes among the batches are few among the shares. And batches that are made ahead, while the GPU works, are made by each process for itself, from its own share of the plan. Neither needs a word between processes.
 #
 # ## Questions that come up
 #

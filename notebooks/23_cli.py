@@ -22,7 +22,7 @@ if "google.colab" in sys.modules:
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# Two more are for the ends of the road: `prepare` makes a [corpus too large for memory](19_shards.ipynb) ready, and `export` hands a model to another engine. And each command that computes runs on one processor, one GPU or many.
+# Two more are for the ends of the road: `prepare` makes a [corpus too large for memory](20_shards.ipynb) ready, and `export` hands a model to another engine. And each command that computes runs on one processor, one GPU or many.
 #
 # There is no new mathematics in this chapter, and nearly no new work: reading, training, searching and scoring are functions that we have. What is left are the decisions between a function and a person who types. Where do options come from? What goes to which output? What happens if the input is wrong, or if somebody pulls the plug?
 
@@ -65,7 +65,7 @@ from annotated_transformer.evaluation import paper_style_bleu, score
 # And from the chapters on speed and size, what makes the same work for eight GPUs and millions of pairs.
 
 # %% tags=["export"]
-from annotated_transformer.many_gpus import Processes, best_device, deal, processes
+from annotated_transformer.many_gpus import Processes, best_device, deal, gather_texts, processes
 from annotated_transformer.serving import export_ctranslate2
 from annotated_transformer.shards import Shards, prepare_corpus
 from annotated_transformer.speed import (
@@ -137,7 +137,7 @@ plt.show()
 # %% [markdown]
 # | file | what it holds | who writes it | who reads it |
 # |---|---|---|---|
-# | `manifest.json`, `train-0000.tokens.npy` and others | a [prepared corpus](19_shards.ipynb) | `prepare` | `train` |
+# | `manifest.json`, `train-0000.tokens.npy` and others | a [prepared corpus](20_shards.ipynb) | `prepare` | `train` |
 # | `model.safetensors` | weights | `train`, `average` | `translate`, `evaluate` |
 # | `config.json`, `tokenizer.json` | the shape of the model; its vocabulary | `train`, `average` | `average`, `translate`, `evaluate` |
 # | `checkpoints/` | weights and the optimizer's moments, every few hundred steps | `train` | `train`, to go on; `average` |
@@ -198,7 +198,7 @@ print([path.name for path in data.data], data.reverse, data.columns, data.limit)
 #
 # ### On which machine?
 #
-# Everything that computes can do so on a processor or on a GPU. What the commands choose by themselves is what [the chapter on speed](20_speed.ipynb) found best: a GPU if there is one, numbers of 16 bits if its hardware has them, compiled code on a GPU. Each choice can be overruled.
+# Everything that computes can do so on a processor or on a GPU. What the commands choose by themselves is what [the chapter on speed](21_speed.ipynb) found best: a GPU if there is one, numbers of 16 bits if its hardware has them, compiled code on a GPU. Each choice can be overruled.
 
 
 # %% tags=["export"]
@@ -330,7 +330,7 @@ class Evaluate:
 #
 # `beam`, `alpha` and `device` stand in two classes. One could make a third class of them, as with `Data`. For three options it is not worth it: a reader would have to look in one place more.
 #
-# Two commands are left. `prepare` takes the name of a corpus without an option's name before it, since `prepare wmt14-en-de` is how one would say it. All that it can do is told in [large corpora](19_shards.ipynb).
+# Two commands are left. `prepare` takes the name of a corpus without an option's name before it, since `prepare wmt14-en-de` is how one would say it. All that it can do is told in [large corpora](20_shards.ipynb).
 
 
 # %% tags=["export"]
@@ -365,7 +365,7 @@ class Export:
 # %% [markdown]
 # ## Reading pairs
 #
-# First, a word to the person at the terminal. It goes to *standard error*, the second of the two outputs that every program has. The first is for results. In `annotated-transformer translate < text.de > text.en` the file gets the results, and messages still appear on the screen. `flush` sends each line at once. Otherwise messages from a program that is killed may never be seen. Where [many processes](21_many_gpus.ipynb) share a command, the first of them speaks for all; `torchrun` gives each its number in `RANK`.
+# First, a word to the person at the terminal. It goes to *standard error*, the second of the two outputs that every program has. The first is for results. In `annotated-transformer translate < text.de > text.en` the file gets the results, and messages still appear on the screen. `flush` sends each line at once. Otherwise messages from a program that is killed may never be seen. Where [many processes](22_many_gpus.ipynb) share a command, the first of them speaks for all; `torchrun` gives each its number in `RANK`.
 
 
 # %% tags=["export"]
@@ -437,7 +437,7 @@ def translate_together(
         max_tokens=16_384 if team.device.type == "cuda" else 2048,
     )  # fmt: skip
     together = [""] * len(sentences)
-    for rank, share in enumerate(team.gather(mine)):
+    for rank, share in enumerate(gather_texts(mine)):
         together[rank :: team.size] = share
     return together
 
@@ -471,20 +471,20 @@ def keep_tsv(pairs: Sequence[Pair], path: Path) -> None:
 
 def progress_teller(steps: int) -> Callable[[Progress], None]:
     """Return what says, at each validation, how training goes and how long it still takes."""
-    begun, first = time.monotonic(), 0
+    reports: list[tuple[float, int]] = []
 
     def tell(progress: Progress) -> None:
-        nonlocal begun, first
-        if first == 0:
-            begun, first = time.monotonic(), progress.step
+        reports.append((time.monotonic(), progress.step))
+        (begun, first), (now, step) = reports[0], reports[-1]
         if progress.score is None:
             return
-        pace = (time.monotonic() - begun) / max(1, progress.step - first)
-        left = timedelta(seconds=round(pace * (steps - progress.step)))
+        pace, left = (now - begun) / max(1, step - first), ""
+        if step > first:
+            left = f", {timedelta(seconds=round(pace * (steps - step)))} left"
         say(
-            f"step {progress.step}, epoch {progress.epoch:.1f}: loss {progress.loss:.3f}, "
+            f"step {step}, epoch {progress.epoch:.1f}: loss {progress.loss:.3f}, "
             f"validation loss {progress.validation_loss:.3f}, BLEU {progress.score:.1f}, "
-            f"{progress.tokens_per_second:,.0f} target tokens a second, {left} left"
+            f"{progress.tokens_per_second:,.0f} target tokens a second{left}"
         )
 
     return tell
@@ -570,6 +570,7 @@ def check_direction(data: Data) -> None:
         )
 
 
+# %% tags=["export"]
 class Material(NamedTuple):
     """What a training needs of a corpus: tokenizer, pairs to learn from and pairs to watch."""
 
@@ -601,7 +602,7 @@ def read_material(command: Train, first: bool) -> Material:
 
 
 # %% [markdown]
-# The model goes to its device, and what computes its loss is made [fast](20_speed.ipynb): products in the precision that the hardware likes best, and compiled layers if asked. A GPU then sees every shape of batch once, the largest first, before the training begins. If one does not fit into its memory, that is known after seconds and not after hours. A command owns its process, so it may also allow a GPU to round the inputs of other products to 19 bits, called TF32, as nobody else is there who could mind.
+# The model goes to its device, and what computes its loss is made [fast](21_speed.ipynb): products in the precision that the hardware likes best, and compiled layers if asked. A GPU then sees every shape of batch once, the largest first, before the training begins. If one does not fit into its memory, that is known after seconds and not after hours.
 
 
 # %% tags=["export"]
@@ -665,7 +666,7 @@ def train_together(
 # %% [markdown]
 # ### What will it take?
 #
-# Before a GPU is rented for a night, one wants to know what for. `--dry-run` reads the corpus, makes the plan of an epoch, and prints what [speed](20_speed.ipynb) can say of it in advance: parameters, steps, operations, memory and hours. It starts nothing and writes nothing. With `--gpus 8 --gpu H100` it speaks of GPUs that one does not have yet.
+# Before a GPU is rented for a night, one wants to know what for. `--dry-run` reads the corpus, makes the plan of an epoch, and prints what [speed](21_speed.ipynb) can say of it in advance: parameters, steps, operations, memory and hours. It starts nothing and writes nothing. With `--gpus 8 --gpu H100` it speaks of GPUs that one does not have yet.
 #
 # The hours rest on a guess: that training gets a fifth of what the GPUs' data sheet promises. That is the aim for one large GPU, and with many small steps it will be less. The first lines of a real training say how it is.
 
@@ -757,7 +758,7 @@ def run_train(command: Train) -> None:
 #
 # ### Can it use a GPU, or many?
 #
-# Yes, one without being asked. For many, `torchrun` starts the same command in as many processes, and they [share the batches](21_many_gpus.ipynb):
+# Yes, one without being asked. For many, `torchrun` starts the same command in as many processes, and they [share the batches](22_many_gpus.ipynb):
 #
 # ```
 # torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset base --output base
@@ -1003,7 +1004,7 @@ def run_command(command: Command) -> None:
 
 # %% tags=["export"]
 def with_recipe(arguments: Sequence[str]) -> Any:
-    """Return the union of commands, where Train has the defaults of the preset that is asked for."""
+    """Return the union of commands, with the defaults of the preset that is asked for."""
     named = [two[1] for two in pairwise(arguments) if two[0] == "--preset"]
     named += [one.removeprefix("--preset=") for one in arguments if one.startswith("--preset=")]
     default = Train(output=tyro.MISSING, training=recipe(named[-1]) if named else TrainingConfig())
@@ -1069,7 +1070,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 # | `average` | [`average_checkpoints`, `save_model`](14_training.ipynb) |
 # | `translate` | [`load_model`](14_training.ipynb), [`translate`](15_decoding.ipynb) |
 # | `evaluate` | the same, and [`score`](16_evaluation.ipynb) |
-# | `prepare` | [`prepare_corpus`](19_shards.ipynb) |
+# | `prepare` | [`prepare_corpus`](20_shards.ipynb) |
 # | `export` | [`export_ctranslate2`](19_serving.ipynb) |
 #
 # ## A day in the life
@@ -1161,7 +1162,7 @@ code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
 print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
 
 # %% [markdown]
-# The operations would be those of the paper's run, 9.5e17, had the grammar 37,000 pieces in place of a few hundred and longer sentences. `prepare` is shown where it belongs, in [large corpora](19_shards.ipynb), and all of them in a row in [the last chapter](24_wmt14.ipynb).
+# The operations would be those of the paper's run, 9.5e17, had the grammar 37,000 pieces in place of a few hundred and longer sentences. `prepare` is shown where it belongs, in [large corpora](20_shards.ipynb), and all of them in a row in [the last chapter](24_wmt14.ipynb).
 #
 # And mistakes get their sentence: a folder without a model, settings that are not those of the run, a table with a broken line, more checkpoints than there are.
 

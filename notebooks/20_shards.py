@@ -2065,15 +2065,15 @@ assert listed[-1] > 100 * mapped[-1]
 # | | |
 # |---|---|
 # | pairs | 4,568,613 |
-# | open without hashing | 0.5 s |
-# | open and compare all hashes | 0.9 s |
-# | plan an epoch of 5,471 batches | 2.9 s |
+# | open without hashing | 0.6 s |
+# | open and compare all hashes | 1.0 s |
+# | plan an epoch of 5,471 batches | 2.5 s |
 # | useful places in it | 94.5% |
 # | memory of the process when it begins | 297 MB |
-# | when the shards are open | 340 MB |
-# | when the epoch is planned | 610 MB |
+# | when the shards are open | 343 MB |
+# | at most, while the epoch is planned | 486 MB |
 #
-# These are seconds of the processor again, and the second record of the log: the shards of a smaller run, linked under many names until there were 4.6 million. Most of what planning adds is the plan itself, the number of every pair in its place.
+# These are seconds of the processor again, and the last record of the log: the shards of a smaller run, linked under many names until there were 4.6 million. Planning needs the most memory while it sorts. The plan itself, the number of every pair in its place, has four bytes for each.
 #
 # ### Where do the pairs go?
 

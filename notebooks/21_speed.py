@@ -148,6 +148,8 @@ for name, steps in runs.items():
     assert pair == 28 * (source + target)
     run = (source + target) * 25_000 * steps
     print(f"{name}: {source / 1e9:.3f} + {target / 1e9:.3f} GFLOP a pair of tokens; run {run:.1e}")
+    products = 12 * layers * 28 * d * 3
+    print(f"    {products / (source + target):.1%} of it are attention products")
 
 # %% [markdown]
 # The assertion compares with a second formula, for the common case $d_\text{ff} = 4 d$: a source token costs $6 \cdot 14 L d^2$ for the projections and $12 L S d$ for the products. The base model's run is about $10^{18}$ operations, that of the big one ten times as many.
@@ -155,7 +157,7 @@ for name, steps in runs.items():
 # Where are they? The figure shows the shares.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-operations", "caption": "Which part of the model does the work? Share of the training operations by block, for sentences of 28 tokens on either side and 37,000 entries. Attention products, the part that grows with the square of the length, hardly show."}, "image": {"alt": "In the base model the output projection takes 30 percent, in the big model 18. Feed-forward networks and projections share the rest, and attention products take about 3 percent or less."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-operations", "caption": "Which part of the model does the work? Share of the training operations by block, for sentences of 28 tokens on either side and 37,000 entries. Attention products, the part that grows with the square of the length, hardly show."}, "image": {"alt": "In the base model the output projection takes 30 percent, in the big model 18. Feed-forward networks and projections share the rest, and attention products take less than 1 percent."}}
 style()
 figure, axes = plt.subplots(figsize=(8, 3.0), layout="constrained")
 looks = [(KEY, "//"), (INK, ""), (KEY, ""), (QUERY, "//"), (INK, ""), (QUERY, ""), (VALUE, "")]
@@ -187,7 +189,7 @@ figure.legend(loc="outside lower center", ncols=2, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Two things are worth keeping in mind. The output projection is a single matrix, and it takes almost a third of the base model's work. And the attention products, for which attention is famous, take about three percent at these lengths. If they cost nothing at all, a step would be three percent faster. That bounds every lever that is about them.
+# Two things are worth keeping in mind. The output projection is a single matrix, and it takes almost a third of the base model's work. And the attention products, for which attention is famous, take less than one percent at these lengths. If they cost nothing at all, a step would have one percent less to do. That bounds every lever that is about them.
 #
 # ## How fast is the machine?
 #
@@ -266,10 +268,11 @@ def mfu(operations: float, seconds: float, peak: float) -> float:
 #
 # ## What a step costs, measured
 #
-# We need a model, real batches, and a step. The model is `small`, with a vocabulary of 8,000, and the batches are captions. Everything is as the [training chapter](14_training.ipynb) left it.
+# We need a model, real batches, and a step. The model is `small`, with a vocabulary of 8,000, and the batches are captions. Everything is as the [training chapter](14_training.ipynb) left it. We use one thread and the clock of the processor's own time, so that other programs on the machine do not count.
 
 
 # %%
+torch.set_num_threads(1)
 pairs = multi30k("train")
 tokenizer = Tokenizer.train(pairs, vocabulary_size=8000)
 examples = encode_pairs(tokenizer, pairs)
@@ -291,12 +294,12 @@ def step(objective, adam, batch):
 
 
 def seconds(action, times=2):
-    """The median time of an action, after one round that warms up."""
+    """The median of the processor's time for an action, after one round that warms up."""
     found = []
     for _ in range(times + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         action()
-        found.append(time.perf_counter() - start)
+        found.append(time.process_time() - start)
     return median(found[1:])
 
 
@@ -306,7 +309,10 @@ model = Transformer(config)
 objective, adam = Objective(model, 0.1), make_optimizer(model)
 source, target = lengths[list(plan[0].indices)].T
 useful = sum(operations(config, source, target).values())
-took, peak = seconds(lambda: step(objective, adam, few[0])), measured_peak(torch.device("cpu"))
+took, peak = (
+    seconds(lambda: step(objective, adam, few[0])),
+    measured_peak(torch.device("cpu"), clock=time.process_time),
+)
 print(f"{useful / 1e9:.0f} GFLOP in {took:.2f} s; the peak is {peak / 1e9:.0f} GFLOP/s")
 print(f"MFU {mfu(useful, took, peak):.0%}")
 assert 0.05 < mfu(useful, took, peak) < 2
@@ -356,11 +362,12 @@ plt.show()
 #
 # Four levers are in the book's training already. We can measure them only by turning them off: batches sorted by length ([batching](11_batching.ipynb)), Adam in one pass over memory (`fused=True`), and attention in one kernel, which never writes the matrix of weights to memory ([FlashAttention](https://arxiv.org/abs/2205.14135)). The others we turn on. The benchmark lets all of them train on the same sentences, in turns. One round is A B C, the next B C A, and the gain is the median over the rounds of the ratio to our plain step in the same round. So a busy machine slows down all of them.
 #
-# Here is what the committed log says. The commands were the ones below; the second takes the paper's base model with its 37,000 entries.
+# Here is what the committed log says. The commands were the ones below. The second takes the paper's base model with its 37,000 entries, and the third measures the machine's peak once more, after the others.
 #
 # ```bash
 # python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 7 --batches 4 --max-tokens 512
 # python benchmarks/speed.py --preset base --threads 1 --cpu-time --rounds 3 --batches 2 --max-tokens 256
+# python benchmarks/speed.py --peak --threads 1 --cpu-time
 # ```
 
 
@@ -386,13 +393,14 @@ def gains(run):
 
 for run in measured:
     print(f"\n{run['preset']} on {run['device']}, {run['threads']} thread(s),", end=" ")
-    print(f"peak {run['peak'] / 1e9:,.0f} GFLOP/s, {run['useful']:.1%} useful")
+    print(f"peak {run['peak'] / 1e9:,.0f} GFLOP/s, {run['useful']:.1%} useful", end="")
+    print(f", {run['shapes']} shapes" if run["compile"] else "")
     for name, (rate, gain) in sorted(gains(run).items(), key=lambda item: item[1][1]):
         share = mfu(run["operations_per_token"] * rate, 1, run["peak"])
         print(f"  {name:26} {rate:8,.0f} tokens/s   x {gain:.2f}   MFU {share:.0%}")
 assert {"small", "base"} <= {run["preset"] for run in measured}
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-levers", "caption": "Which levers pay on a processor? Speed of each system relative to the plain step of this book, from the committed log of benchmarks/speed.py: the small model (dots) and the base model (squares), on one thread. Left of the line is slower. The rows of a GPU would stand here as well; none was available."}, "image": {"alt": "Turning off sorted lengths costs most, fused Adam and fused attention less. None of the levers that can be added moves a processor by much."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-levers", "caption": "Which levers pay on a processor? Speed of each system relative to the plain step of this book, from the committed log of benchmarks/speed.py: the small model (circles) and the base model (squares), on one thread. Left of the line is slower. The rows of a GPU would stand here as well; none was available."}, "image": {"alt": "Turning off sorted lengths costs most, fused Adam and fused attention less. None of the levers that can be added moves a processor by much."}}
 figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
 shown = [run for run in measured if run["device"] == "cpu" and not run["compile"]]
 order = sorted(gains(shown[0]), key=lambda name: gains(shown[0])[name][1])
@@ -414,16 +422,16 @@ plt.show()
 # %% [markdown]
 # ### What the table says
 #
-# **Sorted lengths** are the lever that counts on any machine. Without them, with 32 random sentences a batch, the small model makes a quarter fewer useful tokens a second. **Fused Adam** is worth seven percent there. The plain form goes over memory once for each of its dozen operations, and an update touches every weight, however few tokens the batch has. **Fused attention** brings nothing that we could measure on a processor. On a GPU it is by design the faster form, and it saves memory everywhere, so it stays.
+# **Sorted lengths** are the lever that counts on any machine. Without them, with 32 random sentences a batch, the small model makes a quarter fewer useful tokens a second. With the base model, in smaller batches, it is a sixth. **Fused Adam** is worth seven percent to the one and thirteen to the other. The plain form goes over memory once for each of its dozen operations, and an update touches every weight, however few tokens the batch has. **Fused attention** brings nothing that we could measure on a processor. On a GPU it is by design the faster form, and it saves memory everywhere, so it stays.
 #
-# The same command run twice differs by two or three percent. So everything between 0.97 and 1.03 is noise to us, and the levers that we add lie there: the loss in chunks, filled-up rows, batches made ahead. That was to be expected. The MFU of the plain step is over 60 % on this processor, so there is little left to win. What these levers are for is a GPU, where the products shrink to a tenth of a step or less.
+# The machine was busy with other work, and the gain of one and the same lever differs by up to five percent between the runs of the log: the loss in chunks has 1.01, 0.97 and, with other batches, 1.05. So everything between 0.95 and 1.05 is noise to us, and the levers that we add lie there: the loss in chunks, filled-up rows, batches made ahead. That was to be expected. The MFU of the plain step is about 60 % on this processor, so there is little left to win. What these levers are for is a GPU, where products take a far smaller share of a step.
 #
 # ### Levers that stay out
 #
 # Four well-known ones did not move the clock, and we leave them out of the package. The benchmark keeps them, so that a GPU can be asked for its opinion.
 #
 # - **One product for queries, keys and values.** The three matrices of self-attention could be one, three times as wide. The number of operations is the same, and a step has fewer calls. But the weights would have other names than in the chapter that explains them, and every checkpoint would be tied to the trick.
-# - **The causal kernel.** The decoder's self-attention needs no padding mask: padding stands on the right, so the causal mask hides it from every word, and what padding itself sees is not counted. Then the fused kernel can make the mask by itself (`is_causal`), and a GPU has its fastest form for that. It is a part of the attention products, and all of these are three percent of the operations.
+# - **The causal kernel.** The decoder's self-attention needs no padding mask: padding stands on the right, so the causal mask hides it from every word, and what padding itself sees is not counted. Then the fused kernel can make the mask by itself (`is_causal`), and a GPU has its fastest form for that. It is a part of the attention products, and all of these together are less than one percent of the operations.
 # - **Masks that are added.** A boolean mask is turned into zeros and minus infinities inside each of the attention kernels. One could do so once a step. The masks are small, and so is the gain.
 # - **A vocabulary of a multiple of 64.** The fast units of a GPU work on blocks, and 37,000 is not a multiple. This needs no code: a model may have more entries than its tokenizer, so choose `vocabulary_size=37_056`.
 #
@@ -612,8 +620,8 @@ print("bf16:", [f"{number:.4g}" for number in small.bfloat16().tolist()])
 
 # %% tags=["nbval-ignore-output"]
 one, other = torch.randn(2, 192, 192)
-wide = seconds(lambda: one @ other)
-narrow = seconds(lambda: one.bfloat16() @ other.bfloat16())
+wide = seconds(lambda: one @ other, times=9)
+narrow = seconds(lambda: one.bfloat16() @ other.bfloat16(), times=9)
 print(f"fp32 {wide * 1e6:.0f} µs, bf16 {narrow * 1e6:.0f} µs: {narrow / wide:.1f} times as long")
 print("best_precision would take", "bf16" if narrow < wide else "fp32")
 
@@ -693,7 +701,7 @@ class FastObjective(nn.Module):
 
 
 # %% [markdown]
-# Autocast covers the layers and ends before the loss. The embedding table is used at both ends, and autograd adds its two gradients, as before. Dropout draws the same numbers in the same order as in the model, so a run may change from one objective to the other. Nothing here is special to one process, and [many](21_many_gpus.ipynb) can share the work.
+# Autocast covers the layers and ends before the loss. The embedding table is used at both ends, and autograd adds its two gradients, as before. Dropout draws the same numbers in the same order as in the model, so a run may change from one objective to the other. Nothing here is special to one process, and [many](22_many_gpus.ipynb) can share the work.
 #
 # Here is the comparison on a real batch: loss, gradients, and a batch of empty sentences.
 
@@ -910,7 +918,7 @@ for run in measured:
         assert run["graphs"] == run["graphs_at_the_end"] == 2 * run["shapes"]
 
 # %% [markdown]
-# Two programs a shape, and none after the warm-up: that is what the warm-up promises. But on this processor the compiled layers are slower than the plain ones. So compilation is for GPUs, where it makes one launch of many, and it is off unless asked for. Whether it pays is a matter of arithmetic. Warming up costs the seconds above for each of up to 64 shapes, and again whenever a run is continued. A run of an hour must gain that back.
+# Two programs a shape, and none after the warm-up: that is what the warm-up promises. But on this processor the compiled layers are slower than the plain ones. So compilation is for GPUs, where it makes one launch of many, and it is off unless asked for. (The four shapes of this run, in place of 64, leave a fifth of the places to padding. That saves time for the measurement, and would be a poor way to train.) Whether it pays is a matter of arithmetic. Warming up costs the seconds above for each of up to 64 shapes, and again whenever a run is continued. A run of an hour must gain that back.
 #
 # ## Batches ahead of time
 #
@@ -1141,7 +1149,7 @@ assert translate(reader, words, captions[:3], beam=1, max_tokens=1)
 #
 # ## What to remember
 #
-# - A step costs six operations for each token and each weight of a matrix it meets, and a few percent for attention's products.
+# - A step costs six operations for each token and each weight of a matrix it meets. Attention's products add less than one percent at a sentence's length.
 # - MFU is the share of the peak that useful operations take. It counts no padding and nothing twice.
 # - Measure one lever at a time, in turns. Several famous ones bring nothing on a given machine.
 # - The logits need never exist all at once. The loss can compute its gradient on the way.
