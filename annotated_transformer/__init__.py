@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .decoding import translate
     from .evaluation import Scores, score
     from .exercises import check
+    from .many_gpus import processes
+    from .serving import export_ctranslate2
+    from .shards import Shards, prepare_corpus
+    from .speed import FastObjective
     from .tokenization import Tokenizer
     from .training import (
         TrainingConfig,
@@ -25,8 +29,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "FastObjective",
     "Pair",
     "Scores",
+    "Shards",
     "Tokenizer",
     "TrainingConfig",
     "Transformer",
@@ -34,11 +40,14 @@ __all__ = [
     "average_checkpoints",
     "check",
     "clean",
+    "export_ctranslate2",
     "grammar",
     "load_model",
     "load_pretrained",
     "multi30k",
+    "prepare_corpus",
     "preset",
+    "processes",
     "read_pairs",
     "save_model",
     "score",
@@ -48,8 +57,10 @@ __all__ = [
 ]
 
 _HOME: dict[str, str] = {
+    "FastObjective": "speed",
     "Pair": "corpus",
     "Scores": "evaluation",
+    "Shards": "shards",
     "Tokenizer": "tokenization",
     "TrainingConfig": "training",
     "Transformer": "transformer",
@@ -57,11 +68,14 @@ _HOME: dict[str, str] = {
     "average_checkpoints": "training",
     "check": "exercises",
     "clean": "corpus",
+    "export_ctranslate2": "serving",
     "grammar": "corpus",
     "load_model": "training",
     "load_pretrained": "training",
     "multi30k": "corpus",
+    "prepare_corpus": "shards",
     "preset": "transformer",
+    "processes": "many_gpus",
     "read_pairs": "corpus",
     "save_model": "training",
     "score": "evaluation",

@@ -34,7 +34,7 @@ from annotated_transformer.corpus import (
 )
 from annotated_transformer.decoding import translate
 from annotated_transformer.evaluation import paper_style_bleu, score
-from annotated_transformer.many_gpus import Processes, best_device, deal, gather_texts, processes
+from annotated_transformer.many_gpus import Processes, deal, find_device, gather_texts, processes
 from annotated_transformer.serving import export_ctranslate2
 from annotated_transformer.shards import Shards, prepare_corpus
 from annotated_transformer.speed import (
@@ -573,7 +573,7 @@ def run_translate(command: Translate) -> None:
     """Translate standard input."""
     model, tokenizer = load_model(command.model)
     lines = read_lines(sys.stdin.buffer.read())
-    model = model.to(command.device or best_device())
+    model = model.to(find_device(command.device))
     translations = translate(model, tokenizer, lines, command.beam, command.alpha)
     sys.stdout.buffer.write(one_line_each(translations).encode())
     sys.stdout.buffer.flush()

@@ -32,7 +32,7 @@ __all__ = [
     "gather_texts",
     "Processes",
     "meet",
-    "best_device",
+    "find_device",
     "processes",
 ]
 
@@ -166,20 +166,31 @@ def meet(backend: str) -> None:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
 
 
-def best_device() -> str:
-    """Return "cuda" if there is a GPU, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def find_device(name: str | None = None) -> torch.device:
+    """Return the device of this name; without one, a GPU if there is one, else the CPU.
+
+    Raises ValueError if there is none of this name.
+    """
+    gpu = torch.cuda.is_available()
+    try:
+        device = torch.device(name or ("cuda" if gpu else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}: take cpu or cuda") from None
+    if device.type == "cuda" and not gpu:
+        raise ValueError("PyTorch finds no GPU here: take cpu, or install a PyTorch with CUDA")
+    return device
 
 
 @contextmanager
 def processes(device: str | None = None) -> Iterator[Processes]:
     """Join the processes that torchrun has started, if it has, and leave them at the end."""
-    name = device or best_device()
+    place = find_device(device)
     if not dist.is_torchelastic_launched():
-        yield Processes(torch.device(name))
+        yield Processes(place)
         return
-    if name == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    meet("cpu:gloo,cuda:nccl" if name.startswith("cuda") else "gloo")
-    yield Processes(torch.device(name))
+    if place.type == "cuda":
+        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(place)
+    meet("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    yield Processes(place)
     dist.destroy_process_group()

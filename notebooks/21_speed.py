@@ -941,6 +941,8 @@ def make_ahead(
                 continue
 
     try:
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # each thread has a current GPU of its own
         for batch in batches:
             put(to_place(batch, device))
             if stop.is_set():

@@ -627,32 +627,45 @@ def meet(backend: str) -> None:
 
 # %% [markdown]
 # With several machines each `torchrun` has a count of its own, and they need not agree. There we tell `torchrun` to make a new store each time (`TORCH_DISABLE_SHARE_RDZV_TCP_STORE`), in the script further down.
+#
+# Before they meet, each must know where it computes. A GPU is the better choice if there is one. A name that PyTorch does not know, or a GPU that is not there, gets a sentence in place of a traceback.
 
 
 # %% tags=["export"]
-def best_device() -> str:
-    """Return "cuda" if there is a GPU, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def find_device(name: str | None = None) -> torch.device:
+    """Return the device of this name; without one, a GPU if there is one, else the CPU.
+
+    Raises ValueError if there is none of this name.
+    """
+    gpu = torch.cuda.is_available()
+    try:
+        device = torch.device(name or ("cuda" if gpu else "cpu"))
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}: take cpu or cuda") from None
+    if device.type == "cuda" and not gpu:
+        raise ValueError("PyTorch finds no GPU here: take cpu, or install a PyTorch with CUDA")
+    return device
 
 
 # %% tags=["export"]
 @contextmanager
 def processes(device: str | None = None) -> Iterator[Processes]:
     """Join the processes that torchrun has started, if it has, and leave them at the end."""
-    name = device or best_device()
+    place = find_device(device)
     if not dist.is_torchelastic_launched():
-        yield Processes(torch.device(name))
+        yield Processes(place)
         return
-    if name == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    meet("cpu:gloo,cuda:nccl" if name.startswith("cuda") else "gloo")
-    yield Processes(torch.device(name))
+    if place.type == "cuda":
+        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(place)
+    meet("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+    yield Processes(place)
     dist.destroy_process_group()
 
 
 # %% [markdown]
 # 1. Without `torchrun` there is nobody to join, and the same script trains alone. So it can be tried on a laptop as it is.
-# 2. Each process takes the GPU with its local number. Forgetting this is a classic: all processes then share GPU 0, it runs out of memory, and the other seven are idle.
+# 2. Each process takes the GPU with its local number. Forgetting this is a classic: all processes then share GPU 0, it runs out of memory, and the other seven are idle. The device is passed on with its number, as `cuda:3`, since "the current GPU" is another one in each thread, and [batches are made by a thread](21_speed.ipynb).
 # 3. Tensors on a GPU go through NCCL, and numbers on the processor through gloo. The question of `anybody` is one of the latter, so no GPU has to be waited for.
 # 4. The timeout says how long a process waits for the others. The first process may have something to do alone, such as reading a large checkpoint. So 20 minutes, and not 20 seconds.
 # 5. After an error, the last line is not reached, on purpose. It would be polite to say good-bye. But if one process has failed, the others hang in an all-reduce, and good-byes that wait for them hang too. It is better to end at once, so that `torchrun` sees it and ends the rest.

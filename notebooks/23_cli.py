@@ -65,7 +65,7 @@ from annotated_transformer.evaluation import paper_style_bleu, score
 # And from the chapters on speed and size, what makes the same work for eight GPUs and millions of pairs.
 
 # %% tags=["export"]
-from annotated_transformer.many_gpus import Processes, best_device, deal, gather_texts, processes
+from annotated_transformer.many_gpus import Processes, find_device, deal, gather_texts, processes
 from annotated_transformer.serving import export_ctranslate2
 from annotated_transformer.shards import Shards, prepare_corpus
 from annotated_transformer.speed import (
@@ -493,7 +493,7 @@ def progress_teller(steps: int) -> Callable[[Progress], None]:
 # %% [markdown]
 # `train` reports every 50 steps, and once in a while with a score. At a terminal there is a progress bar in between. In a log file that someone will read tomorrow, one line for each validation is enough. The time that is left is estimated from the pace since the first report, validations included. The steps before it do not count: there, a GPU's code is still being compiled.
 #
-# TensorBoard draws such numbers while they come in. It is optional, and what is missing is said in one line. The folder `log.jsonl` remains the record: these files are made from it and can be thrown away.
+# TensorBoard draws such numbers while they come in. It is optional, and what is missing is said in one line. The folder's `log.jsonl` remains the record: these files are made from it and can be thrown away.
 
 
 # %% tags=["export"]
@@ -558,6 +558,8 @@ for name in ("tiny", "base", "big", "D-smoothing0.2"):
 #
 # 5. **Set the seed** and make the model. `torch.manual_seed` changes the random numbers of the whole process. A library must not do that behind its user's back, so no other function of the package leaves such a trace. A command owns its process, and here the first weights are drawn.
 # 6. **Train.** Everything else is the work of [`train`](14_training.ipynb).
+#
+# First a refusal. The direction of a prepared corpus is written into its shards. Whoever asks for the other one with `--reverse` would get the old one, and a model that translates the wrong way without a word of warning.
 
 
 # %% tags=["export"]
@@ -568,6 +570,10 @@ def check_direction(data: Data) -> None:
             f"{data.prepared} was prepared in one direction and stands for itself: leave --reverse "
             "and --data away, or prepare another corpus"
         )
+
+
+# %% [markdown]
+# Whatever the source, what comes out has the same three parts. Of a prepared corpus, the first process reads every byte once and compares hashes; the others look at the sizes of the files only, as one check of a disk is enough.
 
 
 # %% tags=["export"]
@@ -639,6 +645,10 @@ def reporter(command: Train) -> Callable[[Progress], None]:
             some(progress)
 
     return report
+
+
+# %% [markdown]
+# The call of [`train`](14_training.ipynb) itself has no decision left to make. Each argument was settled above.
 
 
 # %% tags=["export"]
@@ -719,6 +729,10 @@ def say_plan(
     print(f"operations  {found.operations:.2e}")
     print(f"memory      {size:.1f} GiB on each of {count} x {name}, {precision}")
     print(f"time        {hours:.1f} hours, if it gets {ASSUMED_SHARE:.0%} of {peak:.2e} a second")
+
+
+# %% [markdown]
+# And this is the command. It joins the processes, if there are several, decides whether to compile, reads, and then trains or only says what training would take.
 
 
 # %% tags=["export"]
@@ -831,7 +845,7 @@ def run_translate(command: Translate) -> None:
     """Translate standard input."""
     model, tokenizer = load_model(command.model)
     lines = read_lines(sys.stdin.buffer.read())
-    model = model.to(command.device or best_device())
+    model = model.to(find_device(command.device))
     translations = translate(model, tokenizer, lines, command.beam, command.alpha)
     sys.stdout.buffer.write(one_line_each(translations).encode())
     sys.stdout.buffer.flush()

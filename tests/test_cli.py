@@ -148,6 +148,7 @@ def test_own_pairs_from_two_files(tmp_path: Path) -> None:
         (["train", "--output", "x", "--prepared", "nowhere"], "nowhere"),
         (["train", "--output", "x", "--prepared", "c", "--reverse"], "prepared in one direction"),
         (["train", "--output", "x", "--dry-run", "--gpu", "Z80"], "the peak of 'Z80' is not known"),
+        (["train", "--output", "x", "--device", "gpu"], "there is no device 'gpu'"),
         (["prepare", "wmt99"], "wmt99"),
         (["prepare", "missing.json"], "missing.json"),
         (["export", "--model", "nowhere", "--output", "x"], "nowhere holds no model"),
