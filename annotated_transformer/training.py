@@ -801,12 +801,14 @@ def stream_of(trainer: Trainer) -> Iterator[list[Batch]]:
         yield [next(stream) for _ in range(config.accumulate)]
 
 
-def keep_record(trainer: Trainer, log: Log, progress: Progress) -> None:
+def keep_record(trainer: Trainer, log: Log, meter: Meter, epoch: float, rate: float) -> None:
     """Validate if it is time; write and report what there is to know of the last steps."""
+    progress = meter.read(trainer.run.step, epoch, rate)
     progress = validate(trainer, progress) if trainer.due() else progress
     if trainer.team.rank == 0:
         log.write(progress)
         trainer.report(progress)
+    meter.reset()
 
 
 def run_to_end(trainer: Trainer) -> None:
@@ -825,11 +827,11 @@ def run_to_end(trainer: Trainer) -> None:
             step, rate = update(trainer, next(stream))
             meter.steps.append(step)
             bar.update()
-            stop = team.asked(event.is_set(), run.step)
             late = folder is not None and time.monotonic() - saved > 60 * config.save_minutes
-            if trainer.due() or run.step % REPORT_EVERY == 0 or stop or late:
-                keep_record(trainer, log, meter.read(run.step, run.step / per_epoch, rate))
-                meter.reset()
+            if trainer.due() or run.step % REPORT_EVERY == 0 or late:
+                keep_record(trainer, log, meter, run.step / per_epoch, rate)
+            if (stop := team.asked(event.is_set(), run.step)) and meter.steps:
+                keep_record(trainer, log, meter, run.step / per_epoch, rate)
             if folder and (trainer.due() or stop or late):
                 save_checkpoint(run, folder / CHECKPOINTS, config)
                 saved = time.monotonic()
