@@ -1417,14 +1417,18 @@ def stream_of(trainer: Trainer) -> Iterator[list[Batch]]:
 
 
 # %% tags=["export"]
-def keep_record(trainer: Trainer, log: Log, meter: Meter, epoch: float, rate: float) -> None:
-    """Validate if it is time; write and report what there is to know of the last steps."""
+def keep_record(trainer: Trainer, log: Log, meter: Meter, epoch: float, rate: float) -> float:
+    """Validate if it is time; write and report what there is to know of the last steps.
+
+    Returns their loss.
+    """
     progress = meter.read(trainer.run.step, epoch, rate)
     progress = validate(trainer, progress) if trainer.due() else progress
     if trainer.team.rank == 0:
         log.write(progress)
         trainer.report(progress)
     meter.reset()
+    return progress.loss
 
 
 # %% tags=["export"]
@@ -1446,7 +1450,8 @@ def run_to_end(trainer: Trainer) -> None:
             bar.update()
             late = folder is not None and time.monotonic() - saved > 60 * config.save_minutes
             if trainer.due() or run.step % REPORT_EVERY == 0 or late:
-                keep_record(trainer, log, meter, run.step / per_epoch, rate)
+                loss = keep_record(trainer, log, meter, run.step / per_epoch, rate)
+                bar.set_postfix(loss=f"{loss:.3f}")
             if (stop := team.asked(event.is_set(), run.step)) and meter.steps:
                 keep_record(trainer, log, meter, run.step / per_epoch, rate)
             if folder and (trainer.due() or stop or late):
