@@ -221,18 +221,20 @@ def check_fits(lengths: Tensor, max_tokens: int) -> None:
 
 
 def plan_batches(
-    lengths: Tensor, max_tokens: int, seed: int, epoch: int, shapes: int = 64
+    lengths: Tensor, max_tokens: int, seed: int, epoch: int, shapes: int | None = None
 ) -> list[BatchPlan]:
     """Plan an epoch: each example of lengths (examples, 2) exactly once, in the order of training.
 
     No side of a batch has more than max_tokens places. The batches have at most `shapes` shapes
-    (S, T), the same in each epoch. Raises ValueError for an example that does not fit by itself.
+    (S, T), the same in each epoch; by default 64, or one for ten batches if that is more.
+    Raises ValueError for an example that does not fit by itself.
     """
     check_fits(lengths, max_tokens)
     chance = torch.Generator().manual_seed(Random(f"{seed} {epoch}").getrandbits(63))
     order = torch.randperm(len(lengths), generator=chance)  # decides among equal lengths
     order = order[furrow_order(lengths[order])]
-    windows = join_windows(cut_batches(lengths[order], max_tokens), shapes)
+    windows = cut_batches(lengths[order], max_tokens)
+    windows = join_windows(windows, shapes or max(64, len(windows) // 10))
     plan = []
     for part, (rows, source, target) in zip(order.split([w.rows for w in windows]), windows):
         part = part[torch.randperm(rows, generator=chance)]

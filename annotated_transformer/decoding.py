@@ -6,7 +6,7 @@ search, beam search and sampling (section 6.1 of the paper).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -44,10 +44,11 @@ class Cache:
     """Keys and values that a decoder need not compute twice, for R hypotheses of B sentences.
 
     For each layer, `past` holds those of the words so far, (B * R, H, T, K), and `memory` those of
-    the source, (B, H, S, K). Starts with R = 1 and T = 0.
+    the source, (B, H, S, K). Starts with R = 1 and T = 0 words `written`.
     """
 
     def __init__(self, model: Transformer, source: Tensor) -> None:
+        self.written = 0
         memory, self.mask = model.encode(source), padding_mask(source)
         self.memory = [
             layer.cross_attention.project(memory, memory) for layer in decoder_layers(model)
@@ -88,12 +89,14 @@ def layer_step(layer: DecoderLayer, x: Tensor, cache: Cache, number: int) -> Ten
 
 def next_logits(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
     """Read one more word of each hypothesis (B, R); return logits (B, R, V) of what may follow."""
-    written = cache.past[0][0].size(2)
-    x = model.embed(words.reshape(-1, 1), written).view(*words.shape, -1)
+    x = model.embed(words.reshape(-1, 1), cache.written).view(*words.shape, -1)
     for number, layer in enumerate(decoder_layers(model)):
         x = layer_step(layer, x, cache, number)
+    cache.written += 1
     return model.embedding.logits(model.decoder.norm(x))
 
+
+Reader = Callable[[Transformer, Tensor, Cache], Tensor]
 
 # --- The penalty in numbers ---
 
@@ -233,6 +236,7 @@ def beam_search(
     extra: int = 50,
     n_best: int = 1,
     early_stop: bool = True,
+    read: Reader = next_logits,
 ) -> list[list[Hypothesis]]:
     """Return the n_best best translations found for each source (B, S), best first (section 6.1).
 
@@ -247,7 +251,7 @@ def beam_search(
         cache = Cache(model, source)
         beams = start_beams(source, beam, limit, n_best, like=model.embedding.table)
         while len(beams.sentence):
-            beams, parent = extend(beams, next_logits(model, beams.tokens[..., -1], cache))
+            beams, parent = extend(beams, read(model, beams.tokens[..., -1], cache))
             beams, finished = finish(beams, alpha)
             steps.append(finished)
             going = still_open(beams, alpha, early_stop).nonzero()[:, 0]
@@ -308,6 +312,7 @@ def translate(
     alpha: float = 0.6,
     extra: int = 50,
     max_tokens: int = 2048,
+    read: Reader = next_logits,
 ) -> list[str]:
     """Translate sentences by beam search, the paper's by default; keeps the order.
 
@@ -324,7 +329,8 @@ def translate(
     translations = [""] * len(sources)
     for batch in length_batches([len(source) for source in sources], max_tokens):
         source = pad([sources[number] for number in batch]).to(device)
-        for number, found in zip(batch, beam_search(model, source, beam, alpha, extra)):
+        search = beam_search(model, source, beam, alpha, extra, read=read)
+        for number, found in zip(batch, search):
             translations[number] = tokenizer.decode(found[0].tokens)
     return translations
 

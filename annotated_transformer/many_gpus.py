@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from annotated_transformer.batching import Batch, BatchPlan
-from annotated_transformer.speed import fixed_shapes, prefetch
+from annotated_transformer.speed import prefetch
 from annotated_transformer.training import Run, Team, begin_moments
 from annotated_transformer.transformer import Transformer
 
@@ -120,13 +120,12 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 class Processes(Team):
     """All processes that torchrun has started; without it, this one alone."""
 
-    def __init__(self, device: torch.device, fixed: bool = False) -> None:
-        self.device, self.fixed = device, fixed
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         if dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def arrange(self, plan: list[BatchPlan]) -> list[BatchPlan]:
-        plan = fixed_shapes(plan) if self.fixed else plan
         return [deal(batch, self.rank, self.size) for batch in plan]
 
     def feed(self, stream: Iterator[Batch], model: Transformer) -> Iterator[Batch]:

@@ -49,6 +49,9 @@ def array_of(tensor: Tensor) -> ndarray:
     return tensor.detach().float().cpu().numpy()
 
 
+# --- Why are three matrices one? ---
+
+
 def copy_linear(place: Any, *maps: nn.Linear) -> None:
     """Copy linear maps of the same input, one matrix on top of the other."""
     place.weight = array_of(torch.cat([each.weight for each in maps]))
@@ -81,7 +84,7 @@ def copy_layer(place: Any, layer: EncoderLayer | DecoderLayer) -> None:
     copy_linear(place.ffn.linear_1, layer.feed_forward.outer)
 
 
-# --- The order of sinusoids ---
+# --- Reorder the columns, or hand over a table? ---
 
 
 def copy_stack(place: Any, stack: Encoder | Decoder, positions: ndarray) -> None:
@@ -171,6 +174,8 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+# --- What may be replaced? ---
+
 SCRIPT = "translate.py"
 EXPORTED = {"config.json", "model.bin", "shared_vocabulary.json", TOKENIZER, SCRIPT}
 
@@ -201,7 +206,7 @@ tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
 tokenizer.encode_special_tokens = True  # "</s>" in a text is text
 translator = ctranslate2.Translator(folder)  # int8: compute_type="int8"
 
-lines = sys.stdin.buffer.read().decode().splitlines()
+lines = [line.decode("utf-8-sig").rstrip("\\r\\n") for line in sys.stdin.buffer]
 sources = [tokenizer.encode(line).tokens if line.strip() else [] for line in lines]
 found = translator.translate_batch(
     [source for source in sources if source],

@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, cast
 
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from annotated_transformer.batching import Batch, BatchPlan
+from annotated_transformer.decoding import Cache, Reader, decoder_layers
+from annotated_transformer.layers import DecoderLayer
 from annotated_transformer.masks import BOS, PAD, UNK, padding_mask, target_mask
 from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
 
@@ -40,13 +43,12 @@ __all__ = [
     "best_precision",
     "call_layer",
     "FastObjective",
-    "rows_by_shape",
-    "fixed_shapes",
-    "Shape",
-    "batch_shapes",
     "check_compiler",
     "allow_graphs",
     "compiled",
+    "Shape",
+    "batch_shapes",
+    "shapes_to_try",
     "made_up",
     "warm_up",
     "make_ahead",
@@ -56,6 +58,11 @@ __all__ = [
     "memory",
     "Estimate",
     "estimate",
+    "ROOM",
+    "make_room",
+    "word_step",
+    "static_reader",
+    "compiled_reader",
 ]
 
 # --- What a step costs, counted ---
@@ -261,38 +268,7 @@ class FastObjective(nn.Module):
         return chunked_loss(states, table, target[:, 1:], self.smoothing, self.chunk, dtype)
 
 
-# --- A few shapes, exactly ---
-
-
-def rows_by_shape(plan: Sequence[BatchPlan]) -> dict[tuple[int, int], int]:
-    """Return for each shape (S, T) of a plan the rows of its largest batch."""
-    rows: dict[tuple[int, int], int] = {}
-    for indices, shape, filled in plan:
-        rows[shape] = max(rows.get(shape, 0), filled, len(indices))
-    return rows
-
-
-def fixed_shapes(plan: Sequence[BatchPlan]) -> list[BatchPlan]:
-    """Fill all batches of a shape (S, T) up to the same number of rows, with empty sentences."""
-    rows = rows_by_shape(plan)
-    return [batch._replace(rows=rows[batch.shape]) for batch in plan]
-
-
-class Shape(NamedTuple):
-    """The size of a batch: sentences, and places in encoder and decoder."""
-
-    rows: int
-    source: int
-    target: int
-
-
-def batch_shapes(plan: Sequence[BatchPlan]) -> list[Shape]:
-    """Return the shapes of a plan's batches, each once, those with the most places first."""
-    shapes = {Shape(max(rows, len(indices)), *shape) for indices, shape, rows in plan}
-    return sorted(shapes, key=lambda shape: shape.rows * (shape.source + shape.target))[::-1]
-
-
-# --- Compiling ---
+# --- How many programs? ---
 
 
 def check_compiler(device: torch.device) -> None:
@@ -304,7 +280,7 @@ def check_compiler(device: torch.device) -> None:
         raise OSError("torch.compile needs triton for a GPU: pip install triton, or do without")
 
 
-def allow_graphs(count: int) -> None:
+def allow_graphs(count: int = 64) -> None:
     """Let Dynamo compile a function so many times; beyond its limit it gives up in silence."""
     config = torch._dynamo.config
     for name in ("recompile_limit", "cache_size_limit"):  # the second before torch 2.7
@@ -313,15 +289,44 @@ def allow_graphs(count: int) -> None:
                 setattr(config, limit, max(count, getattr(config, limit)))
 
 
-def compiled(objective: FastObjective, shapes: int = 64) -> FastObjective:
-    """Compile the layers of an objective, once for each of so many shapes; returns it.
+def compiled(objective: FastObjective) -> FastObjective:
+    """Compile the layers of an objective, once for batches of all sizes; returns it.
 
     Raises OSError if there is no compiler.
     """
     check_compiler(objective.model.embedding.table.device)
-    allow_graphs(4 * shapes)  # encoder and decoder layers, with gradients and without
-    objective.call_layer = torch.compile(call_layer, dynamic=False)
+    allow_graphs()
+    objective.call_layer = torch.compile(call_layer, dynamic=True)
     return objective
+
+
+# --- When is it compiled? ---
+
+
+class Shape(NamedTuple):
+    """The size of a batch: sentences, and places in encoder and decoder."""
+
+    rows: int
+    source: int
+    target: int
+
+    @property
+    def places(self) -> int:
+        """Places of both sides, with padding."""
+        return self.rows * (self.source + self.target)
+
+
+def batch_shapes(plan: Sequence[BatchPlan]) -> set[Shape]:
+    """Return the shapes of a plan's batches, each once."""
+    return {Shape(max(rows, len(indices)), *shape) for indices, shape, rows in plan}
+
+
+def shapes_to_try(shapes: Iterable[Shape]) -> list[Shape]:
+    """Return few shapes for which all is compiled that these need, and the largest of these."""
+    shapes = list(shapes)
+    ones = {tuple(size == 1 for size in shape) for shape in shapes}
+    small = [Shape(*(1 if one else size for one, size in zip(row, (2, 3, 5)))) for row in ones]
+    return [*sorted(small), *sorted(shapes, key=lambda shape: shape.places)[-1:]]
 
 
 def made_up(shape: Shape, device: torch.device) -> Batch:
@@ -333,13 +338,13 @@ def made_up(shape: Shape, device: torch.device) -> Batch:
 
 
 def warm_up(objective: nn.Module, shapes: Iterable[Shape]) -> None:
-    """Run one forward and backward pass of each shape, the largest first; weights stay.
+    """Run a forward and a backward pass of a few batches, before those of these shapes come.
 
-    So what does not fit into memory shows at once, and nothing is compiled later. Raises
-    MemoryError.
+    So what does not fit into memory shows at once, and nothing is compiled later; weights stay.
+    Raises MemoryError.
     """
     device = next(objective.parameters()).device
-    for shape in sorted(shapes, key=lambda s: s.rows * (s.source + s.target), reverse=True):
+    for shape in shapes_to_try(shapes):
         try:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 objective(*made_up(shape, device)).backward()
@@ -464,3 +469,67 @@ def estimate(
     largest = max(shapes, key=lambda shape: activations(config, shape, precision))
     most = memory(config, largest, precision)
     return Estimate(parameter_count(config), steps * accumulate * batch, most)
+
+
+# --- A step that can be compiled ---
+
+ROOM = 8  # places by which the room for the past grows
+
+
+def make_room(cache: Cache) -> None:
+    """Give the past of a cache room for some more words if it has none left."""
+    if cache.written == 0:
+        tidy = partial(torch.clone, memory_format=torch.contiguous_format)
+        cache.mask = tidy(cache.mask)
+        cache.memory = [(tidy(keys), tidy(values)) for keys, values in cache.memory]
+    if cache.written == cache.past[0][0].size(2):
+        more = (0, 0, 0, ROOM)  # at the end of the axis before the last
+        cache.past = [(F.pad(keys, more), F.pad(values, more)) for keys, values in cache.past]
+
+
+def word_step(
+    layer: DecoderLayer, x: Tensor, past: tuple[Tensor, Tensor], memory: tuple[Tensor, Tensor],
+    mask: Tensor, place: Tensor, seen: Tensor,
+) -> Tensor:  # fmt: skip
+    """Pass the newest words (B, R, D) through a decoder layer.
+
+    Their keys and values are written into the past, two of (B * R, H, T, K), at place (1,); seen
+    (1, 1, 1, T) hides what comes after. Memory, two of (B, H, S, K), with its mask, only is read.
+    """
+    attend, translate, think = layer.residuals
+
+    def to_past(y: Tensor) -> Tensor:
+        rows = y.flatten(0, 1)[:, None]
+        for kept, new in zip(past, layer.self_attention.project(rows, rows)):
+            kept.index_copy_(2, place, new)
+        return layer.self_attention.attend(rows, *past, seen).view_as(y)
+
+    x = attend(x, to_past)
+    x = translate(x, lambda y: layer.cross_attention.attend(y, *memory, mask))
+    return cast("Tensor", think(x, layer.feed_forward))
+
+
+def static_reader(step: Callable[..., Tensor] = word_step) -> Reader:
+    """Return what reads words as next_logits does, with a cache that has room."""
+
+    def read(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
+        make_room(cache)
+        x = model.embed(words.reshape(-1, 1), cache.written).view(*words.shape, -1).clone()
+        place = torch.full((1,), cache.written, device=words.device)
+        seen = torch.arange(cache.past[0][0].size(2), device=words.device) <= place
+        for layer, past, memory in zip(decoder_layers(model), cache.past, cache.memory):
+            x = step(layer, x, past, memory, cache.mask, place, seen[None, None, None])
+        cache.written += 1
+        return model.embedding.logits(model.decoder.norm(x))
+
+    return read
+
+
+def compiled_reader(device: torch.device) -> Reader:
+    """Return what reads words as next_logits does, compiled: for many sentences, on a GPU.
+
+    Raises OSError if there is no compiler.
+    """
+    check_compiler(device)
+    allow_graphs()
+    return static_reader(torch.compile(word_step, dynamic=True))

@@ -1,4 +1,4 @@
-"""What both benchmarks share: sizes, data, the three models, taking turns, tables and logs."""
+"""What benchmarks share: sizes, data, the three models, taking turns, tables and logs."""
 
 import argparse
 import importlib.util
@@ -23,6 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"vocabulary_size": 8000, "layers": 3, "d_model": 256, "d_ff": 1024, "heads": 8},
     "mini": {"vocabulary_size": 4000, "layers": 3, "d_model": 192, "d_ff": 512, "heads": 4},
+    "base": {"vocabulary_size": 37_000},
     "toy": {"vocabulary_size": 300, "layers": 1, "d_model": 16, "d_ff": 32, "heads": 2},
 }
 
@@ -52,8 +53,8 @@ def read(corpus: str, split: str) -> list[Pair]:
 
 
 def encoded(corpus: str, split: str, vocabulary_size: int) -> list[Example]:
-    """Encode a split with a vocabulary learned from the training pairs."""
-    tokenizer = Tokenizer.train(read(corpus, "train"), vocabulary_size)
+    """Encode a split with a vocabulary learned from the training pairs, of 8,000 at most."""
+    tokenizer = Tokenizer.train(read(corpus, "train"), min(vocabulary_size, 8000))
     return encode_pairs(tokenizer, read(corpus, split))
 
 
@@ -127,6 +128,13 @@ def take_turns(
                 record = {"round": number, "system": name, "tokens": tokens}
                 records.append({**record, "seconds": round(seconds, 4)})
     return rates, records
+
+
+def programs() -> int:
+    """Return how many programs torch.compile has made so far in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
 
 
 def machine() -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """Translate the same sentences with the same weights: this book's decoder and `generate`.
 
     python benchmarks/decoding.py --threads 2
+    python benchmarks/decoding.py --compile --size base
 
 Our weights are copied into a MarianMTModel of Hugging Face, so that both compute the same numbers;
 before the clock starts, their logits are compared. Sentences are sorted by length and cut into the
 same batches. Without --model, weights are random: no sentence then ends by itself, and both write
 as many tokens as they may.
+
+With --compile, the readers of chapter 21 take part in place of `generate`: a cache with room, and
+the same compiled. A GPU is used if there is one.
 """
 
 import statistics
@@ -20,6 +24,7 @@ from common import (
     has_transformers,
     marian,
     ours,
+    programs,
     read,
     table,
     take_turns,
@@ -28,8 +33,9 @@ from common import (
 from torch import Tensor, nn
 
 from annotated_transformer.batching import encode_source, pad
-from annotated_transformer.decoding import beam_search
+from annotated_transformer.decoding import Reader, beam_search, next_logits
 from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.speed import compiled_reader, static_reader
 from annotated_transformer.training import load_model
 from annotated_transformer.transformer import Transformer, evaluating
 
@@ -105,11 +111,13 @@ def translator(
     return turn
 
 
-def our_writer(model: Transformer, beam: int, extra: int) -> Callable[[Tensor], list[list[int]]]:
+def our_writer(
+    model: Transformer, beam: int, extra: int, reader: Reader = next_logits
+) -> Callable[[Tensor], list[list[int]]]:
     """Return what translates a batch of sources (B, S) with the decoder of chapter 15."""
 
     def write(source: Tensor) -> list[list[int]]:
-        found = beam_search(model, source, beam=beam, alpha=0.6, extra=extra)
+        found = beam_search(model, source, beam=beam, alpha=0.6, extra=extra, read=reader)
         return [list(best[0].tokens) for best in found]
 
     return write
@@ -134,12 +142,14 @@ def their_writer(rival: nn.Module, beam: int, extra: int) -> Callable[[Tensor], 
     return write
 
 
-def agreement(one: dict[int, list[int]], other: dict[int, list[int]]) -> float:
+def agreement(one: dict[int, list[int]], other: dict[int, list[int]]) -> str:
     """Return the share of sentences that both wrote alike."""
-    return statistics.mean(one[index] == other[index] for index in one)
+    return f"{statistics.mean(one[index] == other[index] for index in one):.1%}"
 
 
-def report(name: str, turns: list[dict], alike: str, sentences: int) -> list[list[str]]:
+def report(
+    name: str, turns: list[dict], written: dict[str, dict[int, list[int]]], sentences: int
+) -> list[list[str]]:
     """Give each system a row: tokens and sentences a second, and the time it takes beside ours."""
     seconds: dict[str, list[float]] = {"ours": []}
     tokens = {turn["system"]: turn["tokens"] for turn in turns}
@@ -158,7 +168,7 @@ def report(name: str, turns: list[dict], alike: str, sentences: int) -> list[lis
                 f"{sentences / middle:.1f}",
                 f"{tokens[system] / sentences:.1f}",
                 f"{ratio:.2f}",
-                "" if system == "ours" else alike,
+                "" if system == "ours" else agreement(written["ours"], written[system]),
             ]
         )
     return rows
@@ -171,8 +181,11 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=256, help="of the validation split")
     parser.add_argument("--batch", type=int, default=64, help="sentences side by side")
     parser.add_argument("--extra", type=int, default=50, help="tokens beyond the source's")
+    parser.add_argument("--compile", action="store_true", help="the readers of chapter 21")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
 
     if options.model:
         model, tokenizer = load_model(options.model)
@@ -184,27 +197,34 @@ def main() -> None:
         sources = [example.source for example in encoded(options.corpus, "val", size)]
     sources = sorted(sources[: options.sentences], key=len)
     starts = range(0, len(sources), options.batch)
-    parts = [pad(sources[start : start + options.batch]) for start in starts]
+    parts = [pad(sources[start : start + options.batch]).to(device) for start in starts]
 
-    rival = same_weights(model) if has_transformers() else None
+    rival = same_weights(model) if not options.compile and has_transformers() else None
+    model = model.to(device)
     if rival is not None:
-        check_same(model, rival, parts[-1][:8])
+        check_same(model, rival.to(device), parts[-1][:8])
+    readers: dict[str, Reader] = {"ours": next_logits}
+    if options.compile:
+        readers |= {"room for the past": static_reader(), "compiled": compiled_reader(device)}
     c = model.config
     shape = f"layers {c.layers}, d_model {c.d_model}, d_ff {c.d_ff}, heads {c.heads}"
     print(f"{shape}, vocabulary {c.vocabulary_size}, threads {options.threads}")
     records, rows = [], []
     for beam in options.beams:
         name = "greedy" if beam == 1 else f"beam {beam}"
-        mine: dict[int, list[int]] = {}
-        theirs: dict[int, list[int]] = {}
-        systems = {"ours": translator(our_writer(model, beam, options.extra), parts, mine)}
+        writers = {
+            system: our_writer(model, beam, options.extra, reader)
+            for system, reader in readers.items()
+        }
         if rival is not None:
-            write = their_writer(rival, beam, options.extra)
-            systems["generate"] = translator(write, parts, theirs)
+            writers["generate"] = their_writer(rival, beam, options.extra)
+        written: dict[str, dict[int, list[int]]] = {system: {} for system in writers}
+        systems = {
+            system: translator(write, parts, written[system]) for system, write in writers.items()
+        }
         _, turns = take_turns(systems, options.rounds, options.cpu_time)
         records += [{"search": name, **turn} for turn in turns]
-        alike = f"{agreement(mine, theirs):.1%}" if rival is not None else ""
-        rows += report(name, turns, alike, len(sources))
+        rows += report(name, turns, written, len(sources))
     header = ["decoding", "tokens/s", "quartiles", "sentences/s", "tokens each"]
     print(table([*header, "ours is x times", "same output"], rows))
     settings = {
@@ -216,8 +236,11 @@ def main() -> None:
         "extra": options.extra,
         "clock": "processor" if options.cpu_time else "wall",
         "sentences": len(sources),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "programs": programs(),
     }
-    write_log(options.results, f"decoding-{settings['model']}-{options.threads}", settings, records)
+    kind = "compiled" if options.compile else settings["model"]
+    write_log(options.results, f"decoding-{kind}-{options.threads}", settings, records)
 
 
 if __name__ == "__main__":

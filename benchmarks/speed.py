@@ -1,4 +1,4 @@
-"""Measure the levers of chapter 20 one at a time, and all together.
+"""Measure the levers of chapter 21 one at a time, and all together.
 
     python benchmarks/speed.py
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, encoded, machine, table, take_turns
+from common import RESULTS, encoded, machine, programs, table, take_turns
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_upper_left
 from torch.optim import Adam
@@ -43,10 +43,12 @@ from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.speed import (
     FastObjective,
     Shape,
+    allow_graphs,
     best_precision,
+    call_layer,
     compiled,
-    fixed_shapes,
     known_peak,
+    made_up,
     measured_peak,
     mfu,
     operations,
@@ -56,7 +58,7 @@ from annotated_transformer.speed import (
 )
 from annotated_transformer.transformer import PRESETS, Transformer, preset
 
-REFERENCE, ALL = "this book's step", "all together"
+REFERENCE, ALL, EXACT = "this book's step", "all together", "compiled for each shape"
 Objective = Callable[[Tensor, Tensor], Tensor]
 Feed = Callable[[list[BatchPlan]], Iterator[Batch]]
 
@@ -147,21 +149,15 @@ def with_tf32(objective: Objective) -> Objective:
 # --- Batches ---
 
 
-def feeds(
-    examples: Sequence[Example], plan: list[BatchPlan], device: torch.device
-) -> dict[str, Feed]:
-    """Return ways to make batches of a part of the plan: plain, filled up, ahead, in disorder."""
-    rows = {batch.shape: batch.rows for batch in fixed_shapes(plan)}
+def feeds(examples: Sequence[Example], device: torch.device) -> dict[str, Feed]:
+    """Return ways to make batches of a part of a plan: plain, ahead of time, in disorder."""
 
     def made(part: list[BatchPlan]) -> Iterator[Batch]:
-        for indices, shape, fill in part:
-            yield collate([examples[index] for index in indices], *shape, fill)
+        for indices, shape, _ in part:
+            yield collate([examples[index] for index in indices], *shape)
 
     def plain(part: list[BatchPlan]) -> Iterator[Batch]:
         return (Batch(*(side.to(device) for side in batch)) for batch in made(part))
-
-    def filled(part: list[BatchPlan]) -> list[BatchPlan]:
-        return [batch._replace(rows=rows[batch.shape]) for batch in part]
 
     def mixed(part: list[BatchPlan]) -> Iterator[Batch]:
         """The same sentences in no order, 32 a batch, padded to the longest of the batch."""
@@ -172,9 +168,7 @@ def feeds(
 
     return {
         "plain": plain,
-        "filled": lambda part: plain(filled(part)),
         "ahead": lambda part: prefetch(made(part), device),
-        "both": lambda part: prefetch(made(filled(part)), device),
         "mixed": mixed,
     }
 
@@ -231,7 +225,6 @@ def build(
         "Q, K, V in one product": run(readable(joint), adam=optimizer(joint)),
         "causal kernel": run(masked(model, additive=False, causal=True)),
         "additive masks": run(masked(model, additive=True, causal=False)),
-        "rows filled up": run(plain, "filled"),
         "batches made ahead": run(plain, "ahead"),
         "loss in chunks": run(FastObjective(model, 0.1)),
     }
@@ -243,25 +236,33 @@ def build(
         systems["TF32"] = run(with_tf32(plain))
     if best == "bf16":
         systems["bf16"] = run(FastObjective(model, 0.1, best))
+    fast = FastObjective(model, 0.1, best)
     if options.compile:
-        from torch._dynamo.utils import counters
-
-        shapes = {
-            Shape(*batch.source.shape, batch.target.size(1) - 1)
-            for part in rounds
-            for batch in ways["filled"](part)
+        exact = FastObjective(model, 0.1, best)
+        exact.call_layer = torch.compile(lambda *inputs: call_layer(*inputs), dynamic=False)
+        shapes = sorted({batch_shape(batch) for part in rounds for batch in ways["plain"](part)})
+        notes["shapes"] = len(shapes)
+        fast = compiled(fast)
+        allow_graphs(4 * len(shapes))
+        notes["compiled"] = {
+            "compiled": made_programs(lambda: warm_up(fast, shapes)),
+            EXACT: made_programs(lambda: [exact(*made_up(s, device)).backward() for s in shapes]),
         }
-        fast = compiled(FastObjective(model, 0.1, best))
-        counters.clear()
-        start = time.perf_counter()
-        warm_up(fast, shapes)
-        notes = {"compile_seconds": round(time.perf_counter() - start, 1), "shapes": len(shapes)}
-        notes["graphs"] = counters["stats"]["unique_graphs"]
-        systems["compiled"] = run(fast, "filled")
-        systems[ALL] = run(fast, "both")
-    else:
-        systems[ALL] = run(FastObjective(model, 0.1, best), "both")
+        systems |= {"compiled": run(fast), EXACT: run(exact)}
+    systems[ALL] = run(fast, "ahead")
     return systems, notes
+
+
+def batch_shape(batch: Batch) -> Shape:
+    """Return the shape of a batch."""
+    return Shape(*batch.source.shape, batch.target.size(1) - 1)
+
+
+def made_programs(action: Callable[[], Any]) -> dict[str, float]:
+    """Return how many programs an action compiles, and in how many seconds."""
+    before, start = programs(), time.perf_counter()
+    action()
+    return {"programs": programs() - before, "seconds": round(time.perf_counter() - start, 1)}
 
 
 # --- Reporting ---
@@ -325,7 +326,7 @@ def main() -> None:
     add("--rounds", type=int, default=7, help="turns that each system gets")
     add("--batches", type=int, default=20 if gpu else 2, help="that a turn takes")
     add("--max-tokens", type=int, default=25_000 if gpu else 2048, help="a batch, on either side")
-    add("--shapes", type=int, default=64, help="at most, of all batches")
+    add("--shapes", type=int, help="at most, of all batches, if not as many as suit them")
     add("--compile", action="store_true", help="measure torch.compile too; takes long")
     add("--corpus", choices=["multi30k", "grammar"], default="multi30k")
     add("--cpu-time", action="store_true", help="time of the processor, for a busy machine")
@@ -342,7 +343,7 @@ def main() -> None:
         return
     size = options.vocabulary or (37_000 if options.preset in ("base", "big") else 8000)
 
-    examples = encoded(options.corpus, "train", min(size, 8000))
+    examples = encoded(options.corpus, "train", size)
     plan = plan_batches(shapes_of(examples), options.max_tokens, 0, 0, options.shapes)
     while len(plan) < (options.rounds + 1) * options.batches:
         plan = plan * 2
@@ -352,20 +353,19 @@ def main() -> None:
     tokens = [int(part[:, 1].sum()) for part in lengths]
     torch.manual_seed(0)
     model = Transformer(preset(options.preset, vocabulary_size=size)).to(device).train()
-    systems, notes = build(options, model, feeds(examples, plan, device), rounds, tokens)
+    systems, notes = build(options, model, feeds(examples, device), rounds, tokens)
 
     peak = peak_of(device, options.cpu_time)
     rates, records = take_turns(systems, options.rounds, options.cpu_time)
     if device.type == "cuda":
         notes["gigabytes"] = {name: gigabytes(turn, device) for name, turn in systems.items()}
     if options.compile:
-        notes["graphs_at_the_end"] = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        later = programs() - sum(note["programs"] for note in notes["compiled"].values())
+        for note in notes["compiled"].values():
+            note["at_the_end"] = note["programs"] + later
     done = [sum(operations(model.config, *part.T).values()) for part in lengths]
-    used, useful = (
-        [b for part in rounds[1:] for b in part],
-        sum(int(part.sum()) for part in lengths[1:]),
-    )
-    filled = filled_like(plan, used)
+    used = [batch for part in rounds[1:] for batch in part]
+    useful = sum(int(part.sum()) for part in lengths[1:])
     shown = {
         "preset": options.preset,
         "device": name,
@@ -374,7 +374,6 @@ def main() -> None:
         "vocabulary_size": size,
         "max_tokens": options.max_tokens,
         "useful": round(useful / sum(len(b.indices) * sum(b.shape) for b in used), 4),
-        "useful_filled": round(useful / sum(b.rows * sum(b.shape) for b in filled), 4),
         "peak": round(peak),
         "operations_per_token": round(sum(done[1:]) / sum(tokens[1:])),
         **notes,
@@ -389,12 +388,6 @@ def main() -> None:
     settings = {"benchmark": "speed", "corpus": options.corpus, **shown, **machine()}
     settings["clock"] = "processor" if options.cpu_time else "wall"
     write(options.results / "speed.jsonl", settings, records)
-
-
-def filled_like(plan: list[BatchPlan], used: list[BatchPlan]) -> list[BatchPlan]:
-    """Return batches of a plan with the rows that the whole plan asks for."""
-    rows = {batch.shape: batch.rows for batch in fixed_shapes(plan)}
-    return [batch._replace(rows=rows[batch.shape]) for batch in used]
 
 
 if __name__ == "__main__":

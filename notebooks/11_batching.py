@@ -399,7 +399,7 @@ print(f"{lengths.sum() / sum(window.places for window in windows):.1%} useful")
 # %% [markdown]
 # ## A few shapes, the same in every epoch
 #
-# Hardly any padding is left, and one could stop here. But there are only about two batches to a shape, and a machine likes to see the same shape again. `torch.compile` first makes code for exactly the shapes that it meets, and each new one may mean compiling anew. A recorded CUDA graph fits one shape only. Hundreds of shapes are too many for both; a few dozen are fine.
+# Hardly any padding is left, and one could stop here. But there are only about two batches to a shape. A sentence could change its company only with the few that are just as long, so an epoch would repeat the batches of the one before. And a machine likes to see the same shape again: a GPU's memory is handed out in blocks, and a block that fitted once fits again. Hundreds of shapes for hundreds of batches are too many; a few dozen are fine.
 #
 # So we make **windows**: pieces of the line that hold several batches of one shape. A `Window` can say that already, as nothing in it speaks of a single batch. Two neighbors become one by taking all their rows and, on each side, the larger width:
 
@@ -460,6 +460,10 @@ print(f"Multi30k in {len(fewer)} windows: {useful:.1%} useful")
 
 # %% [markdown]
 # The toy is down to two windows of $3 \cdot 4 + 6 \cdot 6 = 48$ places. For the corpus, 64 shapes in place of hundreds cost less than three points.
+#
+# ### How many windows?
+#
+# A window should hold several batches, or there is no change of company. For these captions, 508 batches, 64 windows leave eight batches to each. A corpus of millions has thousands of batches, and its sentences, up to 250 tokens long, differ more in length than captions do. There 64 windows would leave more than 5 % to padding, and hundreds of windows still hold ten batches each. A small corpus has less than 64 batches; it needs no joining at all. So the number is 64, or one for ten batches if that is more.
 #
 # Where is the padding that remains? With only 8 windows it can be seen:
 
@@ -563,18 +567,20 @@ except ValueError as error:
 
 # %% tags=["export"]
 def plan_batches(
-    lengths: Tensor, max_tokens: int, seed: int, epoch: int, shapes: int = 64
+    lengths: Tensor, max_tokens: int, seed: int, epoch: int, shapes: int | None = None
 ) -> list[BatchPlan]:
     """Plan an epoch: each example of lengths (examples, 2) exactly once, in the order of training.
 
     No side of a batch has more than max_tokens places. The batches have at most `shapes` shapes
-    (S, T), the same in each epoch. Raises ValueError for an example that does not fit by itself.
+    (S, T), the same in each epoch; by default 64, or one for ten batches if that is more.
+    Raises ValueError for an example that does not fit by itself.
     """
     check_fits(lengths, max_tokens)
     chance = torch.Generator().manual_seed(Random(f"{seed} {epoch}").getrandbits(63))
     order = torch.randperm(len(lengths), generator=chance)  # decides among equal lengths
     order = order[furrow_order(lengths[order])]
-    windows = join_windows(cut_batches(lengths[order], max_tokens), shapes)
+    windows = cut_batches(lengths[order], max_tokens)
+    windows = join_windows(windows, shapes or max(64, len(windows) // 10))
     plan = []
     for part, (rows, source, target) in zip(order.split([w.rows for w in windows]), windows):
         part = part[torch.randperm(rows, generator=chance)]
@@ -654,7 +660,7 @@ for budget in (1024, 1536, 2500, 4096):
     shares[f"{budget:,} tokens"] = share
     assert share > 0.95
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "Which share of the places that a machine multiplies holds a word? Both sides of Multi30k. The hatched bars are batches with a fixed set of at most 64 shapes; the others are batches of 32."}, "image": {"alt": "Padding all sentences to 72 leaves under a quarter useful. Every step helps; with the plan of this chapter more than 95 percent is useful at any budget."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "Which share of the places that a machine multiplies holds a word? Both sides of Multi30k. The hatched bars are batches with a fixed set of 64 shapes; the others are batches of 32."}, "image": {"alt": "Padding all sentences to 72 leaves under a quarter useful. Every step helps; with the plan of this chapter more than 95 percent is useful at any budget."}}
 figure, axes = plt.subplots(figsize=(6.8, 3.8), layout="constrained")
 fixed = ["tokens" in name for name in shares]
 bars = axes.barh(

@@ -1988,7 +1988,7 @@ learning_curves(records, "epoch")
 #
 # **It stands still at a loss of 5 or so.** About there lies a model that knows how frequent each token is, and nothing else. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [the schedule](12_schedule.ipynb) shows such runs.
 #
-# **Memory runs out.** Halve `max_tokens` and double `accumulate`. The batches have at most 64 shapes, the same in each epoch. So if the first epoch fits, the others do.
+# **Memory runs out.** Halve `max_tokens` and double `accumulate`. The batches have a few shapes, the same in each epoch. So if the first epoch fits, the others do.
 #
 # **May I change the rate in the middle?** Not within a run: that is what the comparison of settings is for. Load the model that it left, and train it in another folder. Moments and warm-up then begin anew, which is what a new rate needs.
 #

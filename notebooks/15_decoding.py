@@ -19,7 +19,7 @@ if "google.colab" in sys.modules:
 
 # %% tags=["export"]
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -156,10 +156,11 @@ class Cache:
     """Keys and values that a decoder need not compute twice, for R hypotheses of B sentences.
 
     For each layer, `past` holds those of the words so far, (B * R, H, T, K), and `memory` those of
-    the source, (B, H, S, K). Starts with R = 1 and T = 0.
+    the source, (B, H, S, K). Starts with R = 1 and T = 0 words `written`.
     """
 
     def __init__(self, model: Transformer, source: Tensor) -> None:
+        self.written = 0
         memory, self.mask = model.encode(source), padding_mask(source)
         self.memory = [
             layer.cross_attention.project(memory, memory) for layer in decoder_layers(model)
@@ -283,17 +284,20 @@ def layer_step(layer: DecoderLayer, x: Tensor, cache: Cache, number: int) -> Ten
 # %% [markdown]
 # The names of the three say what a sub-layer is for: look at what is written, translate from the source, think it over. Each residual connection adds and normalizes as in training, since it is the very same module.
 #
-# Around the layers stands what stands around them in the model: embedding and position below, the logits above. `embed` wants sentences, so it gets each hypothesis as a sentence of one word. It also has to know which position that word has. This is the number of words in the past, since we count from 0. Forget it, and every word is embedded as the first. Nothing fails, and the model has lost count.
+# Around the layers stands what stands around them in the model: embedding and position below, the logits above. `embed` wants sentences, so it gets each hypothesis as a sentence of one word. It also has to know which position that word has. This is the number of words written before, since we count from 0, and the cache keeps it. Forget it, and every word is embedded as the first. Nothing fails, and the model has lost count.
 
 
 # %% tags=["export", "internal"]
 def next_logits(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
     """Read one more word of each hypothesis (B, R); return logits (B, R, V) of what may follow."""
-    written = cache.past[0][0].size(2)
-    x = model.embed(words.reshape(-1, 1), written).view(*words.shape, -1)
+    x = model.embed(words.reshape(-1, 1), cache.written).view(*words.shape, -1)
     for number, layer in enumerate(decoder_layers(model)):
         x = layer_step(layer, x, cache, number)
+    cache.written += 1
     return model.embedding.logits(model.decoder.norm(x))
+
+
+Reader = Callable[[Transformer, Tensor, Cache], Tensor]
 
 
 # %% [markdown]
@@ -810,7 +814,7 @@ def rank(steps: Iterable[Finished], sentences: int, n_best: int) -> list[list[Hy
 #
 # | line | what it does |
 # |---|---|
-# | `next_logits` | reads the newest words, grows the past by one |
+# | `read` | reads the newest words, grows the past by one |
 # | `extend` | the best continuations, and whose they are |
 # | `finish` | takes out what ended |
 # | `still_open` | which sentences go on; `nonzero` makes numbers of the True ones |
@@ -818,6 +822,8 @@ def rank(steps: Iterable[Finished], sentences: int, n_best: int) -> list[list[Hy
 # | `Beams(...)` | the same for the six tensors |
 #
 # Follow two sentences with a beam of 4. At first $R = 1$: two rows, each with `<s>`. `extend` finds four first words for each sentence, all with parent 0, and `keep` makes 8 rows of the 2. Some steps later sentence 0 is done. Then `going` is [1], sentence 0 leaves all tensors, and 4 rows remain. So a batch gets cheaper while it runs, and its last sentence runs alone.
+#
+# `read` is `next_logits`. It is an argument because the search does not care how the logits come about. [Speed](21_speed.ipynb) has a reader that does the same in compiled code.
 
 
 # %% tags=["export"]
@@ -829,6 +835,7 @@ def beam_search(
     extra: int = 50,
     n_best: int = 1,
     early_stop: bool = True,
+    read: Reader = next_logits,
 ) -> list[list[Hypothesis]]:
     """Return the n_best best translations found for each source (B, S), best first (section 6.1).
 
@@ -843,7 +850,7 @@ def beam_search(
         cache = Cache(model, source)
         beams = start_beams(source, beam, limit, n_best, like=model.embedding.table)
         while len(beams.sentence):
-            beams, parent = extend(beams, next_logits(model, beams.tokens[..., -1], cache))
+            beams, parent = extend(beams, read(model, beams.tokens[..., -1], cache))
             beams, finished = finish(beams, alpha)
             steps.append(finished)
             going = still_open(beams, alpha, early_stop).nonzero()[:, 0]
@@ -1182,6 +1189,7 @@ def translate(
     alpha: float = 0.6,
     extra: int = 50,
     max_tokens: int = 2048,
+    read: Reader = next_logits,
 ) -> list[str]:
     """Translate sentences by beam search, the paper's by default; keeps the order.
 
@@ -1198,7 +1206,8 @@ def translate(
     translations = [""] * len(sources)
     for batch in length_batches([len(source) for source in sources], max_tokens):
         source = pad([sources[number] for number in batch]).to(device)
-        for number, found in zip(batch, beam_search(model, source, beam, alpha, extra)):
+        search = beam_search(model, source, beam, alpha, extra, read=read)
+        for number, found in zip(batch, search):
             translations[number] = tokenizer.decode(found[0].tokens)
     return translations
 

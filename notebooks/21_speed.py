@@ -33,6 +33,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple, cast
 
@@ -44,13 +45,14 @@ from torch.autograd.function import once_differentiable
 
 # %% tags=["export"]
 from annotated_transformer.batching import Batch, BatchPlan
+from annotated_transformer.decoding import Cache, Reader, decoder_layers
+from annotated_transformer.layers import DecoderLayer
 from annotated_transformer.masks import BOS, PAD, UNK, padding_mask, target_mask
 from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
 
 
 # %%
 import json
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -63,7 +65,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from annotated_transformer.batching import batches, encode_pairs, plan_batches, shapes_of
 from annotated_transformer.corpus import multi30k
-from annotated_transformer.decoding import translate
+from annotated_transformer.decoding import next_logits, translate
 from annotated_transformer.figures import INK, KEY, POSITION, QUERY, RESIDUAL, VALUE, style
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.tokenization import Tokenizer
@@ -372,10 +374,16 @@ plt.show()
 
 
 # %% tags=["nbval-ignore-output"]
-path = Path("../benchmarks/results/speed.jsonl")
-address = "https://github.com/annotated-transformer/annotated-transformer/raw/main/benchmarks/results/speed.jsonl"
-text = path.read_text() if path.exists() else urlopen(address).read().decode()  # in Colab
-lines = [json.loads(line) for line in text.splitlines()]
+def read_log(name):
+    path = Path("../benchmarks/results") / name
+    address = "https://github.com/annotated-transformer/annotated-transformer/raw/main/benchmarks/results/"
+    text = (
+        path.read_text() if path.exists() else urlopen(address + name).read().decode()
+    )  # in Colab
+    return [json.loads(line) for line in text.splitlines()]
+
+
+lines = read_log("speed.jsonl")
 measured = [line for line in lines if "benchmark" in line]
 
 
@@ -424,7 +432,7 @@ plt.show()
 #
 # **Sorted lengths** are the lever that counts on any machine. Without them, with 32 random sentences a batch, the small model makes a quarter fewer useful tokens a second. With the base model, in smaller batches, it is a sixth. **Fused Adam** is worth seven percent to the one and thirteen to the other. The plain form goes over memory once for each of its dozen operations, and an update touches every weight, however few tokens the batch has. **Fused attention** brings nothing that we could measure on a processor. On a GPU it is by design the faster form, and it saves memory everywhere, so it stays.
 #
-# The machine was busy with other work, and the gain of one and the same lever differs by up to five percent between the runs of the log: the loss in chunks has 1.01, 0.97 and, with other batches, 1.05. So everything between 0.95 and 1.05 is noise to us, and the levers that we add lie there: the loss in chunks, filled-up rows, batches made ahead. That was to be expected. The MFU of the plain step is about 60 % on this processor, so there is little left to win. What these levers are for is a GPU, where products take a far smaller share of a step.
+# The machine was busy with other work, and the gain of one and the same lever differs by up to five percent between the runs of the log: the loss in chunks has 1.01, 0.97 and, with other batches, 1.05. So everything between 0.95 and 1.05 is noise to us, and the levers that we add lie there: the loss in chunks, batches made ahead. That was to be expected. The MFU of the plain step is about 60 % on this processor, so there is little left to win. What these levers are for is a GPU, where products take a far smaller share of a step.
 #
 # ### Levers that stay out
 #
@@ -723,95 +731,23 @@ FastObjective(model, 0.1)(*empty).backward()
 print(any(bool(weight.grad.any()) for weight in model.parameters()))
 
 # %% [markdown]
-# ## A few shapes, exactly
-#
-# A GPU program can be made for one shape, with all loops unrolled and neighbors fused. `torch.compile(dynamic=False)` does that. It must do it again for every new shape, and that takes seconds. So the batches must not bring a new shape each time.
-#
-# Our plan has at most 64 pairs $(S, T)$, the same in each epoch. But a shape has three numbers, and the number of rows differs by one among the batches of a window, because its sentences are dealt evenly. We fill the shorter ones up. An empty sentence has `</s>` as its source and no label, so it changes neither loss nor gradient. `collate` can add such rows already, and the plan has a field that asks for them.
-
-
-# %% tags=["export"]
-def rows_by_shape(plan: Sequence[BatchPlan]) -> dict[tuple[int, int], int]:
-    """Return for each shape (S, T) of a plan the rows of its largest batch."""
-    rows: dict[tuple[int, int], int] = {}
-    for indices, shape, filled in plan:
-        rows[shape] = max(rows.get(shape, 0), filled, len(indices))
-    return rows
-
-
-# %% [markdown]
-# The rows of a shape are those of its largest batch, and all others get as many. A batch that asks for more rows already, because several processes share it, keeps its wish.
-
-
-# %% tags=["export"]
-def fixed_shapes(plan: Sequence[BatchPlan]) -> list[BatchPlan]:
-    """Fill all batches of a shape (S, T) up to the same number of rows, with empty sentences."""
-    rows = rows_by_shape(plan)
-    return [batch._replace(rows=rows[batch.shape]) for batch in plan]
-
-
-# %% [markdown]
-# Both take a plan and know nothing of sentences. `fixed_shapes` has the form that [`batches`](11_batching.ipynb) wants for its `arrange`, so a training loop needs one word more: `batches(..., arrange=fixed_shapes)`. What does it cost? On captions:
-
-
-# %%
-for budget in (1024, 2048, 4096):
-    plain = plan_batches(lengths, budget, seed=0, epoch=0)
-    line = f"{budget:5,} tokens:"
-    for kind in (plain, fixed_shapes(plain)):
-        shapes = {(max(rows, len(indices)), *shape) for indices, shape, rows in kind}
-        places = sum(max(rows, len(indices)) * sum(shape) for indices, shape, rows in kind)
-        line += f"  {len(shapes):3} shapes, {1 - int(lengths.sum()) / places:.1%} padding"
-        assert int(lengths.sum()) / places > 0.95
-    print(line)
-
-# %% [markdown]
-# At most one row a batch is added, and all padding together stays below 5 %. The number of exact shapes falls to at most 64. Loss and gradient are those of the batch without the extra row:
-
-
-# %%
-fixed = fixed_shapes(plan)
-number = next(i for i, (indices, _, rows) in enumerate(fixed) if rows > len(indices))
-made = [next(batches(examples, 512, 0, 0, number, arrange=form)) for form in (list, fixed_shapes)]
-print([tuple(batch.source.shape) for batch in made])
-found = []
-for batch in made:
-    model.zero_grad()
-    loss = FastObjective(model, 0.1)(*batch)
-    loss.backward()
-    found.append([loss.detach(), *(weight.grad.clone() for weight in model.parameters())])
-print(all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(*found)))
-
-# %% [markdown]
-# What comes next needs the list of shapes itself. The order is by places, the largest first.
-
-
-# %% tags=["export"]
-class Shape(NamedTuple):
-    """The size of a batch: sentences, and places in encoder and decoder."""
-
-    rows: int
-    source: int
-    target: int
-
-
-# %% [markdown]
-# A plan of a whole epoch repeats each shape many times. The set leaves one of each.
-
-
-# %% tags=["export"]
-def batch_shapes(plan: Sequence[BatchPlan]) -> list[Shape]:
-    """Return the shapes of a plan's batches, each once, those with the most places first."""
-    shapes = {Shape(max(rows, len(indices)), *shape) for indices, shape, rows in plan}
-    return sorted(shapes, key=lambda shape: shape.rows * (shape.source + shape.target))[::-1]
-
-
-# %% [markdown]
 # ## Compiling
 #
-# Which part shall be compiled? The whole objective would be the obvious choice. Then a compiled program has all twelve layers of the base model written out one after the other, and making it takes six times as long as for one layer of each kind, for each of 64 shapes. But the layers are alike. If we compile *a layer*, as a function of its weights, the six layers of a stack share one program. That is why `call_layer` is a function. Two programs a shape are enough, however deep the model is. What is left between the layers is little.
+# A layer is a few dozen calls, and each one reads its input from memory and writes its result back. `torch.compile` watches a function run once, writes down what it does, and makes a **compiled** program of it: neighbors such as addition, dropout and normalization become one loop, and what they hand on to each other never leaves the processor's registers. On a GPU that also makes one launch of many.
 #
-# Three things can go wrong. There may be no compiler: on a processor PyTorch writes C++, and needs someone to translate it. The error for that comes late and is long, so we look first. Second, Dynamo, which decides what to compile, has a limit: after eight versions of one function it gives up on it and runs it plainly from then on, with no more than a line in a log. With 64 shapes it would give up in the first minute. The limit has had two names.
+# ### What shall be compiled?
+#
+# The whole objective would be the obvious choice. But then a program has all twelve layers of the base model written out one after the other, and making it takes six times as long as for one layer of each kind. The layers are alike. If we compile *a layer*, as a function of its weights, the six layers of a stack share one program. That is why `call_layer` is a function. What is left between the layers is little.
+#
+# ### How many programs?
+#
+# A program is made for certain sizes, and our batches come in many. There are two ways to deal with that.
+#
+# **Each shape by itself** (`dynamic=False`). The sizes are numbers in the program, so the loops are as long as they say. A new shape means a new program, or rather two, one for the encoder's layers and one for the decoder's. For captions that would be 64 pairs $(S, T)$ with two numbers of rows each, so up to 256 programs. At several seconds each the paper's base model would spend a good part of its hour on compiling. And Dynamo, the part that watches, gives up after eight versions of one function and runs it plainly from then on, with no more than a line in a log.
+#
+# **Sizes as symbols** (`dynamic=True`). The sizes that belong to the batch are variables in the program, as in any function that a person would write. The widths of the model stay numbers, since weights do not change their shape. Then two programs do for every batch there is.
+#
+# Symbols cost something only where a loop over a batch's size could have been tuned. The loops that matter are matrix products, which come from a library either way, and sums over $d_\text{model}$, which is a number in both. Further down is what the benchmark says: the same speed, a quarter of a percent of the compiling. So we take symbols.
 
 
 # %% tags=["export"]
@@ -825,11 +761,13 @@ def check_compiler(device: torch.device) -> None:
 
 
 # %% [markdown]
-# The limit must be above all versions of one function. These are two for each shape, since encoder and decoder layers go through the same function. We allow as many again for passes without gradients. A limit that is higher already stays.
+# That was for the case that there is no compiler. On a processor PyTorch writes C++, and needs someone to translate it; on a GPU it writes for Triton. The error for what is missing comes late and is long, so we look first.
+#
+# The limit of eight versions is high enough for two programs. But a process may train more than one model, and each of them, each precision, and each special case from below counts. So it is set to 64. It has had two names.
 
 
 # %% tags=["export"]
-def allow_graphs(count: int) -> None:
+def allow_graphs(count: int = 64) -> None:
     """Let Dynamo compile a function so many times; beyond its limit it gives up in silence."""
     config = torch._dynamo.config
     for name in ("recompile_limit", "cache_size_limit"):  # the second before torch 2.7
@@ -839,27 +777,68 @@ def allow_graphs(count: int) -> None:
 
 
 # %% [markdown]
-# Now the switch itself is one line. It replaces the function that the objective calls its layers with, and leaves the model alone: validation and decoding, which come with shapes of their own, are never compiled. `dynamic=False` says that every shape is to be taken literally. By default PyTorch would make a program for all shapes after the second one, and it would be slower.
+# Now the switch itself is one line. It replaces the function that the objective calls its layers with, and leaves the model alone: validation and decoding are not affected.
 
 
 # %% tags=["export"]
-def compiled(objective: FastObjective, shapes: int = 64) -> FastObjective:
-    """Compile the layers of an objective, once for each of so many shapes; returns it.
+def compiled(objective: FastObjective) -> FastObjective:
+    """Compile the layers of an objective, once for batches of all sizes; returns it.
 
     Raises OSError if there is no compiler.
     """
     check_compiler(objective.model.embedding.table.device)
-    allow_graphs(4 * shapes)  # encoder and decoder layers, with gradients and without
-    objective.call_layer = torch.compile(call_layer, dynamic=False)
+    allow_graphs()
+    objective.call_layer = torch.compile(call_layer, dynamic=True)
     return objective
 
 
 # %% [markdown]
-# The third thing is time, and when it is spent. Compiling happens when a shape is first seen. Without care, the last of 64 shapes may come in the middle of an epoch, on one GPU of eight, while seven wait.
+# ### When is it compiled?
 #
-# So we **warm up**: one forward and one backward pass of each shape before the training begins. The largest comes first. It needs the most memory; if it fits, all others do. If it does not, one should hear of it in the first seconds, with the shape and the remedy, and not in the second hour. The random numbers that dropout draws in these passes are given back, so a run with a warm-up and one without are the same run.
+# When a function is first called, and that is the third thing that can go wrong. Without care, it happens in the middle of an epoch, on one GPU of eight, while seven wait. So we **warm up**: a forward and a backward pass before the training begins. Which batches does that take?
 #
-# A made-up batch will do. Its sentences consist of one word, repeated, because costs depend on shapes and not on words.
+# Symbols have two exceptions. A size of 1 is always taken literally, since an axis of one place is stretched where others are not. So a batch with a single sentence is a case of its own, with programs of its own. And two sizes that happen to be equal get the same symbol: a program that was made for 21 rows of 21 words would not do for any other batch. So the batch to begin with should have three different sizes, none of them 1. The sizes 2, 3 and 5 will do. If some batch of the plan has a 1 somewhere, the same with a 1 in its place comes next.
+#
+# The last batch of the warm-up has another purpose. It is the largest of the plan, and it needs the most memory. If it fits, all others do. If it does not, one should hear of it in the first minute, with the shape and the remedy, and not in the second hour.
+
+
+# %% tags=["export"]
+class Shape(NamedTuple):
+    """The size of a batch: sentences, and places in encoder and decoder."""
+
+    rows: int
+    source: int
+    target: int
+
+    @property
+    def places(self) -> int:
+        """Places of both sides, with padding."""
+        return self.rows * (self.source + self.target)
+
+
+# %% [markdown]
+# A plan has many batches of one shape, and the set leaves one of each. From them follow the batches to try: for each way of having a 1, the smallest of its kind, and then the one with the most places.
+
+
+# %% tags=["export"]
+def batch_shapes(plan: Sequence[BatchPlan]) -> set[Shape]:
+    """Return the shapes of a plan's batches, each once."""
+    return {Shape(max(rows, len(indices)), *shape) for indices, shape, rows in plan}
+
+
+def shapes_to_try(shapes: Iterable[Shape]) -> list[Shape]:
+    """Return few shapes for which all is compiled that these need, and the largest of these."""
+    shapes = list(shapes)
+    ones = {tuple(size == 1 for size in shape) for shape in shapes}
+    small = [Shape(*(1 if one else size for one, size in zip(row, (2, 3, 5)))) for row in ones]
+    return [*sorted(small), *sorted(shapes, key=lambda shape: shape.places)[-1:]]
+
+
+# %%
+print(len(batch_shapes(plan)), "shapes;", *shapes_to_try(batch_shapes(plan)), sep="\n")
+
+# %% [markdown]
+# A made-up batch will do. Its sentences consist of one word, repeated, because costs depend on sizes and not on words.
 
 
 # %% tags=["export"]
@@ -872,18 +851,18 @@ def made_up(shape: Shape, device: torch.device) -> Batch:
 
 
 # %% [markdown]
-# On a GPU the lack of memory is an exception of its own, which names bytes. Ours names the batch. The `finally` throws the gradients away in either case.
+# On a GPU the lack of memory is an exception of its own, which names bytes. Ours names the batch. The `finally` throws the gradients away in either case. And the random numbers that dropout draws in these passes are given back, so a run with a warm-up and one without are the same run.
 
 
 # %% tags=["export"]
 def warm_up(objective: nn.Module, shapes: Iterable[Shape]) -> None:
-    """Run one forward and backward pass of each shape, the largest first; weights stay.
+    """Run a forward and a backward pass of a few batches, before those of these shapes come.
 
-    So what does not fit into memory shows at once, and nothing is compiled later. Raises
-    MemoryError.
+    So what does not fit into memory shows at once, and nothing is compiled later; weights stay.
+    Raises MemoryError.
     """
     device = next(objective.parameters()).device
-    for shape in sorted(shapes, key=lambda s: s.rows * (s.source + s.target), reverse=True):
+    for shape in shapes_to_try(shapes):
         try:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 objective(*made_up(shape, device)).backward()
@@ -899,26 +878,25 @@ def warm_up(objective: nn.Module, shapes: Iterable[Shape]) -> None:
 
 
 # %% [markdown]
-# Compiling takes too long for this page. A test compiles a model of two layers for two shapes, counts four programs, and no more afterwards, and compares loss and gradients with the plain ones. The benchmark compiles `small` for four shapes if asked to:
+# Compiling takes too long for this page. A test compiles a model of two layers, counts two programs, lets batches of all kinds of sizes through, counts two programs again, and compares loss and gradients with the plain ones. The benchmark does it with `small`, and with both ways of treating sizes:
 #
 # ```bash
-# python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 5 --batches 4 --max-tokens 512 --shapes 4 --compile
+# python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 5 --batches 4 --max-tokens 512 --compile
 # ```
 
 
 # %% tags=["nbval-ignore-output"]
 for run in measured:
     if run["compile"]:
-        print(
-            f"{run['preset']} on {run['device']}: {run['shapes']} shapes, {run['graphs']} programs"
-        )
-        print(f"{run['compile_seconds'] / run['shapes']:.0f} seconds a shape; ", end="")
-        print(f"programs at the end: {run['graphs_at_the_end']}")
-        print(f"speed x {gains(run)['compiled'][1]:.2f}")
-        assert run["graphs"] == run["graphs_at_the_end"] == 2 * run["shapes"]
+        print(f"{run['preset']} on {run['device']}, batches of {run['shapes']} shapes:")
+        for name, note in run["compiled"].items():
+            print(f"  {name}: {note['programs']} programs in {note['seconds']:.0f} s, ", end="")
+            print(f"{note['at_the_end']} at the end, speed x {gains(run)[name][1]:.2f}")
+        symbols = run["compiled"]["compiled"]
+        assert symbols["programs"] == symbols["at_the_end"] == 2
 
 # %% [markdown]
-# Two programs a shape, and none after the warm-up: that is what the warm-up promises. But on this processor the compiled layers are slower than the plain ones. So compilation is for GPUs, where it makes one launch of many, and it is off unless asked for. (The four shapes of this run, in place of 64, leave a fifth of the places to padding. That saves time for the measurement, and would be a poor way to train.) Whether it pays is a matter of arithmetic. Warming up costs the seconds above for each of up to 64 shapes, and again whenever a run is continued. A run of an hour must gain that back.
+# Two programs, and none after the warm-up: that is what the warm-up promises. On this processor the compiled layers are slower than the plain ones, whichever way the sizes are treated. So compilation is for GPUs, where it makes one launch of many, and it is off unless there is one. Whether it pays there, nobody has measured with this code.
 #
 # ## Batches ahead of time
 #
@@ -1055,7 +1033,7 @@ def memory(
 # %%
 torch.manual_seed(0)
 model = Transformer(config)
-shape = batch_shapes(fixed)[0]
+shape = max(batch_shapes(plan), key=lambda shape: shape.places)
 batch = made_up(shape, torch.device("cpu"))
 stored = kept(lambda: FastObjective(model, 0.1).states(batch.source, batch.target[:, :-1]))
 stored -= 4 * sum(p.numel() for n, p in model.named_parameters() if n != "embedding.table")
@@ -1135,7 +1113,129 @@ assert translate(reader, words, captions[:3], beam=1, max_tokens=1)
 # %% [markdown]
 # A batch of one sentence multiplies a vector by a matrix. The whole matrix must come from memory for one row of work. With many sentences side by side the same trip serves all.
 #
-# A GPU would ask for one thing more. Our cache grows by one place a word, so every step has a new shape, and a compiled step would have to be compiled fifty times. The remedy is a **static cache**: room for the longest translation from the start, a mask that hides the places not written yet, and a step that writes into its place. All steps then have the same shape. Its price is attention over empty places; its gain is that the launches of a step become one. We have not built it, since on a processor the price is real and the gain is not, and there was no GPU to see the gain on.
+# ### A step that can be compiled
+#
+# A step of decoding is launch-bound on a GPU, much more than one of training. It has as many calls, and each has only one word of each hypothesis to work on. So compiling should help here if anywhere. The step of the decoding chapter resists it in three ways:
+#
+# - **The past grows by a place a word.** Its length is a symbol, that would be no trouble. But it begins with 0 and goes on with 1, and these two are always taken literally: three programs where one would do.
+# - **The layer changes the cache.** It takes a list apart and puts new tensors into it. A program wants tensors in and tensors out.
+# - **Tensors change their layout on the way.** What `project` returns is a view of something else, with its axes exchanged. After `keep` the same numbers stand in a tensor of their own, in order. To a program these are different inputs.
+#
+# The remedy is a **static cache**. It has more room than there are words, so its size does not change from word to word; a step writes into the next free place, and a mask hides the places that are still empty. Its price is attention over empty places, and moving them when hypotheses change places. A place costs little, so the room need not be for the longest translation from the start: we give it eight places at a time.
+#
+# First the room. Before the first word everything is copied once into a layout that will not change.
+
+
+# %% tags=["export"]
+ROOM = 8  # places by which the room for the past grows
+
+
+def make_room(cache: Cache) -> None:
+    """Give the past of a cache room for some more words if it has none left."""
+    if cache.written == 0:
+        tidy = partial(torch.clone, memory_format=torch.contiguous_format)
+        cache.mask = tidy(cache.mask)
+        cache.memory = [(tidy(keys), tidy(values)) for keys, values in cache.memory]
+    if cache.written == cache.past[0][0].size(2):
+        more = (0, 0, 0, ROOM)  # at the end of the axis before the last
+        cache.past = [(F.pad(keys, more), F.pad(values, more)) for keys, values in cache.past]
+
+
+# %% [markdown]
+# Then the layer. It has the same three lines as the one of the decoding chapter, and as `DecoderLayer.forward` in [Layers](07_layers.ipynb). What differs is the self-attention: keys and values of the new word are written into their place, and the query sees what is written so far. `place` is a tensor and not a number, since a number would be taken literally.
+
+
+# %% tags=["export"]
+def word_step(
+    layer: DecoderLayer, x: Tensor, past: tuple[Tensor, Tensor], memory: tuple[Tensor, Tensor],
+    mask: Tensor, place: Tensor, seen: Tensor,
+) -> Tensor:  # fmt: skip
+    """Pass the newest words (B, R, D) through a decoder layer.
+
+    Their keys and values are written into the past, two of (B * R, H, T, K), at place (1,); seen
+    (1, 1, 1, T) hides what comes after. Memory, two of (B, H, S, K), with its mask, only is read.
+    """
+    attend, translate, think = layer.residuals
+
+    def to_past(y: Tensor) -> Tensor:
+        rows = y.flatten(0, 1)[:, None]
+        for kept, new in zip(past, layer.self_attention.project(rows, rows)):
+            kept.index_copy_(2, place, new)
+        return layer.self_attention.attend(rows, *past, seen).view_as(y)
+
+    x = attend(x, to_past)
+    x = translate(x, lambda y: layer.cross_attention.attend(y, *memory, mask))
+    return cast("Tensor", think(x, layer.feed_forward))
+
+
+# %% [markdown]
+# Around the layers stands what stands around them in `next_logits`. The search takes any function of that form as its `read`, so there is nothing else to change. `clone` makes a tensor of its own out of a view.
+
+
+# %% tags=["export"]
+def static_reader(step: Callable[..., Tensor] = word_step) -> Reader:
+    """Return what reads words as next_logits does, with a cache that has room."""
+
+    def read(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
+        make_room(cache)
+        x = model.embed(words.reshape(-1, 1), cache.written).view(*words.shape, -1).clone()
+        place = torch.full((1,), cache.written, device=words.device)
+        seen = torch.arange(cache.past[0][0].size(2), device=words.device) <= place
+        for layer, past, memory in zip(decoder_layers(model), cache.past, cache.memory):
+            x = step(layer, x, past, memory, cache.mask, place, seen[None, None, None])
+        cache.written += 1
+        return model.embedding.logits(model.decoder.norm(x))
+
+    return read
+
+
+# %%
+for beam in (1, 4):
+    slow, fast = (
+        translate(reader, words, captions, beam, read=read)
+        for read in (next_logits, static_reader())
+    )
+    print(f"beam {beam}: {sum(map(str.__eq__, slow, fast))} of {len(captions)} alike")
+
+# %% [markdown]
+# Compiled, it is one line more. How many programs are there? One for a batch of many sentences with many hypotheses, one for many sentences with one hypothesis each, which is how every search begins, and the two for a single sentence. That makes four, whatever the lengths, the batches and the beam.
+
+
+# %% tags=["export"]
+def compiled_reader(device: torch.device) -> Reader:
+    """Return what reads words as next_logits does, compiled: for many sentences, on a GPU.
+
+    Raises OSError if there is no compiler.
+    """
+    check_compiler(device)
+    allow_graphs()
+    return static_reader(torch.compile(word_step, dynamic=True))
+
+
+# %% [markdown]
+# A test compiles it, translates, counts four programs, and no more after other sentences with another beam. And is it faster? The benchmark of decoding lets the readers take turns on the same 256 captions, and `--compile` adds the two of this chapter:
+#
+# ```bash
+# python benchmarks/decoding.py --model annotated_transformer/pretrained/multi30k-de-en --threads 1 --cpu-time --rounds 5 --compile
+# ```
+
+
+# %% tags=["nbval-ignore-output"]
+first, *turns = read_log("decoding-compiled-1.jsonl")
+print(f"{first['sentences']} captions on {first['device']}, {first['programs']} programs")
+for search in ("greedy", "beam 4"):
+    found = {}
+    for turn in turns:
+        if turn["search"] == search:
+            found.setdefault(turn["system"], []).append(turn["seconds"])
+    for name, times in found.items():
+        rate, gain = first["sentences"] / median(times), zip(found["ours"], times)
+        print(f"  {search}, {name:18} {rate:5.0f} a second", end="")
+        print(f", x {median(a / b for a, b in gain):.2f}")
+assert first["programs"] == 4
+
+# %% [markdown]
+# On this processor the room costs a few percent, and compiling does not bring them back. What it brings on a GPU we do not know. Its cost is the compiling, before the first word. So it is an option of the command line, `--compile`, and off by default.
 #
 # ## What a user sees
 #
@@ -1143,7 +1243,7 @@ assert translate(reader, words, captions[:3], beam=1, max_tokens=1)
 # |---|---|---|---|
 # | precision | fp32, or bf16 where it is in hardware | bf16 since Ampere | the same |
 # | loss | in chunks: less memory, about the same time | in chunks: room for larger batches | the same |
-# | compilation | not worth it | two programs a shape, before the first step | the same, each process for itself |
+# | compilation | not worth it | two programs, before the first step | the same, each process for itself |
 # | what limits | matrix products | memory traffic, launches | launches, at the paper's batch |
 # | target tokens a second, base | see the log above | not measured | not measured |
 #
@@ -1156,7 +1256,7 @@ assert translate(reader, words, captions[:3], beam=1, max_tokens=1)
 # - Measure one lever at a time, in turns. Several famous ones bring nothing on a given machine.
 # - The logits need never exist all at once. The loss can compute its gradient on the way.
 # - bf16 for products, fp32 for weights, moments, softmax and loss; and only where the hardware has it.
-# - Fixed shapes, warmed up before the first step: no compilation later, and no surprise about memory.
+# - Compile a layer, with sizes as symbols, and warm up with sizes that all differ: two programs, and none later. Then try the largest batch: no surprise about memory.
 
 
 # %% [markdown]

@@ -46,7 +46,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from annotated_transformer.batching import Batch, BatchPlan
-from annotated_transformer.speed import fixed_shapes, prefetch
+from annotated_transformer.speed import prefetch
 from annotated_transformer.training import Run, Team, begin_moments
 from annotated_transformer.transformer import Transformer
 
@@ -571,13 +571,12 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 class Processes(Team):
     """All processes that torchrun has started; without it, this one alone."""
 
-    def __init__(self, device: torch.device, fixed: bool = False) -> None:
-        self.device, self.fixed = device, fixed
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         if dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def arrange(self, plan: list[BatchPlan]) -> list[BatchPlan]:
-        plan = fixed_shapes(plan) if self.fixed else plan
         return [deal(batch, self.rank, self.size) for batch in plan]
 
     def feed(self, stream: Iterator[Batch], model: Transformer) -> Iterator[Batch]:
@@ -602,7 +601,7 @@ class Processes(Team):
 
 
 # %% [markdown]
-# Two methods bring in what [speed](21_speed.ipynb) has made: `feed` has the next batches made and moved by a thread while the GPU works, and with `fixed` every batch of a shape has the same number of rows, before it is dealt, so that compiled code meets few shapes.
+# `feed` brings in what [speed](21_speed.ipynb) has made: a thread makes the next batches and moves them, while the GPU works.
 #
 # `asked` shows how careful one must be. Whether the question is put depends on the step and on the kind of device, which are the same for all. If it depended on `stop`, only the process that was asked to stop would put the question, and it would wait for ever.
 #

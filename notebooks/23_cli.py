@@ -58,7 +58,7 @@ from annotated_transformer.corpus import (
     split_pairs,
 )
 from annotated_transformer.batching import BatchPlan, Example, encode_pairs, plan_batches, shapes_of
-from annotated_transformer.decoding import translate
+from annotated_transformer.decoding import next_logits, translate
 from annotated_transformer.evaluation import paper_style_bleu, score
 
 # %% [markdown]
@@ -75,8 +75,8 @@ from annotated_transformer.speed import (
     batch_shapes,
     best_precision,
     compiled,
+    compiled_reader,
     estimate,
-    fixed_shapes,
     known_peak,
     measured_peak,
     warm_up,
@@ -211,7 +211,7 @@ class Machine:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Numbers of products in training; auto: bf16 where the hardware has it."""
     compile: Literal["auto", "yes", "no"] = "auto"
-    """Compile the model for a fixed set of shapes before training; auto: on a GPU."""
+    """Compile the model's layers before training; auto: on a GPU."""
 
 
 # %% [markdown]
@@ -298,6 +298,8 @@ class Translate:
     """Exponent of the length penalty; 0 for none."""
     device: str | None = None
     """cpu or cuda; if not given, a GPU if there is one."""
+    compile: bool = False
+    """Compile the decoder first: for many sentences, on a GPU."""
 
 
 # %% tags=["export"]
@@ -323,6 +325,8 @@ class Evaluate:
     """Print one line of JSON."""
     device: str | None = None
     """cpu or cuda; if not given, a GPU if there is one."""
+    compile: bool = False
+    """Compile the decoder first: for many sentences, on a GPU."""
 
 
 # %% [markdown]
@@ -429,12 +433,13 @@ print(splits.train[0].source, "|", back.train[0].source)
 # %% tags=["export"]
 def translate_together(
     team: Processes, model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str],
-    beam: int = 4, alpha: float = 0.6,
+    beam: int = 4, alpha: float = 0.6, compile: bool = False,
 ) -> list[str]:  # fmt: skip
     """Translate sentences, each process its share of them; all processes get all translations."""
     mine = translate(
         model, tokenizer, sentences[team.rank :: team.size], beam, alpha,
         max_tokens=16_384 if team.device.type == "cuda" else 2048,
+        read=compiled_reader(team.device) if compile else next_logits,
     )  # fmt: skip
     together = [""] * len(sentences)
     for rank, share in enumerate(gather_texts(mine)):
@@ -608,7 +613,7 @@ def read_material(command: Train, first: bool) -> Material:
 
 
 # %% [markdown]
-# The model goes to its device, and what computes its loss is made [fast](21_speed.ipynb): products in the precision that the hardware likes best, and compiled layers if asked. A GPU then sees every shape of batch once, the largest first, before the training begins. If one does not fit into its memory, that is known after seconds and not after hours.
+# The model goes to its device, and what computes its loss is made [fast](21_speed.ipynb): products in the precision that the hardware likes best, and compiled layers on a GPU. Before the training begins, a GPU computes a few batches that do not count, the largest among them. So nothing is compiled later, and if a batch does not fit into its memory, that is known after a minute and not after hours.
 
 
 # %% tags=["export"]
@@ -619,13 +624,13 @@ def make_objective(
     machine, gpu = command.machine, team.device.type == "cuda"
     precision = best_precision(team.device) if machine.precision == "auto" else machine.precision
     objective = FastObjective(model, command.training.smoothing, precision)
-    if team.fixed:
+    if machine.compile == "yes" or (machine.compile == "auto" and gpu):
+        say("compiling the layers")
         compiled(objective)
-    if gpu or team.fixed:
+    if gpu or machine.compile == "yes":
         lengths = shapes_of(material.train)
         plan = team.arrange(plan_batches(lengths, command.training.max_tokens, seed=0, epoch=0))
-        say(f"trying {len(shapes := batch_shapes(plan))} shapes of batches, {precision}")
-        warm_up(objective, shapes)
+        warm_up(objective, batch_shapes(plan))
     return objective
 
 
@@ -705,7 +710,7 @@ def memory_each(
     config: TransformerConfig, plan: list[BatchPlan], count: int, precision: Precision
 ) -> float:
     """Return the GiB that training takes on each of `count` GPUs that share the batches."""
-    shares = [deal(batch, 0, count) for batch in fixed_shapes(plan)]
+    shares = [deal(batch, 0, count) for batch in plan]
     return sum(estimate(config, shares, 1, 1, precision).memory.values()) / 2**30
 
 
@@ -732,17 +737,13 @@ def say_plan(
 
 
 # %% [markdown]
-# And this is the command. It joins the processes, if there are several, decides whether to compile, reads, and then trains or only says what training would take.
+# And this is the command. It joins the processes, if there are several, reads, and then trains or only says what training would take.
 
 
 # %% tags=["export"]
 def run_train(command: Train) -> None:
     """Train a model, go on with it, or say what that would take."""
-    machine = command.machine
-    with processes(machine.device) as team:
-        team.fixed = machine.compile == "yes" or (
-            machine.compile == "auto" and team.device.type == "cuda"
-        )
+    with processes(command.machine.device) as team:
         material = read_material(command, team.rank == 0)
         changes = {} if command.dropout is None else {"dropout": command.dropout}
         config = preset(command.preset, vocabulary_size=len(material.tokenizer), **changes)
@@ -844,9 +845,10 @@ except ValueError as error:
 def run_translate(command: Translate) -> None:
     """Translate standard input."""
     model, tokenizer = load_model(command.model)
-    lines = read_lines(sys.stdin.buffer.read())
-    model = model.to(find_device(command.device))
-    translations = translate(model, tokenizer, lines, command.beam, command.alpha)
+    lines, team = read_lines(sys.stdin.buffer.read()), Processes(find_device(command.device))
+    translations = translate_together(
+        team, model.to(team.device), tokenizer, lines, command.beam, command.alpha, command.compile
+    )
     sys.stdout.buffer.write(one_line_each(translations).encode())
     sys.stdout.buffer.flush()
 
@@ -949,7 +951,8 @@ def run_evaluate(command: Evaluate) -> None:
     sources = list(dict.fromkeys(pair.source for pair in [*pairs, *filtered]))
     with processes(command.device) as team:
         start, model = time.perf_counter(), model.to(team.device)
-        made = translate_together(team, model, tokenizer, sources, command.beam, command.alpha)
+        search = command.beam, command.alpha, command.compile
+        made = translate_together(team, model, tokenizer, sources, *search)
         seconds = round(time.perf_counter() - start, 1)
         if team.rank > 0:
             return

@@ -64,7 +64,7 @@ from annotated_transformer.figures import INK, KEY, QUERY, RESIDUAL, VALUE, styl
 from annotated_transformer.many_gpus import deal
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.shards import CATALOG, file_hash, read_manifest
-from annotated_transformer.speed import estimate, fixed_shapes, known_peak
+from annotated_transformer.speed import estimate, known_peak
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import parameter_count, preset
 
@@ -323,8 +323,8 @@ plan = plan_batches(torch.from_numpy(lengths.astype(np.int32)), 25_000, seed=0, 
 print(f"{len(plan):,} batches: 100,000 steps are {100_000 / len(plan):.1f} epochs")
 
 # %%
-shapes, runs = fixed_shapes(plan), {}
-dealt = {count: [deal(batch, 0, count) for batch in shapes] for count in (1, 8)}
+runs = {}
+dealt = {count: [deal(batch, 0, count) for batch in plan] for count in (1, 8)}
 for name in ("base", "big"):
     config = preset(name)
     runs[name] = estimate(config, plan, recipe(name).steps, precision="bf16")

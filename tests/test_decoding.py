@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from annotated_transformer import decoding
 from annotated_transformer.batching import pad
 from annotated_transformer.cli import main
 from annotated_transformer.corpus import grammar
@@ -200,7 +199,7 @@ def test_stopping_early_changes_nothing(
     ],
 )
 def test_a_late_finisher_may_win(
-    monkeypatch: pytest.MonkeyPatch, alpha: float, follows: dict[int, dict[int, float]], best: int
+    alpha: float, follows: dict[int, dict[int, float]], best: int
 ) -> None:
     shares = torch.zeros(11, 11, dtype=torch.float64)
     shares[:, EOS] = 1
@@ -209,8 +208,11 @@ def test_a_late_finisher_may_win(
         for following, share in after.items():
             shares[word, following] = share
     logits = (shares + 1e-12).log()
-    monkeypatch.setattr(decoding, "next_logits", lambda model, words, cache: logits[words])
-    ((found,),) = beam_search(make(), batch(0, [4]), beam=2, alpha=alpha)
+
+    def read(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
+        return logits[words]
+
+    ((found,),) = beam_search(make(), batch(0, [4]), beam=2, alpha=alpha, read=read)
     assert found.tokens[0] == best and found.ended
 
 

@@ -856,10 +856,21 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
 
 
 def test_the_chapter_quotes_the_log() -> None:
-    """Each count in the chapter's figure is that of the committed log."""
+    """The chapter reads its tables from the committed log; the numbers in its text stand there."""
     lines = (BENCHMARKS / "results" / "prepare.jsonl").read_text().splitlines()
-    prepared = json.loads(lines[1])
+    settings, large, opened = (json.loads(lines[number]) for number in (0, 1, -1))
     chapter = (BENCHMARKS.parent / "notebooks" / "20_shards.py").read_text(encoding="utf-8")
-    for name, counted in prepared["pieces"].items():
-        numbers = ", ".join(f"{counted[rule]:_}" for rule in ("kept", "too long", "lengths apart"))
-        assert f'"{name}": ({numbers})' in chapter
+    assert f"# {settings['command']}\n" in chapter
+    rate = large["pairs_per_cpu_second_encode"]
+    assert f"At {rate:,} pairs a second" in chapter
+    seconds = large["pairs"] / rate
+    assert (
+        f"4{{,}}500{{,}}000 / {rate:,}".replace(f"{rate:,}", f"{rate:_}".replace("_", "{,}"))
+        in chapter
+    )
+    assert f"= {seconds:.0f}$ seconds" in chapter
+    assert f"took {large['stages']['fetch and count']['cpu_seconds']:.0f} seconds" in chapter
+    apart = {100 * each["lengths apart"] / each["pairs"] for each in large["pieces"].values()}
+    assert f"{min(apart):.1f} percent of the first piece and {max(apart):.1f} of" in chapter
+    own = opened["megabytes_opened"] - opened["megabytes_of_imports"]
+    assert f"take {own} MB beyond the imports" in chapter
