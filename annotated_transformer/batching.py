@@ -120,14 +120,17 @@ def furrow_key(lengths: Tensor) -> Tensor:
     return turn.add_(widest, alpha=2 * int(widest.max()) + 1)
 
 
-def furrow_order(lengths: Tensor) -> Tensor:
+def furrow_order(lengths: Tensor, order: Tensor | None = None) -> Tensor:
     """Return an order (examples,) in which both lengths (examples, 2) change slowly.
 
-    The longer side grows; in each of its widths the other side goes up or down by turns.
+    The longer side grows; in each of its widths the other side goes up or down by turns. Equals
+    stand as they do in the order given.
     """
+    order = torch.arange(len(lengths)) if order is None else order
     if not len(lengths):
-        return torch.arange(0)
-    return torch.from_numpy(np.argsort(furrow_key(lengths).numpy(), kind="stable"))
+        return order
+    ranks = np.argsort(furrow_key(lengths)[order].numpy(), kind="stable")
+    return order[torch.from_numpy(ranks)]
 
 
 # --- Cutting the line into batches ---
@@ -231,8 +234,8 @@ def plan_batches(
     """
     check_fits(lengths, max_tokens)
     chance = torch.Generator().manual_seed(Random(f"{seed} {epoch}").getrandbits(63))
-    order = torch.randperm(len(lengths), generator=chance)  # decides among equal lengths
-    order = order[furrow_order(lengths[order])]
+    order = torch.randperm(len(lengths), generator=chance, dtype=torch.int32)
+    order = furrow_order(lengths, order)  # chance decides among equal lengths
     windows = cut_batches(lengths[order], max_tokens)
     windows = join_windows(windows, shapes or max(64, len(windows) // 10))
     plan = []

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -100,17 +102,17 @@ __all__ = [
     "run_train",
     "run_average",
     "read_lines",
-    "run_translate",
     "one_line_each",
+    "run_translate",
     "pairs_to_score",
     "filtered_pairs",
     "print_scores",
+    "score_filtered",
     "record_scores",
     "run_evaluate",
     "run_prepare",
     "run_export",
-    "Command",
-    "run_command",
+    "COMMANDS",
     "with_recipe",
     "MISTAKES",
     "main",
@@ -301,7 +303,7 @@ def read_data(data: Data, seed: int) -> Splits:
     return Splits(parts[0][: data.limit], *parts[1:])
 
 
-# --- Training ---
+# --- Who translates which sentence? ---
 
 
 def translate_together(
@@ -333,11 +335,17 @@ def validation_bleu(
     return bleu
 
 
+# --- What is kept for the end? ---
+
+
 def keep_tsv(pairs: Sequence[Pair], path: Path) -> None:
     """Write pairs as a table of two columns for `evaluate`, if the file is not there yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write_text(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+
+
+# --- How much longer? ---
 
 
 def progress_teller(steps: int) -> Callable[[Progress], None]:
@@ -438,6 +446,9 @@ def read_material(command: Train, first: bool) -> Material:
     return Material(tokenizer, encode_pairs(tokenizer, splits.train), splits.validation)
 
 
+# --- Why are some batches computed for nothing? ---
+
+
 def make_objective(
     command: Train, model: Transformer, material: Material, team: Processes
 ) -> nn.Module:
@@ -453,6 +464,9 @@ def make_objective(
         plan = team.arrange(plan_batches(lengths, command.training.max_tokens, seed=0, epoch=0))
         warm_up(objective, batch_shapes(plan))
     return objective
+
+
+# --- Who is told of the progress? ---
 
 
 def reporter(command: Train) -> Callable[[Progress], None]:
@@ -555,7 +569,7 @@ def run_average(command: Average) -> None:
     write_text(command.output / "averaged.json", json.dumps({"last": command.last}))
 
 
-# --- Translating ---
+# --- What is wrong with this line? ---
 
 
 def read_lines(content: bytes) -> list[str]:
@@ -570,6 +584,11 @@ def read_lines(content: bytes) -> list[str]:
     return [line.decode().rstrip("\r") for line in lines]
 
 
+def one_line_each(sentences: Sequence[str]) -> str:
+    """Join sentences to a text with one on each line; a line feed inside becomes a space."""
+    return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
+
+
 def run_translate(command: Translate) -> None:
     """Translate standard input."""
     model, tokenizer = load_model(command.model)
@@ -579,11 +598,6 @@ def run_translate(command: Translate) -> None:
     )
     sys.stdout.buffer.write(one_line_each(translations).encode())
     sys.stdout.buffer.flush()
-
-
-def one_line_each(sentences: Sequence[str]) -> str:
-    """Join sentences to a text with one on each line; a line feed inside becomes a space."""
-    return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
 
 
 # --- Scoring ---
@@ -603,11 +617,17 @@ def pairs_to_score(command: Evaluate) -> list[Pair]:
     return pairs[: command.data.limit]
 
 
+# --- Which of two test sets? ---
+
+
 def filtered_pairs(command: Evaluate) -> list[Pair]:
     """Return the filtered test set of a prepared corpus, if it has one and the test was asked."""
     path = (command.data.prepared or Path()) / "test-filtered.tsv"
     asked = command.data.prepared is not None and command.split == "test"
     return read_pairs(path)[: command.data.limit] if asked and path.exists() else []
+
+
+# --- What is printed, and for whom? ---
 
 
 def print_scores(command: Evaluate, record: dict[str, Any]) -> None:
@@ -626,6 +646,15 @@ def print_scores(command: Evaluate, record: dict[str, Any]) -> None:
     )
 
 
+def score_filtered(filtered: list[Pair], found: Mapping[str, str]) -> dict[str, Any]:
+    """Return what there is to say of the filtered test set; nothing if there is none."""
+    if not filtered:
+        return {}
+    hypotheses = [found[pair.source] for pair in filtered]
+    bleu = score(hypotheses, [pair.target for pair in filtered]).bleu
+    return {"filtered_bleu": bleu, "filtered": len(filtered)}
+
+
 def record_scores(
     command: Evaluate, pairs: list[Pair], filtered: list[Pair], found: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -635,11 +664,8 @@ def record_scores(
     if not command.data.data:
         corpus = command.data.prepared.name if command.data.prepared else command.data.corpus
         record = {"corpus": corpus, "split": command.split, **record}
-    record |= score(hypotheses, references)._asdict()
+    record |= score(hypotheses, references)._asdict() | score_filtered(filtered, found)
     if filtered:
-        some = [found[pair.source] for pair in filtered]
-        record["filtered_bleu"] = score(some, [pair.target for pair in filtered]).bleu
-        record["filtered"] = len(filtered)
         record["paper_style"] = paper_style_bleu(hypotheses, references)
     return record
 
@@ -686,26 +712,18 @@ def run_export(command: Export) -> None:
     export_ctranslate2(model, tokenizer, command.output)
 
 
-# --- One error, one line ---
+# --- One table of commands ---
 
-Command = Prepare | Train | Average | Translate | Evaluate | Export
+COMMANDS: dict[type, Callable[[Any], None]] = {
+    Prepare: run_prepare,
+    Train: run_train,
+    Average: run_average,
+    Translate: run_translate,
+    Evaluate: run_evaluate,
+    Export: run_export,
+}
 
-
-def run_command(command: Command) -> None:
-    """Do what a command says."""
-    match command:
-        case Prepare():
-            run_prepare(command)
-        case Train():
-            run_train(command)
-        case Average():
-            run_average(command)
-        case Translate():
-            run_translate(command)
-        case Evaluate():
-            run_evaluate(command)
-        case Export():
-            run_export(command)
+# --- Why can `tyro` not do it alone? ---
 
 
 def with_recipe(arguments: Sequence[str]) -> Any:
@@ -713,9 +731,11 @@ def with_recipe(arguments: Sequence[str]) -> Any:
     named = [two[1] for two in pairwise(arguments) if two[0] == "--preset"]
     named += [one.removeprefix("--preset=") for one in arguments if one.startswith("--preset=")]
     default = Train(output=tyro.MISSING, training=recipe(named[-1]) if named else TrainingConfig())
-    with_default = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
-    return Prepare | with_default | Average | Translate | Evaluate | Export
+    train = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
+    return reduce(or_, [train if command is Train else command for command in COMMANDS])
 
+
+# --- Which errors are mistakes? ---
 
 MISTAKES = (ValueError, OSError, FloatingPointError, MemoryError, ImportError, MissingData)
 
@@ -725,7 +745,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     command = tyro.cli(with_recipe(arguments), prog="annotated-transformer", args=arguments)
     try:
-        run_command(command)
+        COMMANDS[type(command)](command)
     except Stopped as stopped:
         say(f"annotated-transformer: {stopped}")
         sys.exit(143)

@@ -557,6 +557,9 @@ def stock_up(piece: Piece, folder: Path) -> Stock:
     return Stock(piece, None, {path.name: file_hash(path) for path in paths})
 
 
+# --- Why count first? ---
+
+
 def count_pairs(stock: Stock) -> int:
     """Return how many pairs a piece has; raises ValueError if one side has more lines."""
     source, target = stock.piece.members
@@ -582,6 +585,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     with room_for(path):
         write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
+
+# --- What if a file changes in between? ---
 
 SURVEY = "pieces.json"
 
@@ -678,6 +683,9 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return what `tokenizer.encode` would, for many texts at once, on all cores."""
     found = tokenizer.library.encode_batch_fast(texts, add_special_tokens=False)
     return [encoding.ids for encoding in found]
+
+
+# --- When are two lengths too far apart? ---
 
 
 def faults_of_lengths(lengths: np.ndarray) -> dict[str, np.ndarray]:
@@ -818,6 +826,9 @@ def write_shard(shard: Shard, job: Job, chunks: Sequence[Chunk], counts: Counter
         "files": {name: describe_file(job.output / name) for name in shard.files},
     }
     write_json(job.output / f"{shard.name}.json", note)
+
+
+# --- What is in memory while a shard is made? ---
 
 
 def make_shard(
@@ -982,6 +993,9 @@ def alone(output: Path) -> Iterator[None]:
         ) from None
 
 
+# --- What if I come back with other settings? ---
+
+
 def keep_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write down how a folder is prepared; raises ValueError if it was begun in another way."""
     before = json.loads(path.read_text()) if path.exists() else settings
@@ -1018,6 +1032,8 @@ def settings_for(
         "sample": SAMPLE,
     }
 
+
+# --- How many sentences should be held out? ---
 
 HELD_OUT = 3_000  # sentences, if a corpus has none of its own to measure with
 
@@ -1126,6 +1142,9 @@ def open_arrays(folder: Path, manifest: Manifest) -> tuple[list[np.ndarray], lis
     files = [Shard(name).files for name in manifest.shards]
     tokens = [np.load(folder / name, mmap_mode="r") for name, _ in files]
     return tokens, [np.load(folder / name) for _, name in files]
+
+
+# --- What is read at once, and what is not? ---
 
 
 class Shards(Sequence[Example]):

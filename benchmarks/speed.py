@@ -11,8 +11,10 @@ import argparse
 import copy
 import json
 import math
+import os
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -238,6 +240,7 @@ def build(
         systems["bf16"] = run(FastObjective(model, 0.1, best))
     fast = FastObjective(model, 0.1, best)
     if options.compile:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()  # an earlier run must not help
         exact = FastObjective(model, 0.1, best)
         exact.call_layer = torch.compile(lambda *inputs: call_layer(*inputs), dynamic=False)
         shapes = sorted({batch_shape(batch) for part in rounds for batch in ways["plain"](part)})

@@ -156,7 +156,7 @@ assert megabytes["torch"] > megabytes["ctranslate2"] + megabytes["tokenizers"]
 # %% [markdown]
 # This is PyTorch for processors only; with support for GPUs it is several times as large. It brings derivatives, optimizers, a compiler, hundreds of layers that we do not use. A server that starts ten copies of itself loads it ten times.
 #
-# For a book our decoder is right. A server has other wishes. Its weights never change, so it wants a small program that multiplies these matrices and does nothing else, without PyTorch, and in 8 bits if that is good enough. [CTranslate2](https://opennmt.net/CTranslate2/) is such a program, written in C++. We call it the **engine**.
+# For a book our decoder is right. A server has other wishes. Its weights never change, so it wants a small program that multiplies these matrices and does nothing else, without PyTorch, and in 8 bits if that is good enough. [CTranslate2](https://opennmt.net/CTranslate2/) is such a program, written in C++. From here on, it is the engine.
 #
 # ### Why not write the fast program ourselves?
 #
@@ -581,7 +581,7 @@ with tempfile.TemporaryDirectory() as home:
 # - `suppress_sequences`. Padding and `<s>` have rows in the output like every piece, and must not be written.
 # - `max_batch_size=32`. The engine sorts the lines by length and takes 32 at a time.
 #
-# Three details are about text. `encode_special_tokens` makes `</s>` in a text three characters and some letters, not the end of the sentence; without it a user could end a sentence early by typing it. Lines are cut where `\n` stands and nowhere else, so line 7 of the output translates line 7 of the input. [Large corpora](20_shards.ipynb) tells what Python's `splitlines` does to that. And an empty line stays empty, since a model that is given nothing to translate makes something up.
+# Three details are about text. `encode_special_tokens` makes `</s>` in a text four plain characters, not the end of the sentence; without it a user could end a sentence early by typing it. Lines are cut where `\n` stands and nowhere else, so line 7 of the output translates line 7 of the input. [Large corpora](20_shards.ipynb) tells what Python's `splitlines` does to that. And an empty line stays empty, since a model that is given nothing to translate makes something up.
 
 
 # %% tags=["export", "internal"]
@@ -782,7 +782,7 @@ fallen = [looks[name][0][at].exp().item() for name in ("ours", "its positions")]
 assert [round(probability, 2) for probability in fallen] == [0.72, 0.37]
 
 # %% [markdown]
-# Most pieces hardly move. With the engine's positions, *cleaning* falls from 0.72 to 0.37. Without `</s>` one piece falls, the full stop: the model is not told that the source is over, and doubts that the translation is. A piece that falls may still be the largest of 4,000. Only where another one overtakes it does the text change, and from there on everything after it may.
+# Most pieces hardly move. With the engine's positions, *cleaning* falls from 0.72 to 0.37, and *in* and *on* fall by less. Without `</s>` one piece falls, the full stop: the model is not told that the source is over, and doubts that the translation is. A piece that falls may still be the largest of 4,000. Only where another one overtakes it does the text change, and from there on everything after it may.
 #
 # ### Would one see it in the words?
 #
@@ -944,7 +944,7 @@ for record in log:
         print(f"alpha {alpha}, patience {patience}: {1000 - record['same_as_ours']} differ")
 
 # %% [markdown]
-# So 35 differ with 0.5, and 16 with both. The script leaves `patience` at 1: it makes the search longer for 19 captions of 1,000.
+# So 35 differ with 0.5, and 16 with both. The script leaves `patience` at 1. With 2, every search would be longer, to write what ours does for 19 captions of 1,000 more.
 #
 # ## Questions that come up
 #

@@ -193,6 +193,14 @@ plt.show()
 # %% [markdown]
 # Two things are worth keeping in mind. The output projection is a single matrix, and it takes almost a third of the base model's work. And the attention products, for which attention is famous, take less than one percent at these lengths. If they cost nothing at all, a step would have one percent less to do. That bounds every lever that is about them.
 #
+# ### When does the length of a sentence matter?
+#
+# In an encoder layer of the base model, projections and feed-forward network take $2 d w + 2 d \, d_\text{ff} = 3.1$ million products for each place. The attention products take $w S = 1{,}024 \, S$ for each place, so 28,672 at 28 tokens: one percent. At 256 tokens they take 8 %, at 1,024 a third, and at 3,072 as much as all the rest. Papers that promise faster attention have such lengths in mind. For a corpus of sentences the square in the cost is harmless, and it is the wide matrices that one pays for.
+#
+# ### Are operations the right thing to count?
+#
+# They are what does not depend on the machine. Time also goes into reading and writing memory, and that is counted in bytes. Take the first matrix of the feed-forward network with 25,000 tokens in 16 bits: $2 \cdot 25{,}000 \cdot 512 \cdot 2{,}048 = 52$ billion operations on 26 + 2 + 102 MB of input, weights and output, some 400 operations a byte. An H200 does 989 · 10¹² operations while it moves 4.8 · 10¹² bytes, about 200 for each byte. So this product is bound by arithmetic. A normalization of the same 25,000 tokens does a handful of operations a number, one or two for a byte. It is bound by memory, and a faster arithmetic unit would not help it. A Transformer is made of both, and with each generation of GPUs the share of the second kind grows.
+#
 # ## How fast is the machine?
 #
 # A machine's **peak** is the number of operations a second that it can do when everything is right. For GPUs it is in the data sheet, and one must read it with care. There is a number for each kind of arithmetic. We want that of bf16 products, which a section below explains. And there is often a larger one "with sparsity", which is for matrices half of whose entries are zero. Ours are not. Where a sheet prints only the larger one, half of it counts.
@@ -267,6 +275,10 @@ def mfu(operations: float, seconds: float, peak: float) -> float:
 
 # %% [markdown]
 # What is a good value? Records for this very model are between 28 and 41 % on A100 cards: NVIDIA's own example trains the big model with 69,000 to 82,000 target tokens a second on one, and its entry to a benchmark in 2020 had 102,000. For sentences this short, half of the peak is out of reach. We plan with 20 %.
+#
+# ### The GPU is 100 % busy. Is that not enough?
+#
+# The number that `nvidia-smi` prints under *utilization* is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy. A training can stand at 100 % there with an MFU of 3 %. What the number is good for is the opposite: if it is far below 100 %, the GPU is waiting, for batches or for launches. MFU asks how much of the machine did useful work, and only a clock and {eq}`eq-operations` answer that.
 #
 # ## What a step costs, measured
 #
@@ -358,7 +370,30 @@ axes.grid(False)
 plt.show()
 
 # %% [markdown]
-# There are thousands of calls in a step, and most are tiny. A processor does not mind. A GPU needs some microseconds to be told about each one, whatever its size; where the work of a call is shorter than that, the GPU waits for the program. Such a step is **launch-bound**. Two things help: larger batches, so that each call has more to do, and compilation, which makes one call of many.
+# ### Who waits for whom?
+#
+# There are thousands of calls in a step, and most are tiny. A processor does not mind, as it makes one call after the other anyway. A GPU works beside the program. The program asks for a call, does not wait, and asks for the next. To ask takes some microseconds, whatever the size of the work. So there are two cases.
+#
+# If a call takes longer than asking for the next one, a queue builds up, and the GPU never pauses. The program is far ahead; asking costs nothing. If a call is shorter, the GPU is done before the next one is there, and waits. Then the number of calls decides about the speed, and neither the size of the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight calls, each of which takes the program 5 microseconds to ask for. Above, a call keeps the GPU busy for 9 microseconds: a queue builds up, and it never pauses. Below, a call is done in 2: the GPU idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long calls the GPU's blocks follow each other without a gap and end late. With short calls each block stands alone after the program has asked, with gaps between."}}
+figure, axes = plt.subplots(2, 1, figsize=(7.4, 3.2), sharex=True, layout="constrained")
+for axis, work in zip(axes, (9, 2)):
+    free = 0
+    for call in range(8):
+        free = max(free, 5 * call + 5)
+        axis.broken_barh([(5 * call, 5)], (1.1, 0.8), fc="none", ec=QUERY, lw=1.4)
+        axis.broken_barh([(free, work)], (0.1, 0.8), fc="none", ec=KEY, lw=1.4, hatch="//")
+        free += work
+    axis.set(xlim=(0, 80), ylim=(0, 2), yticks=(0.5, 1.5), yticklabels=("GPU", "program"))
+    axis.set_title(f"a call takes the GPU {work} microseconds", fontsize=10, loc="left")
+    axis.grid(False)
+axes[1].set_xlabel("microseconds")
+plt.show()
+
+# %% [markdown]
+# Two things help: larger batches, so that each call has more to do, and compilation, which makes one call of many. Everything that makes a single call faster, such as 16-bit numbers, brings a launch-bound step nothing at all. So the first question to a slow training is which of the two cases it is. A quick test is to double the batch: if the step takes no longer, it was launch-bound.
 #
 # ## Lever by lever
 #
@@ -373,7 +408,7 @@ plt.show()
 # ```
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 def read_log(name):
     path = Path("../benchmarks/results") / name
     address = "https://github.com/annotated-transformer/annotated-transformer/raw/main/benchmarks/results/"
@@ -610,7 +645,25 @@ for loss in (all_logits, chunked_loss):
 # | fp16 | 5 bits | 10 bits | 6.1e-5 | 65,504 |
 # | bf16 | 8 bits | 7 bits | 1.2e-38 | 3.4e38 |
 #
-# fp16 is more exact, and bf16 reaches as far as fp32. For training the reach counts. Gradients are often smaller than fp16's smallest number. In fp16 they become zero, unless the loss is scaled up by a factor that must be adapted all the time. With bf16 there is nothing to adapt: each product is wrong by up to half a percent, in either direction, and a sum of thousands hardly notices.
+# fp16 is more exact, and bf16 reaches as far as fp32. In a picture, with a box for each bit:
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same reach, and a fraction of 7 bits, so numbers next to each other differ by almost one percent. fp16 keeps 10 bits of the fraction and pays with its reach."}, "image": {"alt": "Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; fp16 has 1, 5 and 10; bf16 has 1, 8 and 7, which line up with the first 16 of fp32."}}
+figure, axes = plt.subplots(figsize=(7.6, 1.9), layout="constrained")
+formats = {"fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10)}
+for row, (exponent, fraction) in enumerate(formats.values()):
+    for place, letter in enumerate("s" + "e" * exponent + "f" * fraction):
+        color, hatch = {"s": (INK, ""), "e": (KEY, ""), "f": (QUERY, "")}[letter]
+        axes.broken_barh([(place, 0.9)], (row, 0.75), fc="none", ec=color, lw=1.3)
+        axes.text(place + 0.45, row + 0.36, letter, color=color, ha="center", va="center")
+axes.set(xlim=(-0.2, 32), ylim=(2.9, -0.1), xticks=(), yticks=(0.4, 1.4, 2.4))
+axes.set_yticklabels(formats)
+axes.grid(False)
+axes.spines[:].set_visible(False)
+plt.show()
+
+# %% [markdown]
+# For training the reach counts. Gradients are often smaller than fp16's smallest number. In fp16 they become zero, unless the loss is scaled up by a factor that must be adapted all the time. With bf16 there is nothing to adapt: each product is wrong by up to half a percent, in either direction, and a sum of thousands hardly notices.
 
 
 # %%
@@ -709,6 +762,19 @@ class FastObjective(nn.Module):
 
 
 # %% [markdown]
+# ### Is the result the same in 16 bits?
+#
+# No, and it need not be. Each product is rounded, so loss and gradient differ a little from those in 32 bits, as they would with another order of the sentences. What must not happen is a drift to one side. The test compares both on the same batch, and here are two sentences, by way of a check that the machine at hand does what it should.
+
+
+# %%
+torch.manual_seed(0)
+model = Transformer(preset("tiny", vocabulary_size=len(tokenizer))).eval()
+two = Batch(few[0].source[:2], few[0].target[:2])
+exact, rounded = (FastObjective(model, 0.1, kind)(*two).item() for kind in ("fp32", "bf16"))
+print(f"the same: {exact == rounded}; within half a percent: {abs(rounded / exact - 1) < 0.005}")
+
+# %% [markdown]
 # Autocast covers the layers and ends before the loss. The embedding table is used at both ends, and autograd adds its two gradients, as before. Dropout draws the same numbers in the same order as in the model, so a run may change from one objective to the other. Nothing here is special to one process, and [many](22_many_gpus.ipynb) can share the work.
 #
 # Here is the comparison on a real batch: loss, gradients, and a batch of empty sentences.
@@ -747,7 +813,7 @@ print(any(bool(weight.grad.any()) for weight in model.parameters()))
 #
 # **Sizes as symbols** (`dynamic=True`). The sizes that belong to the batch are variables in the program, as in any function that a person would write. The widths of the model stay numbers, since weights do not change their shape. Then two programs do for every batch there is.
 #
-# Symbols cost something only where a loop over a batch's size could have been tuned. The loops that matter are matrix products, which come from a library either way, and sums over $d_\text{model}$, which is a number in both. Further down is what the benchmark says: the same speed, a quarter of a percent of the compiling. So we take symbols.
+# Symbols cost something only where a loop over a batch's size could have been tuned. The loops that matter are matrix products, which come from a library either way, and sums over $d_\text{model}$, which is a number in both. Further down is what the benchmark says: the same speed, and a small part of the compiling. So we take symbols.
 
 
 # %% tags=["export"]
@@ -835,7 +901,7 @@ def shapes_to_try(shapes: Iterable[Shape]) -> list[Shape]:
 
 
 # %%
-print(len(batch_shapes(plan)), "shapes;", *shapes_to_try(batch_shapes(plan)), sep="\n")
+print(len(batch_shapes(plan)), "shapes; to try:", *map(tuple, shapes_to_try(batch_shapes(plan))))
 
 # %% [markdown]
 # A made-up batch will do. Its sentences consist of one word, repeated, because costs depend on sizes and not on words.
@@ -896,7 +962,7 @@ for run in measured:
         assert symbols["programs"] == symbols["at_the_end"] == 2
 
 # %% [markdown]
-# Two programs, and none after the warm-up: that is what the warm-up promises. On this processor the compiled layers are slower than the plain ones, whichever way the sizes are treated. So compilation is for GPUs, where it makes one launch of many, and it is off unless there is one. Whether it pays there, nobody has measured with this code.
+# Two programs, and none after the warm-up: that is what the warm-up promises. (The benchmark starts from nothing. PyTorch keeps programs in a folder, so when a run is continued on the same machine most of the compiling is found there.) On this processor the compiled layers are slower than the plain ones, whichever way the sizes are treated. So compilation is for GPUs, where it makes one launch of many, and it is off unless there is one. Whether it pays there, nobody has measured with this code.
 #
 # ## Batches ahead of time
 #
@@ -1039,6 +1105,29 @@ stored = kept(lambda: FastObjective(model, 0.1).states(batch.source, batch.targe
 stored -= 4 * sum(p.numel() for n, p in model.named_parameters() if n != "embedding.table")
 ratio = activations(config, shape) / stored
 print(f"formula / stored within 10 %: {0.9 < ratio < 1.1}")
+
+# %% [markdown]
+# What do the parts of the paper's batch weigh? The figure takes the formula for both models, for 892 sentences of 28 places.
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 places a side. With all logits at once (dotted) the loss of the base model would take more than its layers in bf16; in chunks it is a tenth of that. Nothing here was measured on a GPU."}, "image": {"alt": "For base and big, activations are the largest part, 11 and 22 gigabytes, and shrink by two fifths in bf16. All others together are below 5. The loss in chunks is below one gigabyte, with all logits more than seven."}}
+figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.8), sharey=True, layout="constrained")
+paper = Shape(892, 28, 28)
+for axis, name in zip(axes, ("base", "big")):
+    for offset, precision, color, hatch in ((-0.2, "fp32", QUERY, ""), (0.2, "bf16", KEY, "//")):
+        parts = memory(preset(name), paper, precision)
+        rows = [row + offset for row in range(len(parts))]
+        sizes = [size / 1e9 for size in parts.values()]
+        axis.barh(rows, sizes, 0.36, fc="none", ec=color, hatch=hatch, lw=1.3, label=precision)
+    full = memory(preset(name), paper, chunk=10**9)["loss"] / 1e9
+    axis.barh(len(parts) - 1, full, 0.8, fc="none", ec=INK, lw=0.9, ls=":")
+    axis.text(full, len(parts) - 1, " all logits", va="center", fontsize=8)
+    axis.set(title=name, xlabel="GB", yticks=range(len(parts)), yticklabels=parts)
+    axis.set_xlim(0, 1.05 * activations(preset(name), paper) / 1e9)
+    axis.grid(False)
+axes[0].invert_yaxis()
+axes[0].legend(frameon=False)
+plt.show()
 
 # %% [markdown]
 # The parts come together in one object, which `annotated-transformer train --dry-run` prints.
@@ -1235,9 +1324,11 @@ for search in ("greedy", "beam 4"):
 assert first["programs"] == 4
 
 # %% [markdown]
-# On this processor the room costs a few percent, and compiling does not bring them back. What it brings on a GPU we do not know. Its cost is the compiling, before the first word. So it is an option of the command line, `--compile`, and off by default.
+# On this processor all three take the same time, within the noise. What it brings on a GPU we do not know. Its cost is the compiling, before the first word. So it is an option of the command line, `--compile`, and off by default.
 #
 # ## What a user sees
+#
+# All of this is behind [the command line](23_cli.ipynb), which turns on what suits the machine. Nobody has to know the levers to use them.
 #
 # | | a processor | one GPU | eight GPUs |
 # |---|---|---|---|
@@ -1248,6 +1339,18 @@ assert first["programs"] == 4
 # | target tokens a second, base | see the log above | not measured | not measured |
 #
 # The two empty cells are filled by `python benchmarks/speed.py`, which takes a GPU if there is one, with the base model and 25,000 tokens a batch. It waits for the GPU at the end of each turn, drops the first round, and writes down the name of the card and the version of PyTorch. `--compile` measures compilation as well.
+#
+# ### I have a GPU. What should I look at first?
+#
+# 1. *Tokens a second.* The progress line of a training prints the target tokens a second. Times the operations a token (0.38 · 10⁹ for base, 1.29 · 10⁹ for big), divided by the peak, that is the MFU.
+# 2. *Precision.* If the card is older than Ampere, there is no bf16, and the peak is that of fp32, a tenth or less of the other. `train` says which of the two it takes.
+# 3. *The size of a batch.* Double `--max-tokens` for a hundred steps. If tokens a second rise much, the step is launch-bound, and larger batches with fewer steps are the cheapest gain.
+# 4. *Waiting for data.* If the processor is at its limit, the thread that makes batches is too slow. A prepared corpus needs next to nothing for a batch; tokenizing on the way would.
+# 5. *The first minutes.* They contain compiling and warming up, and the clock of the GPU rises and falls with its temperature. Measure after them.
+#
+# ### Where is the profile of my own training?
+#
+# `torch.profiler` works on a GPU as above, with `ProfilerActivity.CUDA` added, and `export_chrome_trace` writes a file for a timeline in the browser. Look at a few steps after the warm-up. Gaps in the row of the GPU are launches or waiting; what fills the row is work. Only for the second kind does it make sense to look for faster kernels.
 #
 # ## What to remember
 #

@@ -25,6 +25,17 @@ if "google.colab" in sys.modules:
 # Two more are for the ends of the road: `prepare` makes a [corpus too large for memory](20_shards.ipynb) ready, and `export` hands a model to another engine. And each command that computes runs on one processor, one GPU or many.
 #
 # There is no new mathematics in this chapter, and nearly no new work: reading, training, searching and scoring are functions that we have. What is left are the decisions between a function and a person who types. Where do options come from? What goes to which output? What happens if the input is wrong, or if somebody pulls the plug?
+#
+# ## Why is a script not enough?
+#
+# The usual way from a notebook to a server is a script. The cells are copied into `train.py`, and at its top stand the constants: a path, a number of steps, a size. For one evening that is all one needs. The trouble comes with the second run:
+#
+# - To change a constant, one edits the file. Next week nobody can say which numbers made the model in the folder `new2`.
+# - The second run writes over the first one, since the path was one of the constants that were not edited.
+# - A typing mistake in the last line, where the model is saved, is found after eight hours.
+# - A colleague who wants to translate one sentence has to read the program first.
+#
+# So what varies must come from outside, it must be written down beside the result, and it must be checked before the work begins. These three demands shape the whole chapter. They take more lines than the training loop itself, which is common for programs that people use.
 
 # %% tags=["export"]
 import codecs
@@ -35,7 +46,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -81,6 +94,11 @@ from annotated_transformer.speed import (
     measured_peak,
     warm_up,
 )
+
+# %% [markdown]
+# Last come the names of the folder that a training leaves behind, and what writes into it.
+
+# %% tags=["export"]
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import (
     LOG,
@@ -97,14 +115,16 @@ from annotated_transformer.training import (
 from annotated_transformer.transformer import Transformer, TransformerConfig, preset
 
 # %%
+import argparse
 import io
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import FrozenInstanceError
 from importlib.resources import files
 
 import matplotlib.pyplot as plt
 
-from annotated_transformer.figures import INK, QUERY, RESIDUAL, style
+from annotated_transformer.figures import INK, KEY, QUERY, RESIDUAL, VALUE, style
 
 # %% [markdown]
 # ## Four commands and the files between them
@@ -146,11 +166,26 @@ plt.show()
 # | `averaged.json` | the mean of how many checkpoints it is | `average` | you |
 # | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train`, `prepare` | `evaluate` |
 #
-# A folder with the first three files is a model, whichever command made it. So `translate` also takes `my-run`, where `train` leaves, at its end, the weights with the best score on the validation pairs.
+# A folder with `model.safetensors`, `config.json` and `tokenizer.json` is a model, whichever command made it. So `translate` also takes `my-run`, where `train` leaves, at its end, the weights with the best score on the validation pairs.
+#
+# Why four commands and not one that does everything? Because they are not run equally often. A training is run once and takes a night. Its checkpoints are averaged three or four times, with other numbers. A model is scored with several beams, and it translates every day. If all were one command, each of these would need an option to leave the rest out. Files between the steps also show where something went wrong: a bad score with a good log is a matter of the search, not of the training.
 #
 # ## A command is a dataclass
 #
-# With Python's own `argparse` an option lives in three places: a line that declares it with a type, a help text beside it, and the code that uses it under the same name, spelled once more. Sooner or later the three disagree, and no tool notices.
+# With Python's own `argparse` an option lives in three places: a line that declares it with a type, a help text beside it, and the code that uses it under the same name, spelled once more. Sooner or later the three disagree, and no tool notices. Here somebody has forgotten the type, and somebody else cannot spell:
+
+# %%
+parser = argparse.ArgumentParser()
+parser.add_argument("--vocabulary-size", default=2000, help="entries of the vocabulary")
+options = parser.parse_args(["--vocabulary-size", "500"])
+print(repr(options.vocabulary_size), options.vocabulary_size == 500)
+try:
+    print(options.vocabulary_sise)
+except AttributeError as error:
+    print(error)
+
+# %% [markdown]
+# The default is a number and the typed value is a string. So the program works as long as nobody uses the option. The misspelling raises an error only when its line is reached, and in a training that line may come at the end.
 #
 # Here each command is a frozen dataclass, and its fields are the options. `tyro` makes the parser from the types and the help from the docstrings below the fields. So an option has one place. A type checker knows it, and a misspelled `command.vocabulary_sise` is found before anything runs.
 #
@@ -194,7 +229,20 @@ data = tyro.cli(Data, args=["--data", "text.de", "text.en", "--reverse"])
 print([path.name for path in data.data], data.reverse, data.columns, data.limit)
 
 # %% [markdown]
-# What comes out is a `Data`, with paths and numbers and no strings to take apart. Had we asked for `--corpus wmt14`, `tyro` would have ended the program with the list of allowed names.
+# What comes out is a `Data`, with paths and numbers and no strings to take apart. Had we asked for `--corpus wmt14`, `tyro` would have ended the program with the list of allowed names. And nobody can change it from here on:
+
+# %%
+try:
+    data.limit = 7
+except FrozenInstanceError as error:
+    print(error)
+
+# %% [markdown]
+# ### Why three ways to name a corpus?
+#
+# Because they differ in what is known about them. The two corpora of the book are known completely: where they come from, which hash they must have, how they are divided. Your own files are known by nothing but their path, so they have to be cleaned, divided and counted. A prepared folder was treated so once already, and its [manifest](20_shards.ipynb) says how. Only the third one may be larger than memory.
+#
+# The boundary lies at about a million pairs. A list of that many [weighs 2.5 GB](20_shards.ipynb), each process of a training holds its own, and every start encodes it anew. Below that, `--data` is simpler. Above it, write a catalog and call `prepare` once.
 #
 # ### On which machine?
 #
@@ -216,6 +264,14 @@ class Machine:
 
 # %% [markdown]
 # None of this is a setting of the run. A training that was begun on eight GPUs may go on with one, and one that was begun with 16 bits with 32. The log says which device and how many processes each part of it was made with.
+#
+# ### When should one overrule them?
+#
+# Seldom, and mostly to find a fault. There are three cases:
+#
+# - `--compile no`, if the compiler fails. It is a large program between ours and the GPU, and an error in it need not cost a night. Training is then slower and otherwise the same.
+# - `--precision fp32`, if the loss becomes `nan` and one wants to know whether the narrow numbers are to blame. If it stays `nan`, they are not.
+# - `--device cpu`, if the GPU is busy with something else, or if an error message from the GPU says nothing. The same error on a processor usually names the line.
 #
 # ### The options of the commands
 #
@@ -252,7 +308,7 @@ class Train:
 
 
 # %% [markdown]
-# A dataclass inside a dataclass would give options such as `--training.steps`. `OmitArgPrefixes` leaves the first part away, at a price: no two groups may have an option of the same name. `output` has no default, and so it must be given. A training takes hours, and its folder should not be named by accident.
+# A dataclass inside a dataclass would give options such as `--training.steps`. `OmitArgPrefixes` leaves the first part away, at a price: no two groups may have an option of the same name. `output` has no default, and so it must be given. A training takes hours, and its folder should not be named by accident. It is also the only memory that a run has. Nothing is stored in the home folder, and nothing in a database. Whoever moves the folder moves the run, and whoever deletes it has undone it.
 #
 # `preset` is plain text and no `Literal`, since its names include every row of the paper's Table 3. The function [`preset`](08_transformer.ipynb) knows them, and its error lists them. `dropout` is `None` unless it is given, which means: whatever the preset says.
 
@@ -300,6 +356,12 @@ class Translate:
     """cpu or cuda; if not given, a GPU if there is one."""
     compile: bool = False
     """Compile the decoder first: for many sentences, on a GPU."""
+
+
+# %% [markdown]
+# `compile` is no here unless it is asked for, and in training it is yes on a GPU. The programs have to be made before the first word comes out. A training of hours pays for that once; a single sentence would wait longer for its program than for its translation. What a compiled decoder brings on a GPU is [not measured yet](21_speed.ipynb).
+#
+# Scoring has the same options, and besides them a corpus, a part of it, and two places for results.
 
 
 # %% tags=["export"]
@@ -354,6 +416,11 @@ class Prepare:
     """Use so many pairs at most, to try things out."""
 
 
+# %% [markdown]
+# The other one, `export`, has an option with a single choice. That looks odd, and it is there for the day when there is a second engine: a command line that is used in other people's scripts must not change its meaning. With the choice spelled out, a script says which engine it was written for.
+
+
+# %% tags=["export"]
 @dataclass(frozen=True)
 class Export:
     """Write a model for another engine."""
@@ -369,7 +436,9 @@ class Export:
 # %% [markdown]
 # ## Reading pairs
 #
-# First, a word to the person at the terminal. It goes to *standard error*, the second of the two outputs that every program has. The first is for results. In `annotated-transformer translate < text.de > text.en` the file gets the results, and messages still appear on the screen. `flush` sends each line at once. Otherwise messages from a program that is killed may never be seen. Where [many processes](22_many_gpus.ipynb) share a command, the first of them speaks for all; `torchrun` gives each its number in `RANK`.
+# First, a word to the person at the terminal. It goes to *standard error*, the second of the two outputs that every program has. The first is for results. In `annotated-transformer translate < text.de > text.en` the file gets the results, and messages still appear on the screen. With `print` alone, every message would stand among the translations.
+#
+# `flush` sends each line at once. Otherwise messages from a program that is killed may never be seen. Where [many processes](22_many_gpus.ipynb) share a command, the first of them speaks for all, or each line would come eight times. `torchrun` gives each its number in `RANK`.
 
 
 # %% tags=["export"]
@@ -380,6 +449,16 @@ def say(text: str) -> None:
 
 
 # %% [markdown]
+# What then goes where? Each command keeps to this table, and a script may rely on it:
+#
+# | command | standard output | standard error |
+# |---|---|---|
+# | `prepare` | nothing | one line a stage |
+# | `train` | nothing; with `--dry-run`, the plan | counts, progress, the reason of an end |
+# | `average`, `export` | nothing | nothing, if all went well |
+# | `translate` | translations, one a line | nothing, if all went well |
+# | `evaluate` | scores, or one line of JSON | nothing, if all went well |
+#
 # Your own pairs stand in one table or in two files; [the corpus](09_corpus.ipynb) has a function that reads either. That there are no more than two is a rule that the type `tuple[Path, ...]` cannot express, so it is checked here.
 
 
@@ -392,6 +471,11 @@ def read_files(data: Data) -> list[Pair]:
     return read_pairs(data.data[0], target, data.columns)
 
 
+# %% [markdown]
+# A direction is a matter of two columns, so turning round is one line. It makes new pairs and leaves the old list alone, since someone else may hold it.
+
+
+# %% tags=["export"]
 def turned(pairs: Sequence[Pair], data: Data) -> list[Pair]:
     """Return the pairs, the other way round if asked."""
     return [Pair(pair.target, pair.source) if data.reverse else pair for pair in pairs]
@@ -428,6 +512,21 @@ print(splits.train[0].source, "|", back.train[0].source)
 # ## Training
 #
 # While it trains, a model is watched by a score that means more than the loss: the BLEU of its translations of the validation pairs. They are made greedily. A beam of four takes longer at each validation, and to see which of two checkpoints is better, greedy translations will do.
+#
+# ### Who translates which sentence?
+#
+# With eight GPUs, all of them should translate. The obvious way is to cut the list into eight parts, one behind the other. But test sets are documents in a row, and some documents have long sentences. The process that gets them would be at work when the others are done. So the sentences are dealt like cards, every `size`-th to the same process, as are the rows of [a batch](22_many_gpus.ipynb). With seven sentences and three processes:
+
+# %%
+sentences = list("abcdefg")
+shares = [sentences[rank::3] for rank in range(3)]
+together = [""] * 7
+for rank, share in enumerate(shares):
+    together[rank::3] = share
+print(shares, together == sentences)
+
+# %% [markdown]
+# The same slice that takes a share out puts it back, so no sentence needs to carry its number along. This is the whole trick of the function. The rest hands on options: larger batches on a GPU, and a [compiled decoder](21_speed.ipynb) if there shall be one.
 
 
 # %% tags=["export"]
@@ -447,6 +546,11 @@ def translate_together(
     return together
 
 
+# %% [markdown]
+# Now the score for the training loop. The function below returns a function: `train` wants something that takes a model and gives a number, and has no idea of sentences. The sentences are bound inside. All processes must come to the same score, or one of them would stop early and the rest wait for it. That is why all of them get all translations.
+
+
+# %% tags=["export"]
 def validation_bleu(
     team: Processes, tokenizer: Tokenizer, pairs: Sequence[Pair]
 ) -> Callable[[Transformer], float]:
@@ -461,7 +565,7 @@ def validation_bleu(
 
 
 # %% [markdown]
-# The function returns a function: `train` wants something that takes a model and gives a number, and has no idea of sentences. The sentences are bound inside. All processes must come to the same score, or one of them would stop early and the rest wait for it. So each translates every `size`-th sentence, and then all get all.
+# ### What is kept for the end?
 #
 # The pairs put aside for the end are written to a table, before the first step. So a run that is stopped early can be measured too. In the table the source is column 0, whatever the original files looked like. `evaluate` can read it without `--columns` and without `--reverse`. No tab or line break can spoil the table, as cleaning has made every run of white space a single space.
 
@@ -474,6 +578,15 @@ def keep_tsv(pairs: Sequence[Pair], path: Path) -> None:
         write_text(path, "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
 
 
+# %% [markdown]
+# ### How much longer?
+#
+# `train` reports every 50 steps, and once in a while with a score. At a terminal there is a progress bar in between. In a log file that someone will read tomorrow, one line for each validation is enough.
+#
+# The line ends with the time that is left. The naive estimate divides the time since the start by the steps made, and it is wrong where it matters, at the beginning. Say a GPU needs 60 seconds to compile, and then makes 20 steps a second. The first line comes after 1,500 steps, that is after 135 seconds. The naive estimate for 100,000 steps is $100{,}000 \cdot 135 / 1{,}500 = 9{,}000$ seconds, or two and a half hours. The truth is 1.4 hours. So the clock starts at the first report, at step 50, when all is compiled. Validations count, since they will come again.
+
+
+# %% tags=["export"]
 def progress_teller(steps: int) -> Callable[[Progress], None]:
     """Return what says, at each validation, how training goes and how long it still takes."""
     reports: list[tuple[float, int]] = []
@@ -496,7 +609,7 @@ def progress_teller(steps: int) -> Callable[[Progress], None]:
 
 
 # %% [markdown]
-# `train` reports every 50 steps, and once in a while with a score. At a terminal there is a progress bar in between. In a log file that someone will read tomorrow, one line for each validation is enough. The time that is left is estimated from the pace since the first report, validations included. The steps before it do not count: there, a GPU's code is still being compiled.
+# How the line reads, and which of its numbers to trust, is for [the last chapter](24_wmt14.ipynb), where a real run prints some.
 #
 # TensorBoard draws such numbers while they come in. It is optional, and what is missing is said in one line. The folder's `log.jsonl` remains the record: these files are made from it and can be thrown away.
 
@@ -531,7 +644,11 @@ PAPER_TRAINING = TrainingConfig(
     steps=100_000, max_tokens=25_000, warmup=4000, factor=1.0, save_every=1500, keep=5
 )
 
+# %% [markdown]
+# The rows of Table 3 have names such as `D-smoothing0.2`. What stands behind the word is the number, so it need not be listed once more.
 
+
+# %% tags=["export"]
 def recipe(name: str) -> TrainingConfig:
     """Return the settings that go with a preset: the paper's for its own models (section 5)."""
     if name in ("tiny", "mini", "small"):
@@ -578,7 +695,7 @@ def check_direction(data: Data) -> None:
 
 
 # %% [markdown]
-# Whatever the source, what comes out has the same three parts. Of a prepared corpus, the first process reads every byte once and compares hashes; the others look at the sizes of the files only, as one check of a disk is enough.
+# Whatever the source, what comes out has the same three parts. The code that trains does not know whether its examples are a list or files on a disk.
 
 
 # %% tags=["export"]
@@ -590,6 +707,11 @@ class Material(NamedTuple):
     validation: Sequence[Pair]
 
 
+# %% [markdown]
+# Of a prepared corpus, the first process reads every byte once and compares hashes. The others look at the sizes of the files only, as one check of a disk is enough. Why check at all, before each training? A disk that has lost a block returns other numbers without an error. A block of 4,096 bytes is 2,048 tokens, so some forty pairs would have wrong words in every epoch, and nobody would ever know.
+
+
+# %% tags=["export"]
 def read_prepared(folder: Path, limit: int | None, check: bool) -> Material:
     """Return the material of a prepared corpus; `check` reads all of it once, for damages."""
     shards = Shards(folder, check)
@@ -598,6 +720,11 @@ def read_prepared(folder: Path, limit: int | None, check: bool) -> Material:
     return Material(shards.tokenizer, shards[:limit] if limit else shards, validation)
 
 
+# %% [markdown]
+# And here is the list from above as code: read and divide, write the tables, learn the vocabulary. A dry run writes nothing, so it leaves the tables out.
+
+
+# %% tags=["export"]
 def read_material(command: Train, first: bool) -> Material:
     """Return what to train on; the first process writes down what it has put aside."""
     if command.data.prepared is not None:
@@ -613,7 +740,11 @@ def read_material(command: Train, first: bool) -> Material:
 
 
 # %% [markdown]
-# The model goes to its device, and what computes its loss is made [fast](21_speed.ipynb): products in the precision that the hardware likes best, and compiled layers on a GPU. Before the training begins, a GPU computes a few batches that do not count, the largest among them. So nothing is compiled later, and if a batch does not fit into its memory, that is known after a minute and not after hours.
+# ### Why are some batches computed for nothing?
+#
+# The model goes to its device, and what computes its loss is made [fast](21_speed.ipynb): products in the precision that the hardware likes best, and compiled layers on a GPU. Then one could begin. The batches come in random order, and the largest of an epoch may be the one at step 5,000. If it does not fit into memory, the night ends there.
+#
+# So before the training begins, a GPU computes a few batches that do not count, [the largest among them](21_speed.ipynb). Nothing is compiled later, and what does not fit is known after a minute. The plan of an epoch says which shapes there are, and a process looks at its own share of it only, since that is what it will have to compute.
 
 
 # %% tags=["export"]
@@ -635,7 +766,9 @@ def make_objective(
 
 
 # %% [markdown]
-# Who is told of the progress? The person at the terminal, and TensorBoard if it was asked for.
+# ### Who is told of the progress?
+#
+# The person at the terminal, and TensorBoard if it was asked for. `train` calls one function, so two listeners are put behind one. `tensorboard_writer` is made here, before the first step. If its package is missing, the error comes at once, and not with the first report.
 
 
 # %% tags=["export"]
@@ -683,7 +816,9 @@ def train_together(
 #
 # Before a GPU is rented for a night, one wants to know what for. `--dry-run` reads the corpus, makes the plan of an epoch, and prints what [speed](21_speed.ipynb) can say of it in advance: parameters, steps, operations, memory and hours. It starts nothing and writes nothing. With `--gpus 8 --gpu H100` it speaks of GPUs that one does not have yet.
 #
-# The hours rest on a guess: that training gets a fifth of what the GPUs' data sheet promises. That is the aim for one large GPU, and with many small steps it will be less. The first lines of a real training say how it is.
+# The hours rest on a guess: that training gets a fifth of what the GPUs' data sheet promises. That is the aim for one large GPU, and with many small steps it will be less. The first lines of a real training say how it is. For a processor no data sheet is asked. Its speed is measured with a few large products, which takes seconds.
+#
+# A GPU that our list does not know is refused, with the names of those that it knows. A made-up number of hours would look just like a good one.
 
 
 # %% tags=["export"]
@@ -702,7 +837,7 @@ def gpus_of(command: Train, team: Processes) -> tuple[str, int, float]:
 
 
 # %% [markdown]
-# A batch is dealt to all GPUs, so the memory of each is that of its share. The largest batch decides.
+# What must fit into memory? A batch is dealt to all GPUs, so the memory of each is that of its share. Weights, gradients and moments are not shared, and each GPU holds all of them. So with eight GPUs each needs more than an eighth of what one needs. The largest batch decides.
 
 
 # %% tags=["export"]
@@ -712,6 +847,19 @@ def memory_each(
     """Return the GiB that training takes on each of `count` GPUs that share the batches."""
     shares = [deal(batch, 0, count) for batch in plan]
     return sum(estimate(config, shares, 1, 1, precision).memory.values()) / 2**30
+
+
+# %% [markdown]
+# Six lines are printed, each for a decision that one can still change:
+#
+# | line | what to ask of it |
+# |---|---|
+# | parameters | is it the model that I meant? The base model has 63 million |
+# | steps | are the steps and tokens those of my plan? |
+# | epochs | how often is each pair seen? Hundreds of times means a small corpus, and [overfitting](13_regularization.ipynb) |
+# | operations | the price, independent of the machine |
+# | memory | does it fit, with some room to spare? |
+# | time | can I pay for it? |
 
 
 # %% tags=["export"]
@@ -751,6 +899,50 @@ def run_train(command: Train) -> None:
 
 
 # %% [markdown]
+# ### Who does what, when there are many?
+#
+# `torchrun` starts the whole command eight times. Eight programs parse the same options and read the same corpus, and none of them is told what its part is. It must follow from the rank alone. The figure shows what that comes to for `run_train`, line by line.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-who", "caption": "Who does what when torchrun starts four processes of one training? Time runs downwards. A box is work that a process does by itself, a bar across all is something that they do together and must all reach, and a dash is nothing. The first process alone touches the folder of the run."}, "image": {"alt": "A table of twelve steps and four processes. Options, corpus, vocabulary, model and warm-up are done by each; the tables, checkpoints and words to the terminal by the first only; meeting, gradients and scores by all together."}}
+STEPS = (
+    ("parse the options", "each"),
+    ("meet, and take a GPU", "all"),
+    ("read the corpus", "each"),
+    ("check every byte, write the tables", "first"),
+    ("learn or load the vocabulary", "each"),
+    ("make the model; compile, warm up", "each"),
+    ("read the last checkpoint", "first"),
+    ("get weights, moments and step of the first", "all"),
+    ("compute a share of each batch", "each"),
+    ("add up gradients; update", "all"),
+    ("translate a share, then score", "all"),
+    ("checkpoint, log, a line of progress", "first"),
+)
+figure, axis = plt.subplots(figsize=(9, 4.2), layout="constrained")
+shape = {"lw": 1.5, "height": 0.62}
+for row, (name, who) in enumerate(STEPS):
+    axis.text(-0.7, row, name, ha="right", va="center", fontsize=9.5)
+    if who == "all":
+        axis.barh(row, 3.8, left=-0.4, fc="none", ec=VALUE, **shape)
+        axis.text(1.5, row, "together", ha="center", va="center", color=VALUE, fontsize=9)
+    for rank in range(4):
+        if who == "each" or (who == "first" and rank == 0):
+            color, word = (QUERY, "itself") if who == "each" else (KEY, "alone")
+            axis.barh(row, 0.8, left=rank - 0.4, fc="none", ec=color, **shape)
+            axis.text(rank, row, word, ha="center", va="center", color=color, fontsize=9)
+        elif who == "first":
+            axis.text(rank, row, "-", ha="center", va="center", color=RESIDUAL)
+for rank in range(4):
+    axis.text(rank, -0.75, f"process {rank}", ha="center", fontsize=9.5)
+axis.set(xlim=(-4.3, 3.5), ylim=(len(STEPS) - 0.5, -1.1))
+axis.set_axis_off()
+plt.show()
+
+# %% [markdown]
+# Two rules can be read from it. What is cheap and always gives the same result is done by each, because sending it would be one thing more that can fail. What changes the world outside, a file or a screen, is done by the first.
+#
+# There is one exception, for errors. If something fails, *every* process that it happens to says so. An error may come to process 5 alone, say when its GPU is out of memory, and the first would have nothing to tell. So a missing file may be reported eight times. One reads the line once and does not mind.
+#
 # ### How do I go on with a training that was stopped?
 #
 # With the same command. All steps above are repeated, and each gives the same result as before: the same pairs, the same parts, the same vocabulary. `train` then finds checkpoints in the folder, takes the last one, and goes on [to the bit](14_training.ipynb). If the files have changed in the meantime, the pairs or the vocabulary have another SHA-256, and there is an error in place of a mixture.
@@ -763,6 +955,10 @@ def run_train(command: Train) -> None:
 #
 # Think in epochs, and let the corpus say how many steps they are. In [batching](11_batching.ipynb) the 29,000 captions made 527 batches of 1,024 tokens, so 30 epochs are $30 \cdot 527 = 15{,}810$ steps. Twice the tokens in a batch means half the steps for the same epochs. Each line of progress says how far it has come, in steps and in epochs. If you cannot tell, ask for many and add `--patience 5`: five validations in a row without a better score end the training.
 #
+# ### What if a batch does not fit into memory?
+#
+# Then the warm-up says so, with the shape of the batch and the remedy: halve `--max-tokens` and double `--accumulate`. An update then sees [as many tokens as before](14_training.ipynb), in two parts. It is another setting of the run, so the folder refuses it. Since no step has been made, nothing is lost by taking a new folder.
+#
 # ### How do I leave it running over night?
 #
 # ```
@@ -770,6 +966,21 @@ def run_train(command: Train) -> None:
 # ```
 #
 # `nohup` keeps it alive when the terminal closes, and `&` gives the terminal back. Progress goes to standard error, so `2>` is what puts it into a file. Since that is no terminal, the progress bar stays away. `tail -f progress.txt` shows the last lines, and `kill` with the number of the process ends it politely: it finishes its step and writes a checkpoint. Two trainings cannot get into each other's way, as the [folder is locked](14_training.ipynb) while one is at work.
+#
+# ### What if it is dead in the morning?
+#
+# Look at the last line of `progress.txt`, and at `my-run/log.jsonl`. There are few cases:
+#
+# | the last line | what happened | what to do |
+# |---|---|---|
+# | `stopped at step 41500: the same command goes on from there` | someone sent SIGTERM: a reboot, a scheduler, a colleague | the same command |
+# | a line of progress, and nothing after it | it was killed without warning: no power, or no main memory (`dmesg` names the program that was killed for it) | the same command; for memory, `prepare` the corpus |
+# | `the gradient of step 41537 is not finite` | the training went wrong; the update was not used | first the same command: a rare fault of the hardware does not come back. At the same step again: a smaller `--factor`, in another folder |
+# | a checkpoint `could not be written` | the disk is full | make room, then the same command |
+# | `another training is at work in my-run` | it is not dead | `ps aux`, to find it |
+# | a traceback | a bug, in this program or below it | read its last line; if it names the GPU, once more with `--compile no` |
+#
+# Mostly the answer is the same command, and nobody has to decide anything. That is worth much at three in the morning. It is why one command both starts and goes on: a scheduler may repeat it as often as it likes.
 #
 # ### Can it use a GPU, or many?
 #
@@ -812,6 +1023,8 @@ print(len(text.splitlines()), "lines for Python,", text.count("\n"), "for all ot
 # %% [markdown]
 # There are ten characters at which `splitlines` cuts. Some of them, such as U+2028, turn up in text from the web, where nobody sees them. One such character, and all translations after it stand one line too low. No error is raised; only the score is strangely bad. Other toolkits have lost days to this. So we read bytes and cut at the line feed alone, as `wc -l` does. A carriage return before it, from a file made on Windows, is taken off, and so is the mark that Windows editors put before the first character.
 #
+# ### What is wrong with this line?
+#
 # Reading bytes has a second use. What is no UTF-8 gets an error with the number of its line, and it gets it before any work is done.
 
 
@@ -838,7 +1051,22 @@ except ValueError as error:
 # %% [markdown]
 # A final line feed ends the last line and does not begin another one, so it is removed before the cut. An empty input has no lines at all, where `b"".split(b"\n")` would make one.
 #
-# On the way out the same rule holds: a translation must not contain a line feed. Our vocabulary has all 256 bytes, so a model could write one, and it becomes a space. The text goes out as bytes, too: a Windows console has another encoding than UTF-8, and a file should not depend on it. Empty lines stay empty: [`translate`](15_decoding.ipynb) passes over what has no words.
+# On the way out the same rule holds: a translation must not contain a line feed. Our vocabulary has all 256 bytes, so a model could write one, and it becomes a space.
+
+
+# %% tags=["export"]
+def one_line_each(sentences: Sequence[str]) -> str:
+    """Join sentences to a text with one on each line; a line feed inside becomes a space."""
+    return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
+
+
+# %%
+print(repr(one_line_each(["A dog\nruns.", "", "Yes."])))
+
+# %% [markdown]
+# Three sentences, three lines. The text goes out as bytes, too: a Windows console has another encoding than UTF-8, and a file should not depend on it. Empty lines stay empty: [`translate`](15_decoding.ipynb) passes over what has no words.
+#
+# This command does not ask for other processes, and uses one GPU at most. A pipe has one reader. If eight processes read from it, each would get a part of the lines, and who gets which is chance.
 
 
 # %% tags=["export"]
@@ -851,11 +1079,6 @@ def run_translate(command: Translate) -> None:
     )
     sys.stdout.buffer.write(one_line_each(translations).encode())
     sys.stdout.buffer.flush()
-
-
-def one_line_each(sentences: Sequence[str]) -> str:
-    """Join sentences to a text with one on each line; a line feed inside becomes a space."""
-    return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
 
 
 # %% [markdown]
@@ -884,6 +1107,22 @@ def pairs_to_score(command: Evaluate) -> list[Pair]:
 
 
 # %% [markdown]
+# ### Would the training have seen these sentences?
+#
+# Here the seed comes back that `evaluate` has as an option. What happens if it is forgotten? We draw the grammar's default corpus with two seeds, and count the test sentences of the second that were training sentences of the first:
+
+# %%
+learned = {pair.source for pair in read_data(Data(), seed=0).train}
+for seed in (0, 1):
+    test = read_data(Data(), seed).test
+    seen = sum(pair.source in learned for pair in test)
+    print(f"seed {seed}: {seen} of {len(test)} test sentences were learned from")
+
+# %% [markdown]
+# With the right seed there is none, as it must be. With the wrong one a sentence has slipped in. One does not move a score, but nobody would notice ninety either. No tool warns of it: a score that is too good looks like success.
+#
+# ### Which of two test sets?
+#
 # WMT14's test set exists twice: all of its 3,003 pairs, and 2,737 that were left after a filter. Papers have used both, seldom saying which. The full set is the one to report. Where the smaller one lies beside it, its pairs are scored too. Most of its sources are in the full set and have been translated already; only others are added.
 
 
@@ -896,6 +1135,8 @@ def filtered_pairs(command: Evaluate) -> list[Pair]:
 
 
 # %% [markdown]
+# ### What is printed, and for whom?
+#
 # A score needs three things to mean something, and the command prints all of them: the number, the [signature](16_evaluation.ipynb) that says how it was computed, and how the translations were made. A program that reads the result gets the same as one line of JSON. Then `evaluate --json >> results.jsonl`, in a loop over beam sizes, makes a table that needs no copying by hand.
 
 
@@ -917,9 +1158,21 @@ def print_scores(command: Evaluate, record: dict[str, Any]) -> None:
 
 
 # %% [markdown]
-# The clock runs around the translation alone, so that reading files and loading weights do not count. The translations can be kept in a file and looked at, which is worth more than a second decimal. The file can also be scored by another program, and must give the same number there.
-#
-# With `torchrun` in front, all processes translate, each its share, and the first one scores.
+# Where does the record come from? It is made in two parts. The second test set gets a part of its own, since most corpora have none.
+
+
+# %% tags=["export"]
+def score_filtered(filtered: list[Pair], found: Mapping[str, str]) -> dict[str, Any]:
+    """Return what there is to say of the filtered test set; nothing if there is none."""
+    if not filtered:
+        return {}
+    hypotheses = [found[pair.source] for pair in filtered]
+    bleu = score(hypotheses, [pair.target for pair in filtered]).bleu
+    return {"filtered_bleu": bleu, "filtered": len(filtered)}
+
+
+# %% [markdown]
+# Translations are looked up by their source. A test set may hold the same sentence twice, with two references; it is translated once and scored twice.
 
 
 # %% tags=["export"]
@@ -932,13 +1185,16 @@ def record_scores(
     if not command.data.data:
         corpus = command.data.prepared.name if command.data.prepared else command.data.corpus
         record = {"corpus": corpus, "split": command.split, **record}
-    record |= score(hypotheses, references)._asdict()
+    record |= score(hypotheses, references)._asdict() | score_filtered(filtered, found)
     if filtered:
-        some = [found[pair.source] for pair in filtered]
-        record["filtered_bleu"] = score(some, [pair.target for pair in filtered]).bleu
-        record["filtered"] = len(filtered)
         record["paper_style"] = paper_style_bleu(hypotheses, references)
     return record
+
+
+# %% [markdown]
+# Now all of it in order: what is wrong with the input comes first, then the weights, then the translation, then the scores. The clock runs around the translation alone, so that reading files and loading weights do not count. With `torchrun` in front, all processes translate, each its share, and the first one scores.
+#
+# The translations can be kept in a file and looked at, which is worth more than a second decimal. The file can also be scored by another program, and must give the same number there.
 
 
 # %% tags=["export"]
@@ -965,7 +1221,7 @@ def run_evaluate(command: Evaluate) -> None:
 # %% [markdown]
 # ## Preparing and exporting
 #
-# Two commands are no more than a call.
+# Two commands are no more than a call. The first only has to find a name for its folder: `prepare wmt14-en-de` fills `wmt14-en-de`, and `prepare my.json` fills `my`.
 
 
 # %% tags=["export"]
@@ -982,6 +1238,11 @@ def run_prepare(command: Prepare) -> None:
     )
 
 
+# %% [markdown]
+# The second reads a model and writes it [for another engine](19_serving.ipynb).
+
+
+# %% tags=["export"]
 def run_export(command: Export) -> None:
     """Write a model for another engine; there is one so far."""
     model, tokenizer = load_model(command.model)
@@ -989,34 +1250,29 @@ def run_export(command: Export) -> None:
 
 
 # %% [markdown]
-# ## One error, one line
+# ## One table of commands
 #
-# The six dataclasses together are the command line. From a union of classes `tyro` makes one command each, named after the class, and hands back an object of the one that was chosen. `match` then finds the function that goes with it.
+# Six dataclasses say what can be asked for, and six functions do it. Which belongs to which is written down once:
 
 
 # %% tags=["export"]
-Command = Prepare | Train | Average | Translate | Evaluate | Export
-
-
-def run_command(command: Command) -> None:
-    """Do what a command says."""
-    match command:
-        case Prepare():
-            run_prepare(command)
-        case Train():
-            run_train(command)
-        case Average():
-            run_average(command)
-        case Translate():
-            run_translate(command)
-        case Evaluate():
-            run_evaluate(command)
-        case Export():
-            run_export(command)
-
+COMMANDS: dict[type, Callable[[Any], None]] = {
+    Prepare: run_prepare,
+    Train: run_train,
+    Average: run_average,
+    Translate: run_translate,
+    Evaluate: run_evaluate,
+    Export: run_export,
+}
 
 # %% [markdown]
-# One thing `tyro` cannot know: that the defaults of a training go with its preset. So we look for `--preset` among the arguments before, and hand `tyro` a `Train` with the right defaults. The help shows them as well: `train --preset base --help` has the paper's numbers. Whatever is typed beside it still wins.
+# From a union of classes, such as `Prepare | Train | Average`, `tyro` makes one command each, named after the class, and hands back an object of the one that was chosen. Its class finds the function in the table. So a seventh command would be a class, a function and one line here. If the union, the dispatch and the help had lists of their own, the seventh would be forgotten in one of them.
+#
+# ### Why can `tyro` not do it alone?
+#
+# One thing it cannot know: that the defaults of a training go with its preset. By the time it has read `--preset base`, the defaults of the other options are fixed. The naive way out is to make every default `None` and to fill the gaps afterwards. Then the help says "default: None" for each of them, and a type checker wants a test for `None` at every use.
+#
+# So we look for `--preset` among the arguments before, and hand `tyro` a `Train` with the right defaults. The help shows them as well: `train --preset base --help` has the paper's numbers. Whatever is typed beside it still wins.
 
 
 # %% tags=["export"]
@@ -1025,8 +1281,8 @@ def with_recipe(arguments: Sequence[str]) -> Any:
     named = [two[1] for two in pairwise(arguments) if two[0] == "--preset"]
     named += [one.removeprefix("--preset=") for one in arguments if one.startswith("--preset=")]
     default = Train(output=tyro.MISSING, training=recipe(named[-1]) if named else TrainingConfig())
-    with_default = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
-    return Prepare | with_default | Average | Translate | Evaluate | Export
+    train = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
+    return reduce(or_, [train if command is Train else command for command in COMMANDS])
 
 
 # %%
@@ -1036,6 +1292,45 @@ for name in ("mini", "big"):
     print(name, config.steps, config.max_tokens, config.warmup)
 
 # %% [markdown]
+# `max_tokens` differs, as it should, and the warm-up is in both cases the one that was typed.
+#
+# ### Where does a number come from?
+#
+# Three places can decide about a number, and the last one that speaks wins. The first is the class, with its defaults for a small model. The second is the preset: [`preset`](08_transformer.ipynb) for the shape, `recipe` for the training. The third is the person who types. Here is one command with its eight most important numbers:
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-options", "caption": "Which number does a run get? Eight settings of `train --preset base --warmup 8000 --dropout 0.3`. Each column is a place that may decide, from left to right. The last one that says something wins (boxed); what it overrules is gray."}, "image": {"alt": "A table of eight settings. Six numbers of the run come from the preset base, such as 100,000 steps and six layers. Only warm-up and dropout come from what was typed."}}
+typed = ["train", "--output", "run", "--preset", "base", "--warmup", "8000", "--dropout", "0.3"]
+command = tyro.cli(with_recipe(typed), args=typed)
+shapes, runs = (preset("tiny"), preset("base")), (TrainingConfig(), recipe("base"))
+names = ("layers", "d_model", "dropout", "steps", "max_tokens", "warmup", "factor", "keep")
+said = {"warmup": command.training.warmup, "dropout": command.dropout}
+figure, axis = plt.subplots(figsize=(8.5, 3.9), layout="constrained")
+for row, name in enumerate(names):
+    places = shapes if hasattr(shapes[0], name) else runs
+    values = [getattr(place, name) for place in places] + [said.get(name)]
+    axis.text(-0.6, row, name, ha="right", va="center", family="monospace")
+    for column, value in enumerate(values):
+        wins = value is not None and not any(later is not None for later in values[column + 1 :])
+        look = {"color": (QUERY, KEY, VALUE)[column]} if wins else {"color": "#777777"}
+        box = {"boxstyle": "round,pad=0.3", "fc": "none", "ec": look["color"]} if wins else None
+        shown = "" if value is None else f"{value:,}"
+        axis.text(column, row, shown, ha="center", va="center", bbox=box, **look)
+    axis.annotate("", (2.75, row), (2.35, row), arrowprops={"arrowstyle": "->", "color": RESIDUAL})
+    axis.text(3.1, row, f"{[v for v in values if v is not None][-1]:,}", ha="center", va="center")
+for column, head in enumerate(("defaults:\ntiny", "preset:\nbase", "typed", "the run")):
+    axis.text((0, 1, 2, 3.1)[column], -1, head, ha="center", va="center", fontsize=9.5)
+axis.set(xlim=(-1.6, 3.5), ylim=(len(names) - 0.4, -1.7))
+axis.set_axis_off()
+plt.show()
+assert (command.training.steps, command.training.warmup) == (100_000, 8000)
+
+# %% [markdown]
+# A fourth place there is not: no file in the home folder, no value left over from last time, and no environment variable. (One variable names the cache, which says where files lie and not what is done with them.) That is on purpose. What decides about a run is in the line that was typed and in the release of the package, and both can be written down.
+#
+# What a run got is in `training.json`, all of it, so nobody has to work it out from such a table afterwards.
+#
+# ## One error, one line
+#
 # What is left is the end of a command, when something has gone wrong. A mistake of the user is not a bug of ours. It gets a sentence, without forty lines of traceback above it. A script that calls the command sees nothing of all this but the exit code, so the codes must tell the cases apart:
 #
 # | exit code | what happened | what is printed |
@@ -1048,19 +1343,29 @@ for name in ("mini", "big"):
 #
 # The 2 is the custom for wrong usage. `tyro` uses it as well, for options that it cannot read, and shows their help. The 143 is 128 + 15: shells report a program that was ended by signal number $n$ as $128 + n$, and 15 is SIGTERM, the polite request to stop. A server sends it before it shuts down. Ctrl-C during a training is the same wish, and ends it with the same code.
 #
-# The kinds of errors that our chapters raise on purpose are caught: a wrong value, a file that cannot be read or written, missing data, a gradient that is not finite, too little memory, a package that is not installed. Others are not: a real bug should be loud. The line between the two is not perfect, as a `ValueError` may come from a bug too. Whoever suspects one calls `run_command` from Python and gets the traceback.
+# ### Which errors are mistakes?
+#
+# The easy way is `except Exception`, and it is wrong. It would turn every bug of ours into one short sentence, such as `'NoneType' object is not iterable`, without a file and without a line. Whoever gets that can neither mend it nor report it.
+#
+# So only the kinds of errors that our chapters raise on purpose are caught: a wrong value, a file that cannot be read or written, missing data, a gradient that is not finite, too little memory, a package that is not installed. Others are not: a real bug should be loud. The line between the two is not perfect, as a `ValueError` may come from a bug too. Whoever suspects one calls the function from Python, as in `run_train(Train(output=Path("my-run")))`, and gets the traceback.
 
 
 # %% tags=["export"]
 MISTAKES = (ValueError, OSError, FloatingPointError, MemoryError, ImportError, MissingData)
 
+# %% [markdown]
+# `main` puts the parts in order: parse, find the function, call it, and translate the end into an exit code. An error's text may have line breaks. `' '.join(...split())` makes one line of it, so that a log of many commands has one line for each failure.
+#
+# One of the ends needs a trick. In `translate < text.de | head -1` the reader leaves after one line, and writing to it is then an error, `BrokenPipeError`. That is nobody's mistake. But Python also empties its buffers when it exits, and would fail a second time, with a message that cannot be caught. So standard output is first pointed at nothing, `os.devnull`.
 
+
+# %% tags=["export"]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with code 2 and one line for bad input."""
     arguments = sys.argv[1:] if arguments is None else arguments
     command = tyro.cli(with_recipe(arguments), prog="annotated-transformer", args=arguments)
     try:
-        run_command(command)
+        COMMANDS[type(command)](command)
     except Stopped as stopped:
         say(f"annotated-transformer: {stopped}")
         sys.exit(143)
@@ -1073,8 +1378,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 # %% [markdown]
-# An error's text may have line breaks. `' '.join(...split())` makes one line of it, so that a log of many commands has one line for each failure.
-#
 # The name `annotated-transformer` in the shell is tied to `main` by two lines in `pyproject.toml`, and so is `python -m annotated_transformer`, which `torchrun` needs, by the two lines of `__main__.py`. Called with no arguments, it takes them from the shell. A test, or a notebook, can hand over a list.
 #
 # ### Can I have all this without the commands?
@@ -1143,6 +1446,9 @@ _, translations, _ = run("translate", "--model", averaged, lines="Der Hund schlÃ
 print("exit code", code, "| lines out:", translations.count("\n"))
 assert translations.split("\n")[1] == ""
 
+# %% [markdown]
+# A score needs references. `evaluate` finds the grammar's test pairs again, from the seed and the limit that the training had:
+
 # %%
 code, output, _ = run("evaluate", "--model", averaged, "--limit", 500)
 for line in output.splitlines()[:2]:
@@ -1157,6 +1463,30 @@ code, output, _ = run("evaluate", "--model", averaged, "--limit", 500, "--beam",
 print(*json.loads(output))
 
 # %% [markdown]
+# ### How do I compare three settings?
+#
+# With a loop of the shell, and no copying by hand:
+#
+# ```bash
+# for beam in 1 2 4; do
+#     annotated-transformer evaluate --model my-model --beam $beam --json >> beams.jsonl
+# done
+# ```
+#
+# Each line of the file says what it was made with, so their order does not matter, and a line from last week may stand beside one from today. The same loop in Python, with the model of a minute ago:
+
+# %%
+table = []
+for beam in (1, 2, 4):
+    _, output, _ = run("evaluate", "--model", averaged, "--limit", 500, "--beam", beam, "--json")
+    table.append(json.loads(output))
+print([(record["beam"], record["split"], record["sentences"]) for record in table])
+
+# %% [markdown]
+# Do this with `--split validation` if you mean to choose one of them. Whoever chooses the beam on the test set reports a score that is a little too good.
+#
+# ### Is it any good?
+#
 # With the model that comes with the book, the translation is worth looking at:
 
 # %% tags=["nbval-ignore-output"]
@@ -1166,7 +1496,9 @@ print(output)
 assert code == 0 and "dog" in output
 
 # %% [markdown]
-# What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run makes the plan and starts nothing. And the average goes to another engine:
+# ### What would it take?
+#
+# What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run makes the plan and starts nothing:
 
 # %%
 paper = ("train", "--output", f"{home.name}/base", "--preset", "base")
@@ -1174,14 +1506,21 @@ code, output, _ = run(*paper, "--dry-run", "--gpu", "H100", "--gpus", 8)
 print(output, end="")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
 
+# %% [markdown]
+# The line about epochs is the one to stop at. Nobody should train on the same ten thousand sentences 16,000 times, and here it was seen before it cost anything. The operations would be those of the paper's run, about 9e17, had the grammar 37,000 pieces in place of 2,000 and longer sentences.
+#
+# And the average goes to another engine:
+
 # %%
 code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
 print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
 
 # %% [markdown]
-# The operations would be those of the paper's run, 9.5e17, had the grammar 37,000 pieces in place of a few hundred and longer sentences. `prepare` is shown where it belongs, in [large corpora](20_shards.ipynb), and all of them in a row in [the last chapter](24_wmt14.ipynb).
+# `prepare` is shown where it belongs, in [large corpora](20_shards.ipynb), and all of them in a row in [the last chapter](24_wmt14.ipynb).
 #
-# And mistakes get their sentence: a folder without a model, settings that are not those of the run, a table with a broken line, more checkpoints than there are.
+# ### What do mistakes look like?
+#
+# Each gets its sentence: a folder without a model, settings that are not those of the run, a table with a broken line, more checkpoints than there are.
 
 # %%
 table = Path(home.name, "pairs.tsv")
@@ -1196,9 +1535,22 @@ for arguments in (
     print(code, errors.splitlines()[-1].replace(f"{home.name}/", ""))
 
 # %% [markdown]
+# All four end with code 2, before any work. Each sentence names the thing, the place, and where it can, the way out. The third is worth a second look: the table has two lines, and the message says which of them, in which column, and what stands there. With a table of a million lines this is the difference between a minute and an afternoon.
+#
+# ## Questions that come up
+#
+# **Can two people use one model at the same time?** Yes. `translate` and `evaluate` only read. A folder in which a training is at work can be read too: checkpoints appear under their names when they are whole.
+#
+# **May I move or rename a folder of a run?** Yes, if nothing is at work in it. No file in it holds a path.
+#
+# **Can I average while the training goes on?** Yes, and it is a good way to look at a run of days. It may happen that a checkpoint is removed while it is being read, since `train` keeps the last few only. Then there is an error, and one calls it again.
+#
+# **Why does `translate` start slowly?** It loads PyTorch and the weights, which takes seconds, and then translates. For many files, one call with all lines is faster than a call for each. For a service that answers in milliseconds there is [serving](19_serving.ipynb).
+#
 # ## What to remember
 #
 # - Options are the fields of a dataclass, and their help is its docstrings.
+# - A number comes from the class, the preset or the person who types; the last one that speaks wins.
 # - The same command starts a training and goes on with it.
 # - Standard output carries results, line for line. Everything else goes to standard error.
 # - Bad input ends in one line and exit code 2.

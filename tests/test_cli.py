@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -195,3 +196,23 @@ def test_an_exported_model_is_a_folder_of_its_own(trained: Path, tmp_path: Path)
     result = run("export", "--model", trained, "--output", tmp_path / "mine")
     assert result.returncode == 2 and b"take an empty folder" in result.stderr
     assert (tmp_path / "mine" / "work.txt").read_text() == "keep"
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="no C++ compiler")
+def test_compiled_code_does_the_same(trained: Path, tmp_path: Path) -> None:
+    text = "Der Hund schläft.\nDie Katze lacht.\n".encode()
+    plain, fast = (
+        run("translate", "--model", trained, "--beam", 2, *more, text=text)
+        for more in ([], ["--compile"])
+    )
+    assert fast.returncode == 0, fast.stderr
+    assert fast.stdout == plain.stdout
+    losses = []
+    for choice in ("no", "yes"):
+        command = ["train", "--output", tmp_path / choice, "--limit", 400, "--dropout", 0, *FAST]
+        result = run(*command, "--compile", choice)
+        assert result.returncode == 0, result.stderr
+        assert (b"compiling" in result.stderr) == (choice == "yes")
+        records = map(json.loads, (tmp_path / choice / "log.jsonl").read_text().splitlines())
+        losses.append([r["validation_loss"] for r in records if "validation_loss" in r])
+    assert len(losses[0]) == 3 and losses[1] == pytest.approx(losses[0], rel=1e-3)
