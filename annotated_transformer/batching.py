@@ -229,7 +229,7 @@ def plan_batches(
     """Plan an epoch: each example of lengths (examples, 2) exactly once, in the order of training.
 
     No side of a batch has more than max_tokens places. The batches have at most `shapes` shapes
-    (S, T), the same in each epoch; by default 64, or one for ten batches if that is more.
+    (S, T), the same in each epoch; by default 64, or one for each dozen batches if that is more.
     Raises ValueError for an example that does not fit by itself.
     """
     check_fits(lengths, max_tokens)
@@ -237,7 +237,7 @@ def plan_batches(
     order = torch.randperm(len(lengths), generator=chance, dtype=torch.int32)
     order = furrow_order(lengths, order)  # chance decides among equal lengths
     windows = cut_batches(lengths[order], max_tokens)
-    windows = join_windows(windows, shapes or max(64, len(windows) // 10))
+    windows = join_windows(windows, shapes or max(64, len(windows) // 12))
     plan = []
     for part, (rows, source, target) in zip(order.split([w.rows for w in windows]), windows):
         part = part[torch.randperm(rows, generator=chance)]

@@ -482,6 +482,9 @@ def reporter(command: Train) -> Callable[[Progress], None]:
     return report
 
 
+# --- In which order? ---
+
+
 def train_together(
     command: Train, config: TransformerConfig, material: Material, team: Processes
 ) -> None:
@@ -731,8 +734,8 @@ def with_recipe(arguments: Sequence[str]) -> Any:
     named = [two[1] for two in pairwise(arguments) if two[0] == "--preset"]
     named += [one.removeprefix("--preset=") for one in arguments if one.startswith("--preset=")]
     default = Train(output=tyro.MISSING, training=recipe(named[-1]) if named else TrainingConfig())
-    train = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
-    return reduce(or_, [train if command is Train else command for command in COMMANDS])
+    with_default = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
+    return reduce(or_, [with_default if one is Train else one for one in COMMANDS])
 
 
 # --- Which errors are mistakes? ---

@@ -466,7 +466,7 @@ print(f"Multi30k in {len(fewer)} windows: {useful:.1%} useful")
 #
 # ### How many windows?
 #
-# A window should hold several batches, or there is no change of company. For these captions, 508 batches, 64 windows leave eight batches to each. A corpus of millions has thousands of batches, and its sentences, up to 250 tokens long, differ more in length than captions do. There 64 windows would leave more than 5 % to padding, and hundreds of windows still hold ten batches each. A small corpus has less than 64 batches; it needs no joining at all. So the number is 64, or one for ten batches if that is more.
+# A window should hold several batches, or there is no change of company. For these captions, 508 batches, 64 windows leave eight batches to each. A corpus of millions has thousands of batches, and its sentences, up to 250 tokens long, differ more in length than captions do. There 64 windows would leave more than 5 % to padding, and hundreds of windows still hold a dozen batches each. A small corpus has less than 64 batches; it needs no joining at all. So the number is 64, or one for each dozen batches if that is more.
 #
 # Where is the padding that remains? With only 8 windows it can be seen:
 
@@ -575,7 +575,7 @@ def plan_batches(
     """Plan an epoch: each example of lengths (examples, 2) exactly once, in the order of training.
 
     No side of a batch has more than max_tokens places. The batches have at most `shapes` shapes
-    (S, T), the same in each epoch; by default 64, or one for ten batches if that is more.
+    (S, T), the same in each epoch; by default 64, or one for each dozen batches if that is more.
     Raises ValueError for an example that does not fit by itself.
     """
     check_fits(lengths, max_tokens)
@@ -583,7 +583,7 @@ def plan_batches(
     order = torch.randperm(len(lengths), generator=chance, dtype=torch.int32)
     order = furrow_order(lengths, order)  # chance decides among equal lengths
     windows = cut_batches(lengths[order], max_tokens)
-    windows = join_windows(windows, shapes or max(64, len(windows) // 10))
+    windows = join_windows(windows, shapes or max(64, len(windows) // 12))
     plan = []
     for part, (rows, source, target) in zip(order.split([w.rows for w in windows]), windows):
         part = part[torch.randperm(rows, generator=chance)]

@@ -403,7 +403,7 @@ plt.show()
 #
 # ```bash
 # python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 7 --batches 4 --max-tokens 512
-# python benchmarks/speed.py --preset base --threads 1 --cpu-time --rounds 3 --batches 2 --max-tokens 256
+# python benchmarks/speed.py --preset base --threads 1 --cpu-time --rounds 5 --batches 2 --max-tokens 256
 # python benchmarks/speed.py --peak --threads 1 --cpu-time
 # ```
 
@@ -465,9 +465,9 @@ plt.show()
 # %% [markdown]
 # ### What the table says
 #
-# **Sorted lengths** are the lever that counts on any machine. Without them, with 32 random sentences a batch, the small model makes a quarter fewer useful tokens a second. With the base model, in smaller batches, it is a sixth. **Fused Adam** is worth seven percent to the one and thirteen to the other. The plain form goes over memory once for each of its dozen operations, and an update touches every weight, however few tokens the batch has. **Fused attention** brings nothing that we could measure on a processor. On a GPU it is by design the faster form, and it saves memory everywhere, so it stays.
+# **Sorted lengths** are the lever that counts on any machine. Without them, with 32 random sentences a batch, the small model makes a quarter fewer useful tokens a second, the base model almost a third. **Fused Adam** is worth three percent to the one and eight to the other. The plain form goes over memory once for each of its dozen operations, and an update touches every weight, however few tokens the batch has. **Fused attention** brings nothing that we could measure on a processor. On a GPU it is by design the faster form, and it saves memory everywhere, so it stays.
 #
-# The machine was busy with other work, and the gain of one and the same lever differs by up to five percent between the runs of the log: the loss in chunks has 1.01, 0.97 and, with other batches, 1.05. So everything between 0.95 and 1.05 is noise to us, and the levers that we add lie there: the loss in chunks, batches made ahead. That was to be expected. The MFU of the plain step is about 60 % on this processor, so there is little left to win. What these levers are for is a GPU, where products take a far smaller share of a step.
+# All others are noise. In the run of the small model they lie within two percent of the plain step. In that of the base model they scatter by six, up and down: its weights do not fit into any cache, and other programs on the machine wanted the memory too. That was to be expected. The MFU of the plain step is about a half to two thirds on this processor, so there is little left to win. What these levers are for is a GPU, where products take a far smaller share of a step.
 #
 # ### Levers that stay out
 #
@@ -947,7 +947,7 @@ def warm_up(objective: nn.Module, shapes: Iterable[Shape]) -> None:
 # Compiling takes too long for this page. A test compiles a model of two layers, counts two programs, lets batches of all kinds of sizes through, counts two programs again, and compares loss and gradients with the plain ones. The benchmark does it with `small`, and with both ways of treating sizes:
 #
 # ```bash
-# python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 5 --batches 4 --max-tokens 512 --compile
+# python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 5 --batches 2 --max-tokens 512 --compile
 # ```
 
 

@@ -786,7 +786,9 @@ def reporter(command: Train) -> Callable[[Progress], None]:
 
 
 # %% [markdown]
-# The call of [`train`](14_training.ipynb) itself has no decision left to make. Each argument was settled above.
+# ### In which order?
+#
+# The call of [`train`](14_training.ipynb) itself has no decision left to make. Each argument was settled above. Only the order matters. The seed comes before the model, since the first weights are drawn when it is made. The model goes to its device before there is an optimizer, or the moments of a run that goes on would be left behind. And the objective, with its warm-up, is made before `train` is called. So if a batch does not fit, no settings have been written yet, and the folder is free for others.
 
 
 # %% tags=["export"]
@@ -818,7 +820,7 @@ def train_together(
 #
 # The hours rest on a guess: that training gets a fifth of what the GPUs' data sheet promises. That is the aim for one large GPU, and with many small steps it will be less. The first lines of a real training say how it is. For a processor no data sheet is asked. Its speed is measured with a few large products, which takes seconds.
 #
-# A GPU that our list does not know is refused, with the names of those that it knows. A made-up number of hours would look just like a good one.
+# Which GPUs are meant? Those that are named, else those that are there. `--gpu A100` alone means one of them, and `--gpus 4` alone means four of the kind that is there. A GPU that our list does not know is refused, with the names of those that it knows. A made-up number of hours would look just like a good one.
 
 
 # %% tags=["export"]
@@ -957,7 +959,7 @@ plt.show()
 #
 # ### What if a batch does not fit into memory?
 #
-# Then the warm-up says so, with the shape of the batch and the remedy: halve `--max-tokens` and double `--accumulate`. An update then sees [as many tokens as before](14_training.ipynb), in two parts. It is another setting of the run, so the folder refuses it. Since no step has been made, nothing is lost by taking a new folder.
+# Then the warm-up says so, with the shape of the batch and the remedy: halve `--max-tokens` and double `--accumulate`. An update then sees [as many tokens as before](14_training.ipynb), in two parts. At the beginning of a run this costs nothing: no step has been made, no settings have been written, and the same folder will do. It is different for a run that was begun on a larger GPU. There the size of a batch is a setting of the run, and the folder refuses another one. More GPUs help in this case, since each then gets a smaller share of the same batch.
 #
 # ### How do I leave it running over night?
 #
@@ -1273,6 +1275,8 @@ COMMANDS: dict[type, Callable[[Any], None]] = {
 # One thing it cannot know: that the defaults of a training go with its preset. By the time it has read `--preset base`, the defaults of the other options are fixed. The naive way out is to make every default `None` and to fill the gaps afterwards. Then the help says "default: None" for each of them, and a type checker wants a test for `None` at every use.
 #
 # So we look for `--preset` among the arguments before, and hand `tyro` a `Train` with the right defaults. The help shows them as well: `train --preset base --help` has the paper's numbers. Whatever is typed beside it still wins.
+#
+# The function below has a few small decisions in it. A preset can be typed in two ways, `--preset base` and `--preset=base`, and both are looked for. If it is typed twice the last one counts, as with every other option. A name that nobody knows is no error here: the function `preset` will complain of it, with the list of names, and one place for that is enough. `tyro.MISSING` stands for the folder, which has no default and must stay so. And `reduce(or_, ...)` writes the `|` of the union between the classes of the table.
 
 
 # %% tags=["export"]
@@ -1281,8 +1285,8 @@ def with_recipe(arguments: Sequence[str]) -> Any:
     named = [two[1] for two in pairwise(arguments) if two[0] == "--preset"]
     named += [one.removeprefix("--preset=") for one in arguments if one.startswith("--preset=")]
     default = Train(output=tyro.MISSING, training=recipe(named[-1]) if named else TrainingConfig())
-    train = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
-    return reduce(or_, [train if command is Train else command for command in COMMANDS])
+    with_default = Annotated[Train, tyro.conf.subcommand(name="train", default=default)]
+    return reduce(or_, [with_default if one is Train else one for one in COMMANDS])
 
 
 # %%
@@ -1340,6 +1344,8 @@ assert (command.training.steps, command.training.warmup) == (100_000, 8000)
 # | 141 | the program after it in a pipe has enough | nothing |
 # | 143 | a training was asked to stop | the step, and that it can go on |
 # | 1 | a bug | Python's traceback |
+#
+# Why not 1 for every failure, as most scripts have it? Think of a scheduler that starts a command again when it has failed. After a 143 that is right, since the training only has to go on. After a 2 it is useless, since the same input will be just as wrong in a minute. A program that knows the two apart can wait for a person in one case and need not in the other.
 #
 # The 2 is the custom for wrong usage. `tyro` uses it as well, for options that it cannot read, and shows their help. The 143 is 128 + 15: shells report a program that was ended by signal number $n$ as $128 + n$, and 15 is SIGTERM, the polite request to stop. A server sends it before it shuts down. Ctrl-C during a training is the same wish, and ends it with the same code.
 #

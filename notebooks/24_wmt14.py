@@ -761,7 +761,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 #
 # | when | what to look for | if not |
 # |---|---|---|
-# | before step 1 | the dry run fits into memory, and the largest batch was tried | halve `--max-tokens`, double `--accumulate`, take a new folder |
+# | before step 1 | the dry run fits into memory, and the largest batch was tried | halve `--max-tokens`, double `--accumulate` |
 # | step 50, in `log.jsonl` | a loss near the first number above, or half a unit more | far above it: the weights did not start as ours do |
 # | step 200 | target tokens a second near the plan | the list of five questions above |
 # | step 1,500, the first line on the terminal | the loss has fallen all the way; the validation loss too; BLEU may still be near 0 | flat for hundreds of steps: the rate, as in {numref}`fig-sick` |
