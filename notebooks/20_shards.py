@@ -1256,7 +1256,7 @@ for rule, faults in faults_of_lengths(lengths).items():
 # %% [markdown]
 # At 6 pieces and above the slack has no effect: $1.5 \cdot 6 = 6 + 3$. So it saves short sentences and nothing else. What does the rule do to a whole corpus? We ask all pairs of the grammar.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lengths", "caption": "Which pairs are dropped for their lengths? The 1,500 pairs of the grammar, one point each, by the pieces of both sides (moved a little, so that they do not hide each other). Solid lines: the ratio of 1.5. Dashed: a difference of 3. A pair is dropped (cross) if it lies outside of both."}, "image": {"alt": "Most points lie in a wedge round the diagonal. Of 124 crosses nearly all lie just above it, where the German side is the longer one."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dropped", "caption": "Which pairs are dropped for their lengths? The 1,500 pairs of the grammar, one point each, by the pieces of both sides (moved a little, so that they do not hide each other). Solid lines: the ratio of 1.5. Dashed: a difference of 3. A pair is dropped (cross) if it lies outside of both."}, "image": {"alt": "Most points lie in a wedge round the diagonal. Of 124 crosses nearly all lie just above it, where the German side is the longer one."}}
 style()
 sides = [encode_texts(small, [pair[side] for pair in pairs]) for side in (0, 1)]
 lengths = np.array([[len(ids) for ids in side] for side in sides]).T
@@ -2012,7 +2012,7 @@ for name, counted in manifest.pieces.items():
 
 
 # %% [markdown]
-# The counts add up in each row, and the three odd lines are where they should be: one empty, one too long, and one more among the lengths. Everything else that is missing is a pair of the grammar that the vocabulary cuts unevenly. There are 119 of them, where {numref}`fig-lengths` had 124: this vocabulary was learned from the three odd lines as well, and is another one.
+# The counts add up in each row, and the three odd lines are where they should be: one empty, one too long, and one more among the lengths. Everything else that is missing is a pair of the grammar that the vocabulary cuts unevenly. There are 119 of them, where {numref}`fig-dropped` had 124: this vocabulary was learned from the three odd lines as well, and is another one.
 #
 # And the files, those of one shard and all others:
 

@@ -1110,7 +1110,7 @@ print(f"formula / stored within 10 %: {0.9 < ratio < 1.1}")
 # What do the parts of the paper's batch weigh? The figure takes the formula for both models, for 892 sentences of 28 places.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 places a side. With all logits at once (dotted) the loss of the base model would take more than its layers in bf16; in chunks it is a tenth of that. Nothing here was measured on a GPU."}, "image": {"alt": "For base and big, activations are the largest part, 11 and 22 gigabytes, and shrink by two fifths in bf16. All others together are below 5. The loss in chunks is below one gigabyte, with all logits more than seven."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 places a side. With all logits at once (dotted) the loss of the base model would take more than its layers in bf16; in chunks it is a tenth of that. Nothing here was measured on a GPU."}, "image": {"alt": "For base and big, activations are the largest part, 11 and 22 gigabytes, and shrink by two fifths in bf16. All others together are below 5. The loss in chunks is below one gigabyte, with all logits more than seven."}}
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.8), sharey=True, layout="constrained")
 paper = Shape(892, 28, 28)
 for axis, name in zip(axes, ("base", "big")):
