@@ -77,35 +77,26 @@ from annotated_transformer.transformer import Transformer, parameter_count, pres
 #
 # The commands meet in folders. Each reads what the one before it has written, so the whole way can be seen in one picture:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes, folders between them, with the files that matter. Only the first one needs the network, and only the two in orange want GPUs. The sizes are those of the base model, computed; that of the shards is from the log of a benchmark."}, "image": {"alt": "A chain from archives through prepare, train, average and evaluate to scores. The folder wmt14-en-de is read twice: train takes its shards, evaluate its test sets."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first one needs the network, and only the two in orange want GPUs. The sizes are those of the base model, computed; that of the shards is from the log of a benchmark."}, "image": {"alt": "Four rows: prepare, train, average and evaluate, each reading what the one above has written. The folder wmt14-en-de is read twice: train takes its shards, evaluate its test sets."}}
 style()
 weights = 4 * parameter_count(preset("base")) / 1e9
 CHAIN = (
-    ("archives\n\n1.7 GB, in\nthe cache", None),
-    ("prepare", QUERY),
-    ("wmt14-en-de/\n\ntrain-*.npy\ntokenizer.json\n*.tsv\n0.5 GB", None),
-    ("train", KEY),
-    (f"base/\n\ncheckpoints/\nlog.jsonl\n{7 * 3 * weights:.1f} GB", None),
-    ("average", QUERY),
-    (f"base-average/\n\nmodel.safetensors\n{weights:.2f} GB", None),
-    ("evaluate", KEY),
-    ("scores", None),
-)
-figure, axis = plt.subplots(figsize=(11, 2.6), layout="constrained")
-places = (0, 1.05, 2.2, 3.3, 4.3, 5.35, 6.6, 7.85, 8.75)
-for place, (name, color) in zip(places, CHAIN):
-    head, _, rest = name.partition("\n")
-    box = {"boxstyle": "round,pad=0.5", "fc": "none", "ec": color} if color else None
-    axis.text(place, 0, head, ha="center", va="center", color=color or INK, bbox=box)
-    axis.text(place, -0.1, rest, ha="center", va="top", color=RESIDUAL, fontsize=8.5)
-half = [0.04 * len(name.split("\n")[0]) + (0.16 if color else 0.08) for name, color in CHAIN]
-for number in range(8):
-    start, end = places[number] + half[number], places[number + 1] - half[number + 1]
-    axis.annotate("", (end, 0), (start, 0), arrowprops={"arrowstyle": "->", "color": RESIDUAL})
-bend = {"arrowstyle": "->", "color": RESIDUAL, "connectionstyle": "arc3,rad=-0.12"}
-axis.annotate("", (7.75, 0.2), (2.3, 0.15), arrowprops=bend)
-axis.text(5, 0.63, "test.tsv, test-filtered.tsv", ha="center", color=RESIDUAL, fontsize=8.5)
-axis.set(xlim=(-0.5, 9.1), ylim=(-0.95, 0.8))
+    ("archives in the cache\n1.7 GB", "prepare", "wmt14-en-de/\ntrain-*.npy, tokenizer.json,\nthree tables: 0.5 GB"),
+    ("wmt14-en-de/\nshards, validation.tsv", "train", f"base/\ncheckpoints/, log.jsonl:\n{7 * 3 * weights:.1f} GB"),
+    ("base/\nthe last checkpoints", "average", f"base-average/\nmodel.safetensors:\n{weights:.2f} GB"),
+    ("base-average/, wmt14-en-de/\ntest.tsv, test-filtered.tsv", "evaluate", "scores"),
+)  # fmt: skip
+figure, axis = plt.subplots(figsize=(7.2, 3.3), layout="constrained")
+arrow = {"arrowstyle": "->", "color": RESIDUAL}
+for row, (reads, command, writes) in enumerate(CHAIN):
+    color = KEY if command in ("train", "evaluate") else QUERY
+    box = {"boxstyle": "round,pad=0.5", "fc": "none", "ec": color}
+    axis.text(0, row, command, ha="center", va="center", color=color, bbox=box)
+    for text, side, align in ((reads, -1, "right"), (writes, 1, "left")):
+        axis.text(0.62 * side, row, text, ha=align, va="center", fontsize=9, color=INK)
+    for start, end in ((-0.56, -0.32), (0.32, 0.56)):
+        axis.annotate("", (end, row), (start, row), arrowprops=arrow)
+axis.set(xlim=(-1.9, 1.9), ylim=(3.5, -0.5))
 axis.set_axis_off()
 plt.show()
 
