@@ -31,7 +31,7 @@ test: $(VENV)/test.done ## check, test and run everything
 check: $(VENV)/test.done ## script = notebook = package, import law, ruff, mypy
 	@$(BIN)/python -m tools.check
 
-execute: $(VENV)/test.done ## run the changed notebooks, or NOTEBOOK=01_attention, or NOTEBOOK=--all
+execute: $(VENV)/test.done ## run the changed notebooks, or NOTEBOOK=03_attention, or NOTEBOOK=--all
 	@$(BIN)/python -m tools.execute $(NOTEBOOK)
 
 export: $(VENV)/test.done ## write the package from the notebooks

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from annotated_transformer.batching import Example, encode_pairs
-from annotated_transformer.corpus import Pair, grammar, multi30k
+from annotated_transformer.data import Pair, multi30k
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig

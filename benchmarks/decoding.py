@@ -8,7 +8,7 @@ before the clock starts, their logits are compared. Sentences are sorted by leng
 same batches. Without --model, weights are random: no sentence then ends by itself, and both write
 as many tokens as they may.
 
-With --compile, the readers of chapter 21 take part in place of `generate`: a cache with room, and
+With --compile, the readers of chapter 25 take part in place of `generate`: a cache with room, and
 the same compiled. A GPU is used if there is one.
 """
 
@@ -36,7 +36,7 @@ from annotated_transformer.batching import encode_source, pad
 from annotated_transformer.decoding import Reader, beam_search, next_logits
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.speed import compiled_reader, static_reader
-from annotated_transformer.training import load_model
+from annotated_transformer.model_io import load_model
 from annotated_transformer.transformer import Transformer, evaluating
 
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
@@ -58,8 +58,8 @@ def copy_layer(theirs: nn.Module, ours: nn.Module) -> None:
     for their_attention, our_attention in pairs:
         for their_name, our_name in ATTENTION.items():
             copy_linear(getattr(their_attention, their_name), getattr(our_attention, our_name))
-    copy_linear(theirs.fc1, ours.feed_forward.inner)
-    copy_linear(theirs.fc2, ours.feed_forward.outer)
+    copy_linear(theirs.fc1, ours.feed_forward.linear1)
+    copy_linear(theirs.fc2, ours.feed_forward.linear2)
     for norm, residual in zip(norms, ours.residuals, strict=True):
         norm.weight.copy_(residual.norm.gain)
         norm.bias.copy_(residual.norm.bias)
@@ -72,7 +72,7 @@ def same_weights(model: Transformer) -> nn.Module:
     if model.config.pre_norm or model.config.attention_bias:
         raise ValueError("MarianMTModel normalizes after each sub-layer: take a post-norm model")
     rival = marian(model.config).eval()
-    rival.model.shared.weight.copy_(model.embedding.table)
+    rival.model.shared.weight.copy_(model.embedding.weight)
     nothing = torch.zeros(1, model.config.max_length, model.config.d_model)
     for side in ("encoder", "decoder"):
         stack = getattr(rival.model, side)
@@ -114,10 +114,10 @@ def translator(
 def our_writer(
     model: Transformer, beam: int, extra: int, reader: Reader = next_logits
 ) -> Callable[[Tensor], list[list[int]]]:
-    """Return what translates a batch of sources (B, S) with the decoder of chapter 15."""
+    """Return what translates a batch of sources (B, S) with the decoder of chapter 19."""
 
     def write(source: Tensor) -> list[list[int]]:
-        found = beam_search(model, source, beam=beam, alpha=0.6, extra=extra, read=reader)
+        found = beam_search(model, source, beam=beam, alpha=0.6, max_extra_tokens=extra, read=reader)
         return [list(best[0].tokens) for best in found]
 
     return write
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=256, help="of the validation split")
     parser.add_argument("--batch", type=int, default=64, help="sentences side by side")
     parser.add_argument("--extra", type=int, default=50, help="tokens beyond the source's")
-    parser.add_argument("--compile", action="store_true", help="the readers of chapter 21")
+    parser.add_argument("--compile", action="store_true", help="the readers of chapter 25")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -19,18 +19,18 @@ from common import RESULTS, read, table, write_log
 from torch import nn
 
 from annotated_transformer.batching import Example, encode_pairs
-from annotated_transformer.corpus import Pair
+from annotated_transformer.data import Pair
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import TrainingConfig, train, validation_loss
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 SHAPE: dict[str, Any] = {"layers": 2, "d_model": 64, "d_ff": 256, "heads": 4, "dropout": 0.1}
-TRAINING = TrainingConfig(steps=600, max_tokens=1024, warmup=200, factor=1.0)
+TRAINING = TrainingConfig(steps=600, max_tokens=1024, warmup=200, lr_scale=1.0)
 
 
 def glorot(model: Transformer) -> None:
     """Start the shared table as a linear map is started."""
-    nn.init.xavier_uniform_(model.embedding.table)
+    nn.init.xavier_uniform_(model.embedding.weight)
 
 
 # What is changed -> of the model, of the training, of the first weights

@@ -1,11 +1,11 @@
-"""How fast, and in how much memory, does `prepare_corpus` deal with a large corpus?
+"""How fast, and in how much memory, does `prepare` deal with a large corpus?
 
     python benchmarks/prepare.py --pairs 2000000 --data wmt.en wmt.de --data deu-eng.zip
 
 Builds archives laid out as those of WMT14 from the given texts (two text files, or one TSV, which
 may be a .zip), repeated with a number on each line so that no two lines are the same; the pieces
 take the texts by turns. Serves them on 127.0.0.1, prepares them in a process of its own, opens
-the shards and plans an epoch in another, and writes a log. Shards can be linked many times over
+the shards and plans an epoch in another, and writes a log. EncodedCorpus can be linked many times over
 before they are opened, to as many pairs as --open asks for.
 """
 
@@ -29,16 +29,9 @@ from typing import Any
 
 from common import RESULTS, write_log
 
-from annotated_transformer.corpus import Pair, read_pairs
-from annotated_transformer.shards import (
-    CATALOG,
-    Piece,
-    Shards,
-    file_hash,
-    load_catalog,
-    prepare_corpus,
-    read_manifest,
-)
+from annotated_transformer.data import Pair
+from annotated_transformer.own_data import read_pairs
+from annotated_transformer.large_corpora import CATALOG, Piece, EncodedCorpus, file_hash, load_catalog, prepare, read_manifest
 
 SHARES = {"News Commentary v9": 0.045, "Europarl v7": 0.425, "Common Crawl": 0.53}  # of WMT14
 
@@ -113,7 +106,7 @@ def measure_prepare(catalog: str, output: str, limit: str) -> dict[str, Any]:
         print(f"{marks[-1][0]:7.1f} s  {line}", file=sys.stderr, flush=True)
 
     mark("begun")
-    manifest = prepare_corpus(load_catalog(catalog), output, limit=int(limit) or None, report=mark)
+    manifest = prepare(load_catalog(catalog), output, limit=int(limit) or None, report=mark)
     names = ("fetch and count", "vocabulary", "encode")
     stages = {
         name: {"seconds": round(b[0] - a[0], 1), "cpu_seconds": round(b[1] - a[1], 1)}
@@ -144,9 +137,9 @@ def measure_open(folder: str, max_tokens: str) -> dict[str, Any]:
         return time.perf_counter(), time.process_time(), peak_megabytes()
 
     marks = [marked()]
-    Shards(folder, check=False)
+    EncodedCorpus(folder, check=False)
     marks.append(marked())
-    shards = Shards(folder)
+    shards = EncodedCorpus(folder)
     marks.append(marked())
     plan = plan_batches(shards.shapes, int(max_tokens), seed=0, epoch=0)
     marks.append(marked())
@@ -214,7 +207,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="+", action="append", required=True)
     parser.add_argument("--pairs", type=int, default=2_000_000, help="to prepare")
     parser.add_argument("--open", type=int, default=4_500_000, help="pairs to open")
-    parser.add_argument("--limit", type=int, default=0, help="of prepare_corpus; 0 for none")
+    parser.add_argument("--limit", type=int, default=0, help="of prepare; 0 for none")
     parser.add_argument("--max-tokens", type=int, default=25_000, help="of a batch")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="that encode")
     parser.add_argument("--append", action="store_true", help="to the log, in place of a new one")

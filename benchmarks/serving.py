@@ -17,12 +17,12 @@ import ctranslate2
 import torch
 from common import RESULTS, table, take_turns, write_log
 
-from annotated_transformer.corpus import multi30k
+from annotated_transformer.data import multi30k
 from annotated_transformer.decoding import translate
 from annotated_transformer.evaluation import score
-from annotated_transformer.serving import export_ctranslate2
+from annotated_transformer.export import export_ctranslate2
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import load_model, load_pretrained
+from annotated_transformer.model_io import load_model, load_pretrained
 
 MAX_TOKENS = 2048  # source tokens of a batch, in all systems
 FORBIDDEN = [["<pad>"], ["<s>"]]

@@ -1,4 +1,4 @@
-"""Repeat chapter 13's pair of runs, without and with label smoothing, from several seeds.
+"""Repeat chapter 17's pair of runs, without and with label smoothing, from several seeds.
 
     python benchmarks/smoothing.py --seeds 0 1 2 3 4 5
 
@@ -18,18 +18,13 @@ import torch
 from common import RESULTS, write_log
 
 from annotated_transformer.batching import Batch, Example, batches, collate, encode_pairs
-from annotated_transformer.corpus import grammar
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.evaluation import score
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import (
-    Transformer,
-    TransformerConfig,
-    evaluating,
-    greedy_decode,
-)
+from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating, greedy_decode
 
 SHAPE: dict[str, Any] = {"layers": 2, "d_model": 64, "d_ff": 256, "heads": 4, "dropout": 0.0}
 MAX_TOKENS, WARMUP, FACTOR = 384, 100, 0.5

@@ -1,4 +1,4 @@
-"""Measure the levers of chapter 21 one at a time, and all together.
+"""Measure the levers of chapter 25 one at a time, and all together.
 
     python benchmarks/speed.py
 
@@ -26,38 +26,11 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_upper_left
 from torch.optim import Adam
 
-from annotated_transformer.batching import (
-    Batch,
-    BatchPlan,
-    Example,
-    collate,
-    plan_batches,
-    shapes_of,
-)
+from annotated_transformer.batching import Batch, BatchPlan, Example, collate, plan_batches, shapes_of
 from annotated_transformer.masks import PAD, padding_mask, target_mask
-from annotated_transformer.multi_head_attention import (
-    MultiHeadAttention,
-    attend,
-    merge_heads,
-    split_heads,
-)
+from annotated_transformer.multi_head_attention import MultiHeadAttention, attend, merge_heads, split_heads
 from annotated_transformer.regularization import label_smoothed_loss
-from annotated_transformer.speed import (
-    FastObjective,
-    Shape,
-    allow_graphs,
-    best_precision,
-    call_layer,
-    compiled,
-    known_peak,
-    made_up,
-    measured_peak,
-    mfu,
-    operations,
-    prefetch,
-    wait_for,
-    warm_up,
-)
+from annotated_transformer.speed import FastObjective, Shape, allow_graphs, best_precision, call_layer, compiled, known_peak, made_up, measured_peak, mfu, operations, prefetch, wait_for, warm_up
 from annotated_transformer.transformer import PRESETS, Transformer, preset
 
 REFERENCE, ALL, EXACT = "this book's step", "all together", "compiled for each shape"
@@ -76,7 +49,7 @@ class OneProduct(MultiHeadAttention):
         parts = old.query.weight, old.key.weight, old.value.weight
         self.widths = [len(part) for part in parts]
         self.joint, self.output = nn.Parameter(torch.cat(parts).detach()), old.output
-        self.heads, self.dropout, self.record = old.heads, old.dropout, False
+        self.heads, self.dropout, self.keep_weights = old.heads, old.dropout, False
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
@@ -122,17 +95,17 @@ def masked(model: Transformer, additive: bool, causal: bool) -> Objective:
     return loss
 
 
-def recording(model: Transformer) -> Objective:
-    """The same with the attention of chapter 1, which keeps all weights."""
+def keeping_weights(model: Transformer) -> Objective:
+    """The same with the attention of chapter 3, which keeps all weights."""
     loss = readable(model)
     attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
 
     def slow(source: Tensor, target: Tensor) -> Tensor:
         for attention in attentions:
-            attention.record = True
+            attention.keep_weights = True
         value = loss(source, target)
         for attention in attentions:
-            attention.record, attention.weights = False, None
+            attention.keep_weights, attention.weights = False, None
         return value
 
     return slow
@@ -212,8 +185,8 @@ def build(
     tokens: list[int],
 ) -> tuple[dict[str, Callable[[int], int]], dict[str, Any]]:
     """Return all systems by name, and what there is to say about them."""
-    device, fused, notes = model.embedding.table.device, optimizer(model), {}
-    plain, best = readable(model), best_precision(model.embedding.table.device)
+    device, fused, notes = model.embedding.weight.device, optimizer(model), {}
+    plain, best = readable(model), best_precision(model.embedding.weight.device)
 
     def run(objective: Objective, feed: str = "plain", adam: Adam = fused) -> Callable[[int], int]:
         return system(objective, adam, ways[feed], rounds, tokens)
@@ -223,7 +196,7 @@ def build(
         REFERENCE: run(plain),
         "without: sorted lengths": run(plain, "mixed"),
         "without: fused Adam": run(plain, adam=optimizer(model, foreach=False, fused=False)),
-        "without: fused attention": run(recording(model)),
+        "without: fused attention": run(keeping_weights(model)),
         "Q, K, V in one product": run(readable(joint), adam=optimizer(joint)),
         "causal kernel": run(masked(model, additive=False, causal=True)),
         "additive masks": run(masked(model, additive=True, causal=False)),
@@ -366,7 +339,7 @@ def main() -> None:
         later = programs() - sum(note["programs"] for note in notes["compiled"].values())
         for note in notes["compiled"].values():
             note["at_the_end"] = note["programs"] + later
-    done = [sum(operations(model.config, *part.T).values()) for part in lengths]
+    done = [sum(flops(model.config, *part.T).values()) for part in lengths]
     used = [batch for part in rounds[1:] for batch in part]
     useful = sum(int(part.sum()) for part in lengths[1:])
     shown = {

@@ -4,7 +4,7 @@
 
 The systems are this book's model and loss, torch.nn.Transformer, and MarianMTModel of Hugging Face
 (if transformers is installed). All share one table for source, target and output, use fused Adam,
-and take the token-budget batches of chapter 11. They take turns, so noise hits all of them alike.
+and take the token-budget batches of chapter 15. They take turns, so noise hits all of them alike.
 """
 
 import math

@@ -8,19 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated_transformer.batching import (
-    BatchPlan,
-    Example,
-    Window,
-    batches,
-    collate,
-    encode_pairs,
-    join_windows,
-    like_joined,
-    plan_batches,
-    shapes_of,
-)
-from annotated_transformer.corpus import MissingData, Pair, grammar, multi30k
+from annotated_transformer.batching import BatchPlan, Example, Window, batches, collate, encode_pairs, join_windows, like_joined, plan_batches, shapes_of
+from annotated_transformer.data import MissingData, Pair, multi30k
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 

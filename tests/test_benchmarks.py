@@ -69,7 +69,7 @@ def test_it_measures_hugging_face(name: str, tmp_path: Path) -> None:
 
 
 def test_smoothing_trains_a_pair_for_each_seed(tmp_path: Path) -> None:
-    """Its rows are those of chapter 13's table; the same seed gives the same numbers."""
+    """Its rows are those of chapter 17's table; the same seed gives the same numbers."""
     command = [sys.executable, str(BENCHMARKS / "smoothing.py"), "--seeds", "1", "2", "1"]
     brief = ["--steps", "2", "--sentences", "4", "--threads", "1", "--results", str(tmp_path)]
     done = subprocess.run([*command, *brief], capture_output=True, text=True, timeout=300)

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from wmt_archives import build, catalog, serve
 
-from annotated_transformer.corpus import Pair, cache_folder, grammar, read_pairs
-from annotated_transformer.training import load_model
+from annotated_transformer.data import Pair, cache_folder
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.own_data import read_pairs
+from annotated_transformer.model_io import load_model
 
 MAIN = [sys.executable, "-m", "annotated_transformer"]
 TOGETHER = [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from annotated_transformer.corpus import grammar
+from annotated_transformer.synchronous_grammar import grammar
 
 FAST = ["--steps", "30", "--save-every", "10", "--vocabulary-size", "400", "--max-tokens", "300"]
 

@@ -17,21 +17,12 @@ from torch import Tensor
 
 from annotated_transformer.batching import pad
 from annotated_transformer.cli import main
-from annotated_transformer.corpus import grammar
-from annotated_transformer.decoding import (
-    Cache,
-    Hypothesis,
-    beam_search,
-    length_batches,
-    length_penalty,
-    next_logits,
-    restrict,
-    sample,
-    translate,
-)
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.decoding import Cache, Hypothesis, beam_search, length_batches, length_penalty, next_logits, restrict, sample, translate
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, save_model, train
+from annotated_transformer.training import TrainingConfig, train
+from annotated_transformer.model_io import save_model
 from annotated_transformer.transformer import Transformer, TransformerConfig, greedy_decode
 
 settings.register_profile("decoding", deadline=None, max_examples=30)
@@ -54,7 +45,7 @@ def make(config: TransformerConfig = TOY, seed: int = 0, sharp: float = 1.5) -> 
     torch.manual_seed(seed)
     model = Transformer(config).double()
     with torch.no_grad():
-        model.embedding.table.mul_(sharp)[EOS] *= 1.2
+        model.embedding.weight.mul_(sharp)[EOS] *= 1.2
     return model.eval()
 
 
@@ -134,16 +125,16 @@ def test_a_beam_of_one_is_greedy(
     config: TransformerConfig, seed: int, lengths: list[int], alpha: float
 ) -> None:
     model, source = make(config, seed), batch(seed, lengths)
-    found = beam_search(model, source, beam=1, alpha=alpha, extra=5)
-    assert [best.tokens for (best,) in found] == greedy_decode(model, source, extra=5)
+    found = beam_search(model, source, beam=1, alpha=alpha, max_extra_tokens=5)
+    assert [best.tokens for (best,) in found] == greedy_decode(model, source, max_extra_tokens=5)
 
 
 @given(seed=seeds, lengths=batches_of_lengths, beam=st.integers(1, 6), alpha=st.floats(-1, 2))
 def test_alone_as_in_company(seed: int, lengths: list[int], beam: int, alpha: float) -> None:
     model, source = make(seed=seed), batch(seed, lengths)
-    together = beam_search(model, source, beam, alpha, extra=5, n_best=beam)
+    together = beam_search(model, source, beam, alpha, max_extra_tokens=5, n_best=beam)
     alone = [
-        beam_search(model, row[row != PAD][None], beam, alpha, extra=5, n_best=beam)[0]
+        beam_search(model, row[row != PAD][None], beam, alpha, max_extra_tokens=5, n_best=beam)[0]
         for row in source
     ]
     assert close(together, alone)
@@ -160,7 +151,7 @@ def test_scores_are_forced_scores_sorted_and_distinct(
     config: TransformerConfig, seed: int, lengths: list[int], beam: int, alpha: float
 ) -> None:
     model, source = make(config, seed), batch(seed, lengths)
-    for row, found in zip(source, beam_search(model, source, beam, alpha, extra=4, n_best=beam)):
+    for row, found in zip(source, beam_search(model, source, beam, alpha, max_extra_tokens=4, n_best=beam)):
         assert 1 <= len(found) <= beam
         assert found == sorted(found, key=lambda h: -h.score)
         assert len({(*h.tokens, h.ended) for h in found}) == len(found)
@@ -220,10 +211,10 @@ def test_stopping_early_saves_work() -> None:
     model, source = make(), batch(0, [6] * 20)
     steps: list[int] = []
     model.decoder.norm.register_forward_hook(lambda _, x, y: steps.append(y.size(0)))
-    beam_search(model, source, alpha=0.0, extra=30)
+    beam_search(model, source, alpha=0.0, max_extra_tokens=30)
     early = sum(steps)
     steps.clear()
-    beam_search(model, source, alpha=0.0, extra=30, early_stop=False)
+    beam_search(model, source, alpha=0.0, max_extra_tokens=30, early_stop=False)
     assert early < 0.7 * sum(steps)
 
 
@@ -244,9 +235,9 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive_search(
         total, length = forced(model, source[0], h)
         scored.append(Hypothesis(h.tokens, total / length_penalty(length, alpha), total, h.ended))
     scored.sort(key=lambda h: -h.score)
-    found = beam_search(model, source, beam=40, alpha=alpha, extra=1, n_best=40)
+    found = beam_search(model, source, beam=40, alpha=alpha, max_extra_tokens=1, n_best=40)
     assert close(found, [scored])
-    assert close(beam_search(model, source, beam=40, alpha=alpha, extra=1), [scored[:1]])
+    assert close(beam_search(model, source, beam=40, alpha=alpha, max_extra_tokens=1), [scored[:1]])
 
 
 @given(seed=seeds, beam=st.integers(1, 5))
@@ -266,19 +257,19 @@ def test_the_penalty_counts_the_end() -> None:
 
 def test_sentences_that_end_at_very_different_steps() -> None:
     model, source = make(seed=3), batch(3, [1, 9, 2, 9, 1, 5, 9, 3])
-    found = beam_search(model, source, alpha=0.0, extra=25)
+    found = beam_search(model, source, alpha=0.0, max_extra_tokens=25)
     lengths = [len(best.tokens) for (best,) in found]
     assert max(lengths) - min(lengths) >= 10
-    alone = [beam_search(model, row[row != PAD][None], alpha=0.0, extra=25)[0] for row in source]
+    alone = [beam_search(model, row[row != PAD][None], alpha=0.0, max_extra_tokens=25)[0] for row in source]
     assert close(found, alone)
 
 
 def test_the_limit_is_never_beyond_the_positions() -> None:
     model = make(replace(TOY, max_length=9, positions="learned"))
     with torch.no_grad():
-        model.embedding.table[EOS] *= -1  # nothing ends by itself
+        model.embedding.weight[EOS] *= -1  # nothing ends by itself
     for beam in (1, 3):
-        ((found,),) = beam_search(model, batch(0, [9]), beam, extra=50)
+        ((found,),) = beam_search(model, batch(0, [9]), beam, max_extra_tokens=50)
         assert len(found.tokens) <= 9
 
 
@@ -291,7 +282,7 @@ def test_an_impossible_beam_is_refused(beam: int, n_best: int) -> None:
 def test_a_damaged_model_is_named() -> None:
     model = make()
     with torch.no_grad():
-        model.embedding.table[5, 0] = math.nan
+        model.embedding.weight[5, 0] = math.nan
     with pytest.raises(ValueError, match="NaN"):
         beam_search(model, batch(0, [3, 4]))
 
@@ -329,9 +320,9 @@ def test_sampling_the_top_word_is_greedy(
     config: TransformerConfig, seed: int, lengths: list[int]
 ) -> None:
     model, source = make(config, seed), batch(seed, lengths)
-    greedy = greedy_decode(model, source, extra=5)
-    assert sample(model, source, top_k=1, extra=5) == greedy
-    assert sample(model, source, temperature=1e-6, extra=5) == greedy
+    greedy = greedy_decode(model, source, max_extra_tokens=5)
+    assert sample(model, source, top_k=1, max_extra_tokens=5) == greedy
+    assert sample(model, source, temperature=1e-6, max_extra_tokens=5) == greedy
 
 
 def test_the_same_generator_draws_the_same_sentences() -> None:
@@ -428,7 +419,7 @@ def test_options_reach_the_search(model: Transformer) -> None:
         TOKENIZER.decode(beam_search(model, torch.tensor([row]), 2, 1.0, 3)[0][0].tokens)
         for row in sources
     ]
-    assert translate(model, TOKENIZER, lines, beam=2, alpha=1.0, extra=3) == by_hand
+    assert translate(model, TOKENIZER, lines, beam=2, alpha=1.0, max_extra_tokens=3) == by_hand
 
 
 # --- The command line's translate ---

@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from annotated_transformer.corpus import grammar
-from annotated_transformer.evaluation import (
-    bleu_of,
-    paired_bootstrap,
-    resampled,
-    score,
-    sentence_counts,
-)
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.evaluation import bleu_of, paired_bootstrap, resampled, score, sentence_counts
 
 REFERENCES = [pair.target for pair in grammar(120, seed=3)]
 

@@ -13,26 +13,9 @@ from torch import Tensor, nn
 
 from annotated_transformer.layers import LayerNorm, Residual, layer_norm
 from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask, target_mask
-from annotated_transformer.multi_head_attention import (
-    MultiHeadAttention,
-    head_width,
-    merge_heads,
-    split_heads,
-)
-from annotated_transformer.positional_encoding import (
-    LearnedPositions,
-    SinusoidalPositions,
-    sinusoid,
-)
-from annotated_transformer.transformer import (
-    PRESETS,
-    Transformer,
-    TransformerConfig,
-    evaluating,
-    greedy_decode,
-    parameter_count,
-    preset,
-)
+from annotated_transformer.multi_head_attention import MultiHeadAttention, head_width, merge_heads, split_heads
+from annotated_transformer.positional_encoding import LearnedPositions, SinusoidalPositions, sinusoid
+from annotated_transformer.transformer import PRESETS, Transformer, TransformerConfig, evaluating, greedy_decode, parameter_count, preset
 
 settings.register_profile("model", deadline=None)  # the first call of a kernel can be slow
 settings.load_profile("model")
@@ -191,7 +174,7 @@ def test_the_recorded_path_equals_the_fused_one(training, masked):
     x = torch.randn(2, 6, 12, dtype=torch.float64, requires_grad=True)
     mask = causal_mask(6) if masked else None
     results = []
-    for module.record in (False, True):
+    for module.keep_weights in (False, True):
         output = module(x, x, x, mask)
         (gradient,) = torch.autograd.grad(output.square().sum(), x)
         results.append((output, gradient))
@@ -209,7 +192,7 @@ def test_recording_changes_nothing_in_the_whole_model(config):
     assert len(attentions) == 3 * config.layers
     assert all(m.weights is None for m in attentions)
     for module in attentions:
-        module.record = True
+        module.keep_weights = True
     torch.testing.assert_close(model(source, target), expected)
     assert all(m.weights is not None for m in attentions)
 
@@ -218,7 +201,7 @@ def test_recording_changes_nothing_in_the_whole_model(config):
 def test_attention_dropout_acts_in_training_only_on_both_paths(record):
     torch.manual_seed(0)
     module = MultiHeadAttention(12, 3, dropout=0.5)
-    module.record = record
+    module.keep_weights = record
     x = torch.randn(1, 6, 12)
     assert not torch.allclose(module(x, x, x), module(x, x, x))
     module.eval()
@@ -334,7 +317,7 @@ def test_layers_of_a_stack_start_different():
 def test_the_output_is_the_embedding_table(config):
     model = make(config)
     tables = [n for n, p in model.named_parameters() if config.vocabulary_size in p.shape]
-    assert tables == ["embedding.table"]
+    assert tables == ["embedding.weight"]
 
 
 @each_variant
@@ -411,7 +394,7 @@ def test_evaluating_restores_the_mode_even_after_an_error():
 @given(st.lists(sentences, min_size=1, max_size=4), st.integers(1, 6))
 def test_greedy_decoding_keeps_its_limit_and_ignores_its_neighbors(rows, extra):
     model = make(replace(TOY, dropout=0.3))
-    source = padded([[*row, EOS] for row in rows], extra=2)
+    source = padded([[*row, EOS] for row in rows], max_extra_tokens=2)
     written = greedy_decode(model, source, extra)
     for row, words in zip(rows, written):
         assert len(words) <= len(row) + 1 + extra

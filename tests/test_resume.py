@@ -12,18 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from annotated_transformer.corpus import Pair, grammar
+from annotated_transformer.data import Pair
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import (
-    Progress,
-    Stopped,
-    TrainingConfig,
-    average_checkpoints,
-    checkpoints,
-    load_model,
-    occupied,
-    train,
-)
+from annotated_transformer.training import Progress, Stopped, TrainingConfig, average_checkpoints, checkpoints, occupied, train
+from annotated_transformer.model_io import load_model
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 PAIRS = grammar(400, seed=0)
@@ -31,7 +24,7 @@ TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=400)
 SHAPE = TransformerConfig(
     vocabulary_size=len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.1
 )
-CONFIG = TrainingConfig(steps=45, max_tokens=150, save_every=10, keep=2, accumulate=2)
+CONFIG = TrainingConfig(steps=45, max_tokens=150, save_every=10, keep_checkpoints=2, grad_accum_steps=2)
 
 
 def make(shape: TransformerConfig = SHAPE) -> Transformer:
@@ -215,7 +208,7 @@ def test_a_stop_leaves_no_trace_in_the_checkpoints(tmp_path: Path) -> None:
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    with occupied(tmp_path), pytest.raises(BlockingIOError, match="another training is at work"):
+    with folder_lock(tmp_path), pytest.raises(BlockingIOError, match="another training is at work"):
         go(tmp_path)
     go(tmp_path)  # free again
 
@@ -264,8 +257,8 @@ def test_a_half_written_log_line_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"factor": 0.3}, "training.factor=0.2, not 0.3: repeat its settings"),
-        ({"accumulate": 1}, "training.accumulate=2, not 1"),
+        ({"factor": 0.3}, "training.lr_scale=0.2, not 0.3: repeat its settings"),
+        ({"accumulate": 1}, "training.grad_accum_steps=2, not 1"),
         ({"seed": 1}, "training.seed=0, not 1"),
     ],
 )
@@ -293,7 +286,7 @@ def test_a_run_of_another_model_corpus_or_tokenizer(tmp_path: Path) -> None:
 
 
 def test_the_average_is_the_mean(tmp_path: Path) -> None:
-    go(tmp_path, replace(CONFIG, keep=4))
+    go(tmp_path, replace(CONFIG, keep_checkpoints=4))
     one, two = (average_checkpoints(tmp_path, last)[0] for last in (1, 4))
     assert same(one, go(None))
     parts = []
@@ -303,11 +296,11 @@ def test_the_average_is_the_mean(tmp_path: Path) -> None:
         for name in ("config.json", "tokenizer.json"):
             (folder / name).write_bytes((tmp_path / name).read_bytes())
         (folder / "checkpoints" / path.name).write_bytes(path.read_bytes())
-        parts.append(average_checkpoints(folder, 1)[0].embedding.table)
+        parts.append(average_checkpoints(folder, 1)[0].embedding.weight)
         for file in sorted(folder.rglob("*"), reverse=True):
             file.rmdir() if file.is_dir() else file.unlink()
         folder.rmdir()
-    torch.testing.assert_close(two.embedding.table, torch.stack(parts).mean(dim=0))
+    torch.testing.assert_close(two.embedding.weight, torch.stack(parts).mean(dim=0))
 
 
 def test_more_checkpoints_than_there_are(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_names_and_modules(tmp_path):
     """Names of definitions; modules in the order of chapters, only those that exist."""
     statements = ast.parse("def f(): ...\nclass C: ...\nA, B = 1, 2\nD: int = 3\nimport x").body
     assert [defined_names(s) for s in statements] == [["f"], ["C"], ["A", "B"], ["D"], []]
-    assert module_of("notebooks/01_attention") == "attention"
+    assert module_of("notebooks/03_attention") == "attention"
     assert module_of("book/index") is None and module_of("notebooks/attention") is None
     for name in ("notebooks/02_b.ipynb", "notebooks/01_z.ipynb", "notebooks/03_c.ipynb"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

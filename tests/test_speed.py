@@ -22,36 +22,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated_transformer import speed
-from annotated_transformer.batching import (
-    Batch,
-    Example,
-    collate,
-    plan_batches,
-)
+from annotated_transformer.batching import Batch, Example, collate, plan_batches
 from annotated_transformer.decoding import beam_search, next_logits
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.regularization import label_smoothed_loss
-from annotated_transformer.speed import (
-    FastObjective,
-    Shape,
-    activations,
-    batch_shapes,
-    best_precision,
-    chunked_loss,
-    compiled,
-    compiled_reader,
-    estimate,
-    known_peak,
-    measured_peak,
-    memory,
-    mfu,
-    operations,
-    prefetch,
-    shapes_to_try,
-    static_reader,
-    warm_up,
-)
+from annotated_transformer.speed import FastObjective, Shape, activations, batch_shapes, best_precision, chunked_loss, compiled, compiled_reader, estimate, known_peak, measured_peak, memory, mfu, operations, prefetch, shapes_to_try, static_reader, warm_up
 from annotated_transformer.transformer import Transformer, TransformerConfig, preset
 from tools.chapters import ROOT
 
@@ -86,7 +62,7 @@ def some_batch(seed: int = 0, vocabulary: int = 50) -> Batch:
 
 
 def slow_loss(model: Transformer, batch: Batch, smoothing: float = 0.1) -> Tensor:
-    """The readable twin: all logits, then the loss of chapter 13."""
+    """The readable twin: all logits, then the loss of chapter 17."""
     logits = model(batch.source, batch.target[:, :-1])
     return label_smoothed_loss(logits, batch.target[:, 1:], smoothing)[0]
 
@@ -113,21 +89,21 @@ def test_operations_are_those_that_pytorch_counts(name: str) -> None:
     model = made(config)
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
-            module.record = True  # the fused kernel is counted with what it computes twice
+            module.keep_weights = True  # the fused kernel is counted with what it computes twice
     rows, source, target = 3, 11, 7
     batch = Batch(torch.full((rows, source), 5), torch.full((rows, target + 1), 5))
     with FlopCounterMode(display=False) as counter:
         slow_loss(model, batch).backward()
-    ours = operations(config, torch.full((rows,), source), torch.full((rows,), target))
+    ours = flops(config, torch.full((rows,), source), torch.full((rows,), target))
     assert sum(ours.values()) == counter.get_total_flops()
-    alone = operations(config, source, target)
+    alone = flops(config, source, target)
     assert ours == {block: rows * count for block, count in alone.items()}
 
 
 def test_operations_give_the_totals_of_the_papers_runs() -> None:
     """100,000 and 300,000 steps of 25,000 tokens a side, sentences of 28."""
     for name, steps, total in (("base", 100_000, 9.5e17), ("big", 300_000, 9.7e18)):
-        a_pair = sum(operations(preset(name), 28, 28).values())
+        a_pair = sum(flops(preset(name), 28, 28).values())
         assert a_pair / 28 * 25_000 * steps == pytest.approx(total, rel=0.006)
 
 
@@ -491,7 +467,7 @@ def test_a_cache_with_room_finds_the_same(changes: dict, beam: int) -> None:
     for count in (1, 7):
         source = sentences(count, seed=count)
         slow, fast = (
-            beam_search(model, source, beam, extra=20, n_best=beam, read=read)
+            beam_search(model, source, beam, max_extra_tokens=20, n_best=beam, read=read)
             for read in (next_logits, static_reader())
         )
         longest = max(len(found.tokens) for row in slow for found in row)
@@ -509,7 +485,7 @@ def test_four_programs_translate_everything() -> None:
     before = programs()
 
     def search(count: int, beam: int, reader: Any) -> list[list[int]]:
-        found = beam_search(model, sentences(count, count), beam, extra=20, read=reader)
+        found = beam_search(model, sentences(count, count), beam, max_extra_tokens=20, read=reader)
         return [best.tokens for (best,) in found]
 
     for count in (1, 2):
@@ -597,9 +573,9 @@ def test_an_estimate_adds_up() -> None:
     lengths = torch.randint(3, 20, (300, 2), generator=torch.Generator().manual_seed(0))
     plan = plan_batches(lengths, 200, 0, 0)
     plan[0] = plan[0]._replace(rows=len(plan[0].indices) + 2)
-    found = estimate(config, plan, steps=7, accumulate=2)
+    found = estimate(config, plan, steps=7, grad_accum_steps=2)
     by_hand = sum(
-        max(batch.rows, len(batch.indices)) * sum(operations(config, *batch.shape).values())
+        max(batch.rows, len(batch.indices)) * sum(flops(config, *batch.shape).values())
         for batch in plan
     ) / len(plan)
     assert found.operations == pytest.approx(14 * by_hand)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers, trainers
 
-from annotated_transformer.corpus import Pair, grammar
+from annotated_transformer.data import Pair
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.masks import UNK
-from annotated_transformer.tokenization import Tokenizer, merges_by_hand, pieces
+from annotated_transformer.tokenization import Tokenizer, learn_bpe, pieces
 
 PAIRS = grammar(300, seed=0)
 TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=600)
@@ -129,7 +130,7 @@ def test_by_hand_equals_the_library(words: dict[str, int], new: str) -> None:
     """Equal counts and repeated letters abound in words of four letters."""
     library = library_merges(words, 8)
     expected = [tuple(pair) for pair in json.loads(library.to_str())["model"]["merges"]]
-    merges = merges_by_hand(words, 8)[: len(expected)]
+    merges = learn_bpe(words, 8)[: len(expected)]
     assert merges == expected
     known = "".join(letter for letter in new if any(letter in word for word in words))
     if known:
@@ -142,7 +143,7 @@ def test_by_hand_equals_the_library(words: dict[str, int], new: str) -> None:
     st.text("abcd", max_size=12),
 )
 def test_pieces_are_the_word_again(words: dict[str, int], new: str) -> None:
-    merges = merges_by_hand(words, 20)
+    merges = learn_bpe(words, 20)
     assert "".join(pieces(new, merges)) == new
     cuts = [len(pieces(new, merges[:count])) for count in range(len(merges) + 1)]
     assert cuts == sorted(cuts, reverse=True)
@@ -152,7 +153,7 @@ def test_the_order_of_words_does_not_matter() -> None:
     words = {word: 1 + len(word) % 3 for pair in PAIRS for word in pair.source.split()}
     shuffled = list(words.items())
     random.Random(0).shuffle(shuffled)
-    assert merges_by_hand(dict(shuffled), 30) == merges_by_hand(words, 30)
+    assert learn_bpe(dict(shuffled), 30) == learn_bpe(words, 30)
 
 
 # --- The file and its hash ---

@@ -15,24 +15,14 @@ from hypothesis import strategies as st
 
 import annotated_transformer
 from annotated_transformer.batching import Batch, collate, encode_pairs
-from annotated_transformer.corpus import Pair, grammar
+from annotated_transformer.data import Pair
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.decoding import translate
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import (
-    Objective,
-    Progress,
-    TrainingConfig,
-    batch_loss,
-    load_model,
-    load_pretrained,
-    make_optimizer,
-    save_model,
-    train,
-    training_step,
-    whole_file,
-)
+from annotated_transformer.training import Objective, Progress, TrainingConfig, batch_loss, make_optimizer, train, training_step, atomic_write
+from annotated_transformer.model_io import load_model, load_pretrained, save_model
 from annotated_transformer.transformer import Transformer, TransformerConfig, preset
 
 PAIRS = grammar(400, seed=0)
@@ -127,8 +117,8 @@ def test_a_gradient_that_is_not_finite_is_reported_and_not_used() -> None:
         calls += 1
         return gradient * torch.nan if calls == 23 else gradient
 
-    model.decoder.layers[0].feed_forward.outer.weight.register_hook(poison)
-    with pytest.raises(FloatingPointError, match=r"gradient of step 23 is not finite.*clip=1\.0"):
+    model.decoder.layers[0].feed_forward.linear2.weight.register_hook(poison)
+    with pytest.raises(FloatingPointError, match=r"gradient of step 23 is not finite.*grad_clip=1\.0"):
         train(model, TOKENIZER, PAIRS, TrainingConfig(steps=100))
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
@@ -296,7 +286,7 @@ def test_a_configuration_that_is_none(saved: Path, content: str) -> None:
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b"old")
-    with pytest.raises(OSError, match="no space"), whole_file(path) as aside:
+    with pytest.raises(OSError, match="no space"), atomic_write(path) as aside:
         aside.write_bytes(b"ne")
         raise OSError("no space left on device")
     assert path.read_bytes() == b"old"

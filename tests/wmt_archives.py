@@ -2,7 +2,7 @@
 
     template = build(folder, pairs)                          # archives, mirror and catalog
     with serve(folder) as address:                           # on 127.0.0.1
-        prepare_corpus(catalog(template, address), output)
+        prepare(catalog(template, address), output)
 
 Names of archives and members come from CATALOG itself. Sentences may be bytes, and then stand in
 the archives as they are.
@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from annotated_transformer.shards import CATALOG, Corpus, Piece
+from annotated_transformer.large_corpora import CATALOG, Corpus, Piece
 
 SERVER = "http://SERVER"  # stands for the address in a template
 Texts = Sequence[Sequence[Any]]  # pairs of str or bytes; what comes after the first two is ignored

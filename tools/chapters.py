@@ -28,7 +28,9 @@ INSTALL_TAG = "remove-cell"
 
 @dataclass(frozen=True)
 class Chapter:
-    """`notebooks/NN_name.py`, which feeds the module `annotated_transformer/name.py`."""
+    """`notebooks/NN_name.py` (a chapter) or `A_name.py` (an appendix), which feeds the module
+    `annotated_transformer/name.py`.
+    """
 
     script: Path
 
@@ -39,6 +41,11 @@ class Chapter:
     @property
     def module(self) -> str:
         return self.script.stem.split("_", 1)[1]
+
+    @property
+    def appendix(self) -> bool:
+        """True for an appendix, whose name begins with a letter."""
+        return self.script.stem[0].isalpha()
 
     @property
     def label(self) -> str:
@@ -87,7 +94,9 @@ def chapters(root: Path = ROOT) -> list[Chapter]:
     Raises:
         ProblemError: a notebook stands without its script.
     """
-    scripts = sorted((root / "notebooks").glob("[0-9][0-9]_*.py"))
+    numbered = sorted((root / "notebooks").glob("[0-9][0-9]_*.py"))
+    lettered = sorted((root / "notebooks").glob("[A-Z]_*.py"))
+    scripts = [*numbered, *lettered]
     known = {script.stem for script in scripts}
     orphans = [
         Problem(
@@ -140,20 +149,23 @@ def repository(root: Path = ROOT) -> str:
 
 
 def install_cell(address: str) -> str:
-    """Return the first cell of every notebook: in Colab it installs the package."""
-    return f"""# In Colab, install the package that this book builds
+    """Return the first cell of every notebook: it finds the book; in Colab it fetches it."""
+    return f"""# Find the book's figures; in Colab, fetch the book and install what it needs first
 import sys
 
 if "google.colab" in sys.modules:
+    import os
     import subprocess
 
-    package = "annotated-transformer[notebooks] @ git+{address}"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", package], check=True)"""
+    subprocess.run(["git", "clone", "-q", "--depth", "1", "{address}", "/content/book"], check=True)
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")"""
 
 
 def with_install_cell(script: str, address: str) -> str:
     """Put the install cell on top of a percent script, in place of an older one."""
-    marker = f'# %% tags=["{INSTALL_TAG}"]\n# In Colab'
+    marker = f'# %% tags=["{INSTALL_TAG}"]\n'
     if script.startswith(marker):
         script = script[script.index("\n# %%", len(marker)) + 1 :]
     return f'# %% tags=["{INSTALL_TAG}"]\n{install_cell(address)}\n\n{script}'

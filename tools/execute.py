@@ -1,6 +1,6 @@
 """Run notebooks from top to bottom and store their outputs.
 
-usage: python -m tools.execute [NAME ...] [--all]     NAME: 01_attention, 1, attention
+usage: python -m tools.execute [NAME ...] [--all]     NAME: 03_attention, 1, attention
 
 Without a name: every notebook whose code cells differ from its script or were never executed. The
 other notebooks only take over changed text.

@@ -144,16 +144,16 @@ def test_theme_switch_changes_colors_and_is_remembered(address, tab):
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
-        ("attention", "notebooks/01_attention.html"),
-        ("query key value", "01_attention.html#queries-keys-and-values"),
-        ("why divide by sqrt d_k", "01_attention.html#why-divide-by-the-square-root"),
-        ("causal mask", "02_masks.html#the-causal-mask"),
-        ("why several heads", "03_multi_head_attention.html#why-several-heads"),
-        ("softmax in the code", "05_embeddings.html#why-is-there-no-softmax"),
-        ("why sines", "06_positional_encoding.html#why-sine-and-cosine"),
-        ("where is dropout", "07_layers.html#where-exactly-is-dropout"),
-        ("pre-norm post-norm", "07_layers.html#before-or-after"),
-        ("beam search worse", "15_decoding.html#why-is-my-beam-search-worse"),
+        ("attention", "notebooks/03_attention.html"),
+        ("query key value", "03_attention.html#queries-keys-and-values"),
+        ("why divide by sqrt d_k", "03_attention.html#why-divide-by-the-square-root"),
+        ("causal mask", "04_masks.html#the-causal-mask"),
+        ("why several heads", "05_multi_head_attention.html#why-several-heads"),
+        ("softmax in the code", "07_embeddings.html#why-is-there-no-softmax"),
+        ("why sines", "08_positional_encoding.html#why-sine-and-cosine"),
+        ("where is dropout", "09_layers.html#where-exactly-is-dropout"),
+        ("pre-norm post-norm", "09_layers.html#before-or-after"),
+        ("beam search worse", "19_decoding.html#why-is-my-beam-search-worse"),
         ("Aufmerksamkeit", "book/glossary.html"),
     ],
 )
@@ -178,7 +178,7 @@ def test_search_opens_from_the_keyboard(address, tab):
 
 def test_own_typefaces_are_used(address, tab):
     """Text, headings and code have the typefaces that the site brings along."""
-    tab.goto(address + "notebooks/01_attention.html")
+    tab.goto(address + "notebooks/03_attention.html")
     tab.evaluate(TYPESET)
     loaded = "[...document.fonts].filter((f) => f.status === 'loaded').map((f) => f.family)"
     found = {family.strip('"') for family in tab.evaluate(loaded)}
@@ -187,7 +187,7 @@ def test_own_typefaces_are_used(address, tab):
 
 def test_exported_cells_name_their_file(address, tab):
     """The caption of an exported cell leads to the definition in the package's source."""
-    tab.goto(address + "notebooks/01_attention.html")
+    tab.goto(address + "notebooks/03_attention.html")
     caption = tab.locator(".cell.tag_export:has-text('def attention(') > .export-caption a")
     assert caption.inner_text() == "annotated_transformer/attention.py"
     caption.click()
@@ -198,7 +198,7 @@ def test_exported_cells_name_their_file(address, tab):
 def test_readable_without_scripts(address, browser):
     """Without JavaScript the text is dark on light and the still figures are there."""
     tab = browser.new_page(viewport=WIDE, java_script_enabled=False)
-    tab.goto(address + "notebooks/01_attention.html")
+    tab.goto(address + "notebooks/03_attention.html")
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("article p").first.is_visible()
     tab.close()

@@ -157,7 +157,7 @@ def test_what_fails_stays_a_picture(open_page, broken):
 
 def test_the_player_of_the_book(address, browser):
     """In the chapter it comes alive, and has six still steps without scripts."""
-    chapter = address + "notebooks/17_reading_attention.html"
+    chapter = address + "notebooks/21_attention_maps.html"
     tab = browser.new_page()
     tab.goto(chapter)
     figure = tab.locator("figure[data-module=player]")

@@ -11,7 +11,7 @@ NUMBERED = re.compile(r"\d\d_")
 
 @dataclass(frozen=True)
 class Module:
-    """One module and the chapter it comes from: `notebooks/01_attention` feeds `attention`."""
+    """One module and the chapter it comes from: `notebooks/03_attention` feeds `attention`."""
 
     name: str
     chapter: str
@@ -27,7 +27,7 @@ class Module:
 
 
 def module_of(docname: str) -> str | None:
-    """Name the module that a chapter feeds: `notebooks/01_attention` gives `attention`."""
+    """Name the module that a chapter feeds: `notebooks/03_attention` gives `attention`."""
     folder, _, stem = docname.rpartition("/")
     return stem[3:] if folder == "notebooks" and NUMBERED.match(stem) else None
 

@@ -1,0 +1,361 @@
+"""How the figures of the book look: its palette, and helpers that draw. Appendix H shows them."""
+
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import vl_convert
+from IPython.display import display
+
+
+# --- Six colors ---
+
+QUERY = "#0072B2"  # blue: what a position looks for
+KEY = "#D55E00"  # vermilion: what a position offers to be found by
+VALUE = "#009E73"  # green: what a position hands over
+POSITION = "#CC79A7"  # pink: where a token stands
+RESIDUAL = "#555555"  # grey: the stream that layers add to
+INK, PAPER = "#1A1A1A", "#FFFFFF"  # follow the theme of the page
+
+# --- From a chart to the page ---
+
+LABELS = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12}
+LINES = {"domainColor": INK, "tickColor": INK, "tickSize": 4, "grid": False}
+
+FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"  # all of one width
+THEME: dict[str, Any] = {
+    "font": "Liberation Sans",
+    "background": None,
+    "aria": False,  # the picture as a whole has a label; its thousand marks need none
+    "view": {"stroke": None, "continuousWidth": 420, "continuousHeight": 240},
+    "axis": LABELS | LINES | {"titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 5},
+    "legend": LABELS | {"titleFontWeight": "normal", "symbolType": "stroke", "symbolSize": 300},
+    "header": LABELS,
+    "title": {"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
+    "text": {"color": INK, "fontSize": 12},
+    "line": {"strokeWidth": 2.2},
+    "rule": {"color": INK},
+    "range": {"category": [QUERY, KEY, VALUE, POSITION, RESIDUAL]},
+}
+
+
+def draw(chart: alt.TopLevelMixin, label: str) -> tuple[str, dict[str, Any]]:
+    """Draw an Altair chart.
+
+    Args:
+        chart: any Altair chart.
+        label: the finding in at most two sentences, for readers who do not see the picture.
+
+    Returns:
+        The SVG, which takes ink and paper from the page, and the themed specification.
+    """
+    spec = chart.to_dict()
+    spec["config"] = THEME
+    return themed_svg(vl_convert.vegalite_to_svg(spec), label), spec
+
+
+def themed_svg(svg: str, label: str) -> str:
+    """Make a drawn SVG fit for any page: unique ids, a spoken label, the page's ink and paper."""
+    svg = re.sub(r' (class|role|aria-[a-z]+|pointer-events|font-family)="[^"]*"', "", svg)
+    svg = re.sub(r"\d+\.\d{5,}", lambda number: f"{float(number[0]):.2f}", svg)
+    prefix = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
+    for number, old in enumerate(dict.fromkeys(re.findall(r' id="([^"]+)"', svg))):
+        svg = re.sub(
+            rf'(id="|url\(#|href="#){re.escape(old)}(?=[")])', rf"\1{prefix}-{number}", svg
+        )
+    look = f"max-width:100%;height:auto;font-family:{FONTS}"
+    head = f'<svg role="img" aria-label="{html.escape(label)}" style="{look}" '
+    return page_colors(svg.replace("<svg ", head, 1))
+
+
+def page_colors(text: str) -> str:
+    """Replace ink and paper by the colors of the page around the picture."""
+    text = re.sub(INK, "currentColor", text, flags=re.IGNORECASE)
+    return re.sub(PAPER, "var(--book-paper, #fff)", text, flags=re.IGNORECASE)
+
+
+def show(chart: alt.TopLevelMixin, alt: str) -> None:
+    """Display a chart; one that reacts to the reader carries its specification along.
+
+    Args:
+        chart: any Altair chart.
+        alt: the finding in at most two sentences, for readers who do not see the picture.
+    """
+    svg, spec = draw(chart, alt)
+    script = ""
+    if '"params"' in (data := json.dumps(spec, sort_keys=True)):
+        safe = page_colors(data).replace("</", "<\\/")
+        script = f'<script type="application/json">{safe}</script>'
+    page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{svg}{script}</figure>'
+    bundle = {"text/html": page, "image/png": picture(spec), "text/plain": f"[figure: {alt}]"}
+    display(bundle, raw=True)
+
+
+def picture(spec: dict[str, Any]) -> bytes:
+    """Return a chart as PNG on white paper."""
+    config = {**spec["config"], "background": PAPER}
+    return vl_convert.vegalite_to_png({**spec, "config": config}, scale=1.5)
+
+
+# --- Rows ask, columns answer ---
+
+
+def heatmap(
+    matrix: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    mask: Sequence[Sequence[bool]] | None = None,
+    *,
+    titles: tuple[str, str] = ("query: attends from", "key: attended to"),
+    limit: float = 1.0,
+    signed: bool = False,
+    color: str = INK,
+    cell: int = 38,
+) -> alt.LayerChart:
+    """Chart a matrix; its numbers are printed when it is 8x8 or smaller.
+
+    Args:
+        matrix: values in [0, limit], or in [-limit, limit] when `signed`.
+        rows, columns: a name for each row and column; repeated names stay apart.
+        mask: True where a row may see the column; elsewhere the cell is hatched.
+        titles: of the rows and of the columns.
+        color: of the value `limit`; smaller values fade to paper.
+        cell: side of a cell in pixels.
+    """
+    base = grid(matrix_table(matrix, mask), rows, columns, titles)
+    large = max(len(rows), len(columns)) > 8
+    layers = [shades(base, limit, color, signed, legend=large)]
+    layers += [] if large else [printed(base, limit, color, signed)]
+    layers += [] if mask is None else [hatched(base, cell)]
+    return alt.layer(*layers).properties(width=cell * len(columns), height=cell * len(rows))
+
+
+def matrix_table(
+    matrix: Sequence[Sequence[float]], mask: Sequence[Sequence[bool]] | None
+) -> list[dict[str, Any]]:
+    """Return one record a cell, values rounded to three decimals."""
+    return [
+        {
+            "row": i,
+            "column": j,
+            "value": round(float(v), 3) + 0.0,
+            "seen": mask is None or bool(mask[i][j]),
+        }
+        for i, line in enumerate(matrix)
+        for j, v in enumerate(line)
+    ]
+
+
+def grid(
+    table: list[dict[str, Any]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    titles: tuple[str, str],
+) -> alt.Chart:
+    """Place the cells of a table by row and column."""
+    return alt.Chart(alt.Data(values=table)).encode(
+        x=named_axis("column", columns, titles[1], "top"),
+        y=named_axis("row", rows, titles[0], "left"),
+    )
+
+
+def named_axis(field: str, names: Sequence[str], title: str, side: str) -> alt.X | alt.Y:
+    """Return the axis of a matrix: positions, labeled with names."""
+    labels = f"{json.dumps(list(names))}[datum.value]"
+    angle = -45 if side == "top" and max(map(len, names), default=0) > 4 else 0
+    axis = alt.Axis(
+        labelExpr=labels,
+        title=title,
+        orient=side,
+        labelAngle=angle,
+        ticks=False,
+        domain=False,
+        labelOverlap=False,
+    )
+    channel = alt.X if side == "top" else alt.Y
+    return channel(f"{field}:O", axis=axis, scale=alt.Scale(paddingInner=0.06, paddingOuter=0))
+
+
+def shades(base: alt.Chart, limit: float, color: str, signed: bool, legend: bool) -> alt.Chart:
+    """Fill the seen cells: color by weight, or by sign, purple above zero and orange below."""
+    seen = base.transform_filter("datum.seen")
+    key = alt.Legend(title="value") if legend else None
+    if signed:
+        scale = alt.Scale(scheme="purpleorange", reverse=True, domain=[-limit, limit])
+        return seen.mark_rect().encode(fill=alt.Fill("value:Q", scale=scale, legend=key))
+    opacity = alt.Scale(domain=[0, limit], range=[0, 1])
+    outline = {"stroke": INK, "strokeOpacity": 0.25, "strokeWidth": 0.5}
+    return seen.mark_rect(fill=color, **outline).encode(
+        fillOpacity=alt.FillOpacity("value:Q", scale=opacity, legend=key)
+    )
+
+
+def printed(base: alt.Chart, limit: float, color: str, signed: bool) -> alt.Chart:
+    """Print the value into each seen cell, in a color that can be read there."""
+    dark = f"abs(datum.value) > {0.55 * limit}"
+    ink: Any = alt.value(INK)
+    if signed:  # its middle is white on a dark page too
+        ink = alt.condition(dark, alt.value("white"), alt.value("black"))
+    elif color == INK:
+        ink = alt.condition(dark, alt.value(PAPER), alt.value(INK))
+    numbers = base.transform_filter("datum.seen").mark_text(fontSize=11)
+    return numbers.encode(text=alt.Text("value:Q", format=".2~f"), color=ink)
+
+
+def hatched(base: alt.Chart, cell: int) -> alt.Chart:
+    """Hatch the cells that may not be seen."""
+    lines = "M-1,0L0,-1M-1,1L1,-1M0,1L1,0"
+    return base.transform_filter("!datum.seen").mark_point(
+        shape=lines, size=(0.8 * cell) ** 2, stroke=INK, strokeWidth=0.8
+    )
+
+
+# --- Curves ---
+
+
+def curves(
+    records: Sequence[Mapping[str, Any]],
+    x: alt.X,
+    y: alt.Y,
+    series: str,
+    looks: Mapping[str, tuple[str, Sequence[int]]],
+) -> alt.Chart:
+    """Chart one line for each value of the field `series`.
+
+    Args:
+        records: one mapping a point.
+        x, y: Altair channels with title and scale.
+        looks: value of `series` -> (color, dash pattern as lengths on and off).
+    """
+    key = {"sort": None, "title": None}
+    colors = alt.Scale(domain=list(looks), range=[color for color, _ in looks.values()])
+    dashes = alt.Scale(domain=list(looks), range=[list(dash) for _, dash in looks.values()])
+    color = alt.Color(f"{series}:N", scale=colors, **key)
+    dash = alt.StrokeDash(f"{series}:N", scale=dashes, **key)
+    return alt.Chart(alt.Data(values=list(records))).mark_line().encode(x, y, color, dash)
+
+
+# --- Pictures that change ---
+
+
+def show_steps(
+    steps: Mapping[str, tuple[alt.TopLevelMixin, str]], question: str, start: int = 0
+) -> None:
+    """Display drawings of which the reader picks one.
+
+    Args:
+        steps: button text -> (chart, its spoken label).
+        question: what the choice is about, read out before the buttons.
+        start: the step shown at first.
+    """
+    drawn = {name: draw(chart, label) for name, (chart, label) in steps.items()}
+    name = "s" + hashlib.sha256("".join(svg for svg, _ in drawn.values()).encode()).hexdigest()[:8]
+    buttons = panels = rules = ""
+    for i, (step, (svg, _)) in enumerate(drawn.items()):
+        chosen = " checked" if i == start else ""
+        buttons += f'<input type="radio" name="{name}" id="{name}-{i}"{chosen}>'
+        buttons += f'<label for="{name}-{i}">{html.escape(step)}</label> '
+        panels += f'<div class="step step-{i}">{svg}</div>'
+        rules += f"#{name}:has(#{name}-{i}:checked) .step-{i}{{display:block}}"
+    style = f"<style>#{name} .step{{display:none;overflow-x:auto}}{rules}</style>"
+    asked = html.escape(question)
+    group = f'<div role="radiogroup" aria-label="{asked}">{asked} {buttons}</div>'
+    page = (
+        f'<figure class="book-steps" id="{name}" style="margin:0">{style}{group}{panels}</figure>'
+    )
+    _, spec = list(drawn.values())[start]
+    plain = f"[figure: {list(steps.values())[start][1]}]"
+    display({"text/html": page, "image/png": picture(spec), "text/plain": plain}, raw=True)
+
+
+# --- Boxes and arrows ---
+
+
+def words_at(
+    x: float, y: float, words: str, size: int = 13, color: str = INK, anchor: str = "middle"
+) -> str:
+    """Return a line of text for a drawing; y is its base line."""
+    place = f'x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="{anchor}"'
+    return f"<text {place}>{html.escape(words)}</text>"
+
+
+def box(
+    x: float, y: float, width: float, height: float, title: str, below: str = "", link: str = ""
+) -> str:
+    """Return a box with a title, a smaller line below it, and a page that it opens."""
+    place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
+    parts = f'<rect {place} rx="6" fill="{PAPER}" stroke="{INK}"/>'
+    parts += words_at(x + width / 2, y + height / 2 + (-2 if below else 5), title)
+    parts += words_at(x + width / 2, y + height / 2 + 14, below, size=11) if below else ""
+    return f'<a href="{html.escape(link)}">{parts}</a>' if link else parts
+
+
+def arrow(points: Sequence[tuple[float, float]], color: str = INK) -> str:
+    """Return a line through points, with a head at the last."""
+    (x0, y0), (x1, y1) = points[-2:]
+    turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    path = "L".join(f"{x:g},{y:g}" for x, y in points)
+    place = f'transform="translate({x1:g},{y1:g}) rotate({turn:.0f})"'
+    head = f'<path d="M0,0L-8,-4L-8,4z" fill="{color}" {place}/>'
+    return f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{head}'
+
+
+def stream(points: Sequence[tuple[float, float]]) -> str:
+    """Return the residual stream through points: a thick grey line."""
+    path = "L".join(f"{x:g},{y:g}" for x, y in points)
+    return f'<path d="M{path}" fill="none" stroke="{INK}" stroke-opacity="0.3" stroke-width="6"/>'
+
+
+def plus(x: float, y: float) -> str:
+    """Return the sign of an addition: a plus in a circle."""
+    cross = f'<path d="M{x - 5:g},{y:g}h10M{x:g},{y - 5:g}v10" stroke="{INK}"/>'
+    return f'<circle cx="{x:g}" cy="{y:g}" r="9" fill="{PAPER}" stroke="{INK}"/>{cross}'
+
+
+def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> None:
+    """Display boxes, arrows and words; alt tells the finding in at most two sentences."""
+    inside = "".join(parts)
+    role = "group" if "<a " in inside else "img"  # an image has no links
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    look = f"max-width:100%;height:auto;font-family:{FONTS}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" role="{role}" aria-label="{html.escape(alt)}"'
+    svg = f'{head} {size} style="{look}">{inside}</svg>'
+    paper = f'><rect width="{width}" height="{height}" fill="{PAPER}"/>'
+    image = vl_convert.svg_to_png(svg.replace(">", paper, 1), scale=1.5)
+    page = f'<figure class="book-figure" style="margin:0">{page_colors(svg)}</figure>'
+    display({"text/html": page, "image/png": image, "text/plain": f"[figure: {alt}]"}, raw=True)
+
+
+# --- Plots from Matplotlib ---
+
+
+def style() -> None:
+    """Give Matplotlib the look of the book; call it once, before the first plot."""
+    import matplotlib.pyplot as plt
+    from cycler import cycler
+
+    plt.rcParams.update(
+        {
+            "figure.figsize": (6.4, 3.2),
+            "figure.dpi": 110,
+            "savefig.bbox": "tight",
+            "figure.constrained_layout.use": True,
+            "font.size": 10,
+            "lines.linewidth": 2,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlelocation": "left",
+            "axes.prop_cycle": cycler(color=[QUERY, KEY, VALUE, POSITION, RESIDUAL]),
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "legend.frameon": False,
+        }
+    )

@@ -1,0 +1,206 @@
+# %% tags=["remove-cell"]
+# Find the book's figures; in Colab, fetch the book and install what it needs first
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
+# %% [markdown]
+# # Model files
+#
+# This appendix writes and reads model folders so that a file is whole or not there at all, and so that nothing read can run code.
+#
+# A model folder holds three files: `config.json` (the sizes), `tokenizer.json`, and `model.safetensors` (the weights). `load_model` gives back what `save_model` wrote, and `load_pretrained` opens a model that comes with the package.
+
+# %%
+import tempfile
+
+from annotated_transformer.transformer import preset
+
+# %% tags=["export"]
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.transformer import Transformer, TransformerConfig
+
+# %% [markdown]
+# ## Whole or not at all
+#
+# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write beside the final name, flush to disk, and rename: renaming is a single step for the file system. The same works for a folder that doesn't exist yet.
+
+# %% tags=["export"]
+PART = re.compile(r".+\.\d+\.part")  # what a killed process may leave behind: name.PID.part
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Give a path to write a file or folder to; it gets its name at the end, whole, or not at all.
+
+    An existing file is replaced; an existing folder that is not empty raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        yield aside
+        for file in [p for p in (aside, *aside.rglob("*")) if p.is_file()]:
+            with file.open("r+b") as written:
+                os.fsync(written.fileno())
+        aside.replace(path)
+    finally:
+        remove(aside)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Keep a folder for this process, and clear what a killed one left there half-written.
+
+    The operating system drops the lock when the process ends, however it ends. Raises
+    BlockingIOError if another process has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            for path in [p for p in folder.rglob("*.part") if PART.fullmatch(p.name)]:
+                remove(path)
+            yield
+    except Timeout:
+        message = f"another process is working in {folder}: wait for it, or take another folder"
+        raise BlockingIOError(message) from None
+
+
+# %% [markdown]
+# ## Saving and loading
+#
+# The weights go into a safetensors file, which holds names, shapes and numbers, and nothing that can run. Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded.
+
+# %% tags=["export"]
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
+    """Raise ValueError if the tokenizer has ids for which the model has no embedding."""
+    if len(tokenizer) > model.config.vocabulary_size:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} entries, the model "
+            f"{model.config.vocabulary_size}: build it with vocabulary_size=len(tokenizer)"
+        )
+
+
+def save_model(
+    model: Transformer, tokenizer: Tokenizer, folder: str | Path, half: bool = False
+) -> None:
+    """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights."""
+    config = json.dumps(asdict(model.config), indent=2)
+    weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
+    notes = {"tokenizer": tokenizer.sha256, "config": config}
+    contents = {
+        CONFIG: config.encode(),
+        TOKENIZER: tokenizer.to_json().encode(),
+        WEIGHTS: save(weights, notes),
+    }
+    for name, content in contents.items():
+        with atomic_write(Path(folder) / name) as aside:
+            aside.write_bytes(content)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the notes of a safetensors file; raises ValueError if it is not one."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); other formats, such as pickles, "
+            "are refused because they can run code"
+        ) from error
+
+
+def read_config(path: Path) -> TransformerConfig:
+    """Read a configuration; raises ValueError if the file is not one."""
+    try:
+        return TransformerConfig(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not a model's configuration: {error}") from error
+
+
+def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
+    """Read what `save_model` wrote; the model is in evaluation mode.
+
+    Raises FileNotFoundError if a file is missing, ValueError if one is damaged or they do not
+    belong together.
+    """
+    folder = Path(folder)
+    if missing := [n for n in (WEIGHTS, CONFIG, TOKENIZER) if not (folder / n).is_file()]:
+        raise FileNotFoundError(f"{folder} holds no model: {', '.join(missing)} missing")
+    config, tokenizer = read_config(folder / CONFIG), Tokenizer.load(folder / TOKENIZER)
+    weights, notes = read_tensors(folder / WEIGHTS)
+    if notes.get("tokenizer", tokenizer.sha256) != tokenizer.sha256:
+        raise ValueError(f"{folder / TOKENIZER} is not the tokenizer the model was trained with")
+    if "config" in notes and TransformerConfig(**json.loads(notes["config"])) != config:
+        raise ValueError(f"{folder / WEIGHTS} holds the weights of another configuration")
+    model = Transformer(config)
+    check_vocabulary(model, tokenizer)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{folder / WEIGHTS} does not fit {CONFIG}: {error}") from error
+    return model.eval(), tokenizer
+
+
+# %%
+tokenizer = Tokenizer.train(["the black cat likes fish"], vocabulary_size=270)
+model = Transformer(preset("tiny", vocabulary_size=len(tokenizer)))
+with tempfile.TemporaryDirectory() as folder:
+    save_model(model, tokenizer, folder)
+    again, _ = load_model(folder)
+    print(sorted(path.name for path in Path(folder).iterdir()))
+same = [bool((a == b).all()) for a, b in zip(model.parameters(), again.parameters())]
+print(f"{sum(same)} of {len(same)} parameters read back to the bit")
+
+# %% [markdown]
+# ## Models that come with the package
+
+
+# %% tags=["export"]
+def load_pretrained(name: str = "multi30k-de-en") -> tuple[Transformer, Tokenizer]:
+    """Read a trained model that comes with the package, in evaluation mode.
+
+    Raises ValueError if there is none of that name.
+    """
+    home = files("annotated_transformer") / "pretrained"
+    names = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
+    if name not in names:
+        raise ValueError(f'there is no pretrained model "{name}": take one of {", ".join(names)}')
+    with as_file(home / name) as folder:
+        return load_model(folder)
+
+
+# %%
+model, tokenizer = load_pretrained()
+print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens")
