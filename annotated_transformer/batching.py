@@ -120,18 +120,18 @@ def plan_batches(lengths: np.ndarray, max_tokens: int, seed: int, epoch: int) ->
     check_fits(lengths, max_tokens, "training", "a batch holds")
     rng = np.random.default_rng((seed, epoch))
     order = np.argsort(snake_key(lengths) + JITTER * rng.random(len(lengths)))
-    widths, plan, start = lengths.max(axis=1).astype(np.int64)[order], [], 0
+    widths, plan, start = lengths.max(axis=1).astype(np.int64)[order], list[np.ndarray](), 0
     while start < len(order):
         # A batch of n rows has n times the largest width so far
         wide = np.maximum.accumulate(widths[start : start + max_tokens // widths[start]])
         rows = np.searchsorted(wide * np.arange(1, len(wide) + 1), max_tokens, side="right")
         plan.append(order[start : start + rows])
-        start += rows
+        start += int(rows)
     return [plan[number] for number in rng.permutation(len(plan))]
 
 
 class PlannedBatches(Dataset[Batch]):
-    """The batches of a plan by number; each of `world_size` processes gets its share of the rows."""
+    """The batches of a plan by number; each of world_size processes gets a share of the rows."""
 
     def __init__(
         self, corpus: EncodedCorpus, plan: list[np.ndarray], rank: int = 0, world_size: int = 1
@@ -146,9 +146,17 @@ class PlannedBatches(Dataset[Batch]):
         return collate([self.corpus[index] for index in share])
 
 
-def load_batches(batches: PlannedBatches, start: int = 0, gpu: bool = False) -> DataLoader[Batch]:
-    """Iterate over planned batches from number `start` on; for a GPU, a worker reads ahead."""
+def batches(
+    corpus: EncodedCorpus, max_tokens: int, seed: int = 0, epoch: int = 0, start: int = 0,
+    rank: int = 0, world_size: int = 1, gpu: bool = False,
+) -> DataLoader[Batch]:  # fmt: skip
+    """Return the batches of an epoch from number `start` on; see plan_batches.
+
+    Each of `world_size` processes gets its share of every batch. For a GPU, a worker reads ahead.
+    """
+    plan = plan_batches(corpus.lengths, max_tokens, seed, epoch)
     return DataLoader(
-        batches, batch_size=None, sampler=range(start, len(batches)),
-        num_workers=int(gpu), pin_memory=gpu, generator=torch.Generator(),
+        PlannedBatches(corpus, plan, rank, world_size), batch_size=None,
+        sampler=range(start, len(plan)), num_workers=int(gpu), pin_memory=gpu,
+        generator=torch.Generator(),
     )  # fmt: skip

@@ -20,13 +20,13 @@ class Embedding(nn.Module):
     def __init__(self, vocabulary_size: int, d_model: int) -> None:
         super().__init__()
         self.scale = sqrt(d_model)
-        self.table = nn.Parameter(torch.empty(vocabulary_size, d_model))
-        nn.init.normal_(self.table, std=d_model**-0.5)
+        self.weight = nn.Parameter(torch.empty(vocabulary_size, d_model))
+        nn.init.normal_(self.weight, std=d_model**-0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look tokens (B, T) up: vectors (B, T, D), scaled by sqrt(d_model)."""
-        return F.embedding(tokens, self.table) * self.scale
+        return F.embedding(tokens, self.weight) * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
         """Score every word of the vocabulary at every position: (B, T, D) to (B, T, V)."""
-        return F.linear(states, self.table)
+        return F.linear(states, self.weight)

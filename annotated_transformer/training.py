@@ -1,7 +1,4 @@
-import itertools
-import json
 import math
-import platform
 import signal
 import threading
 import time
@@ -10,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,52 +17,14 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Adam
 from tqdm import tqdm
 
-from annotated_transformer.batching import (
-    Batch,
-    EncodedCorpus,
-    PlannedBatches,
-    check_fits,
-    encode_pairs,
-    load_batches,
-    plan_batches,
-)
+from annotated_transformer import model_io, run_folder
+from annotated_transformer.batching import Batch, EncodedCorpus, batches, check_fits, encode_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import PAD
-from annotated_transformer.model_io import (
-    CONFIG,
-    TOKENIZER,
-    WEIGHTS,
-    atomic_write,
-    check_vocabulary,
-    folder_lock,
-    load_model,
-    save_model,
-)
-from annotated_transformer.regularization import label_smoothed_loss
+from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating
-
-# --- The loss as a module ---
-
-
-class SmoothedLoss(nn.Module):
-    """The label-smoothed loss of a batch in nats, summed over real target tokens (section 5.4)."""
-
-    precision = "fp32"
-
-    def __init__(self, model: Transformer, label_smoothing: float) -> None:
-        super().__init__()
-        self.model, self.label_smoothing = model, label_smoothing
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
-        states = self.model.decode(target[:, :-1], self.model.encode(source), source)
-        labels = target[:, 1:]
-        real = labels != PAD
-        logits = self.model.embedding.logits(states[real])
-        return label_smoothed_loss(logits, labels[real], self.label_smoothing)
-
+from annotated_transformer.transformer import Transformer, evaluating
 
 # --- The settings ---
 
@@ -74,39 +33,24 @@ class SmoothedLoss(nn.Module):
 class TrainingConfig:
     """How to train; the defaults suit the `tiny` model and the grammar. Checked when made."""
 
-    steps: int = 1300
-    """Updates of the weights."""
-    max_tokens: int = 384
-    """Positions of a batch, on either side, padding included."""
-    grad_accum_steps: int = 1
-    """Batches per update; more of them take more time and no more memory."""
-    warmup: int = 200
-    """Steps until the learning rate is at its peak."""
-    lr_scale: float = 0.2
-    """Times the paper's learning rate."""
-    label_smoothing: float = 0.1
-    """Probability given to all tokens alike."""
-    grad_clip: float | None = None
-    """Longest gradient; a longer one is shortened to it. The paper has none."""
-    seed: int = 0
-    """Decides the order of the batches and what dropout drops."""
-    save_every: int = 500
-    """Steps between two checkpoints, and between two validations."""
-    save_minutes: float = 10
-    """Minutes after which the state is saved in any case."""
-    keep_checkpoints: int = 5
-    """Regular checkpoints to keep."""
-    patience: int | None = None
-    """Stop after so many validations without a better score."""
+    steps: int = 1300  # updates of the weights
+    max_tokens: int = 384  # positions of a batch on either side, padding included
+    grad_accum_steps: int = 1  # batches per update: more time, no more memory
+    warmup: int = 200  # steps until the learning rate is at its peak
+    lr_scale: float = 0.2  # times the paper's learning rate
+    label_smoothing: float = 0.1  # probability given to all tokens alike
+    grad_clip: float | None = None  # longest gradient; a longer one is shortened to it
+    seed: int = 0  # decides the order of the batches and what dropout drops
+    save_every: int = 500  # steps between two checkpoints, and between two validations
+    save_minutes: float = 10  # minutes after which the state is saved in any case
+    keep_checkpoints: int = 5  # regular ones, the last
+    patience: int | None = None  # stop after so many validations without a better score
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            rate = field.name in ("label_smoothing", "seed")
-            if value is not None and not (0 <= value if rate else 0 < value) or value == math.inf:
+            value, zero = getattr(self, field.name), field.name in ("label_smoothing", "seed")
+            if value is not None and not (0 < value < math.inf or (zero and value == 0)):
                 raise ValueError(f"{field.name} must be above 0, not {value}")
-        if self.label_smoothing >= 1:
-            raise ValueError(f"label_smoothing must be below 1, not {self.label_smoothing}")
 
 
 # --- One process, or several ---
@@ -135,17 +79,17 @@ def training_step(
     Returns loss (summed), tokens and gradient norm, (3,). A gradient that is not finite changes
     nothing; its norm tells. Several processes each give their share of the group.
     """
-    (_, world_size), parallel = rank_and_world_size(), isinstance(loss, DistributedDataParallel)
+    parallel = loss if isinstance(loss, DistributedDataParallel) else None
     tokens = all_reduce_sum(torch.stack([(b.target[:, 1:] != PAD).sum() for b in group]).sum())
     total = torch.zeros((), device=tokens.device)
     for number, batch in enumerate(group, start=1):
-        # DDP averages the gradients over the processes, in the last batch only
-        with loss.no_sync() if parallel and number < len(group) else nullcontext():
+        # The processes average their gradients once, in the last batch
+        with parallel.no_sync() if parallel and number < len(group) else nullcontext():
             summed = loss(*batch)
-            (summed * world_size / tokens).backward()
+            (summed * rank_and_world_size()[1] / tokens).backward()
         total += summed.detach()
-    parameters = [p for p in loss.parameters() if p.grad is not None]
-    norm = get_total_norm([p.grad for p in parameters])
+    parameters = list(loss.parameters())
+    norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     if grad_clip is not None:
         clip_grads_with_norm_(parameters, grad_clip, norm)
     # Where this is 1, Adam leaves everything as it is
@@ -164,115 +108,61 @@ def seeded(*numbers: int) -> Iterator[None]:
         yield
 
 
-# --- The state of a training ---
-
-TRAINING, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
-MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")
-REPORT_EVERY = 50  # steps
+# --- A training on its way ---
 
 
 @dataclass
-class TrainingState:
-    """A training on its way: all that a checkpoint holds."""
+class Training:
+    """What a training is made of, and where it stands; `train` makes it."""
 
     model: Transformer
     tokenizer: Tokenizer
+    loss: SmoothedLoss
     optimizer: Adam
+    config: TrainingConfig
+    corpus: EncodedCorpus
+    held_out: EncodedCorpus
+    score: Callable[[Transformer], float] | None
+    report: Callable[[dict[str, Any]], None]
+    folder: Path | None
     step: int = 0
     epoch: int = 0
     batch: int = 0  # the next one of the epoch
     best_score: float = -math.inf
     waited: int = 0  # validations since the best score
+    batches_per_epoch: int = 1  # of this epoch
 
-    def save(self, path: Path) -> None:
-        """Write the state, whole or not at all."""
-        content = {name: getattr(self, name) for name in NUMBERS}
-        content |= {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        content |= {"config": asdict(self.model.config), "tokenizer": self.tokenizer.to_json()}
-        with atomic_write(path) as aside:
-            torch.save(content, aside)
+    def to_checkpoint(self) -> dict[str, Any]:
+        """Return all that is needed to continue, as tensors, numbers and text."""
+        weights = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        made_of = {"config": asdict(self.model.config), "tokenizer": self.tokenizer.to_json()}
+        return {name: getattr(self, name) for name in NUMBERS} | weights | made_of
 
     def load(self, path: Path) -> None:
-        """Go back to a saved state; raises ValueError if it is damaged or another model's."""
-        content = read_checkpoint(path)
+        """Go back to a checkpoint; raises ValueError if it is damaged or another model's."""
+        content = run_folder.read_checkpoint(path)
         try:
             self.model.load_state_dict(content["model"])
             self.optimizer.load_state_dict(content["optimizer"])
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"{path} is a checkpoint of another model: {error}") from error
-        for name in NUMBERS:
-            setattr(self, name, content[name])
+            self.__dict__ |= {name: content[name] for name in NUMBERS}
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ValueError(f"{path} is not a checkpoint of this model: {error}") from error
+
+    def settings(self) -> dict[str, Any]:
+        """Return all that decides how the training goes, as JSON can hold it."""
+        return {
+            **{f"training.{name}": value for name, value in asdict(self.config).items()},
+            **{f"model.{name}": value for name, value in asdict(self.model.config).items()},
+            "tokenizer": self.tokenizer.sha256, "pairs": self.corpus.sha256,
+            "validation": self.held_out.sha256, "scored": self.score is not None,
+            "precision": self.loss.precision,
+        }  # fmt: skip
 
 
 NUMBERS = ("step", "epoch", "batch", "best_score", "waited")
 
 
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint, which cannot run code; raises ValueError if the file is not one."""
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        if content["step"] != int(path.stem[-8:]) or not {*NUMBERS, "model"} <= {*content}:
-            raise ValueError("it was renamed, or is something else")
-        return content
-    except Exception as error:  # torch.load raises many kinds
-        raise ValueError(f"{path} is not a whole checkpoint ({error}): move it away") from error
-
-
-def checkpoints(folder: Path, kind: str = "step") -> list[Path]:
-    """Return the checkpoints of a training, oldest first; kind is step (regular) or stop."""
-    return sorted((folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt"))
-
-
-def save_checkpoint(state: TrainingState, folder: Path, regular: bool, keep: int) -> None:
-    """Save the state; keep the last regular checkpoints, and one between them only if it is last."""
-    kind = "step" if regular else "stop"
-    state.save(folder / CHECKPOINTS / f"{kind}-{state.step:08}.pt")
-    for path in [*checkpoints(folder)[:-keep], *checkpoints(folder, "stop")]:
-        if path.stem != f"{kind}-{state.step:08}":
-            path.unlink()
-
-
-# --- A folder for a training ---
-
-
-def settings_of(
-    state: TrainingState, config: TrainingConfig, corpus: EncodedCorpus, held_out: EncodedCorpus,
-    scored: bool, precision: str,
-) -> dict[str, Any]:  # fmt: skip
-    """Return all that decides how a training goes, as JSON can hold it."""
-    return {
-        **{f"training.{name}": value for name, value in asdict(config).items()},
-        **{f"model.{name}": value for name, value in asdict(state.model.config).items()},
-        "tokenizer": state.tokenizer.sha256, "pairs": corpus.sha256,
-        "validation": held_out.sha256, "scored": scored, "precision": precision,
-    }  # fmt: skip
-
-
-def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
-    """Note the settings in a new folder, or check that they are those of the training there.
-
-    Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
-    """
-    path, begun = folder / TRAINING, bool(checkpoints(folder) or (folder / WEIGHTS).exists())
-    foreign = [n for n in (CONFIG, TOKENIZER, WEIGHTS, LOG, CHECKPOINTS) if (folder / n).exists()]
-    if foreign and not path.exists():
-        remedy = "take another folder"
-        raise FileExistsError(f"{folder} holds {', '.join(foreign)} and no {TRAINING}: {remedy}")
-    try:
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else settings
-        _ = before["training.steps"], before["tokenizer"]
-    except (ValueError, KeyError, TypeError) as error:
-        remedy = "take another folder"
-        raise ValueError(f"{path} does not hold the settings of a training: {remedy}") from error
-    for name in {**before, **settings} if begun or checkpoints(folder, "stop") else ():
-        if name.removeprefix("training.") in MAY_CHANGE or before.get(name) == settings.get(name):
-            continue
-        raise ValueError(
-            f"{folder} holds a training with {name}={before.get(name)}, not {settings.get(name)}: "
-            "repeat its settings to continue it, or take another folder"
-        )
-    with atomic_write(path) as aside:
-        aside.write_text(json.dumps(settings, indent=2), encoding="utf-8")
+# --- Told to stop ---
 
 
 class Stopped(Exception):
@@ -282,10 +172,9 @@ class Stopped(Exception):
 @contextmanager
 def stop_signal(listen: bool) -> Iterator[threading.Event]:
     """Give an event that SIGTERM or SIGINT sets; afterwards signals do what they did before."""
-    stop, before = threading.Event(), {}
-    if listen and threading.current_thread() is threading.main_thread():
-        for kind in (signal.SIGTERM, signal.SIGINT):
-            before[kind] = signal.signal(kind, lambda *_: stop.set())
+    stop, main = threading.Event(), threading.current_thread() is threading.main_thread()
+    kinds = (signal.SIGTERM, signal.SIGINT) if listen and main else ()
+    before = {kind: signal.signal(kind, lambda *_: stop.set()) for kind in kinds}
     try:
         yield stop
     finally:
@@ -295,167 +184,128 @@ def stop_signal(listen: bool) -> Iterator[threading.Event]:
 
 # --- What a training reports ---
 
-
-class Progress(NamedTuple):
-    """A line of the log; means are over the steps since the last one."""
-
-    step: int
-    epoch: float
-    loss: float  # nats a target token, with label smoothing
-    learning_rate: float
-    gradient_norm: float
-    tokens_per_second: float  # target tokens without padding
-    validation_loss: float | None = None  # nats a target token, without label smoothing
-    score: float | None = None
+REPORT_EVERY = 50  # steps
 
 
-def summarize(
-    updates: list[Tensor], seconds: float, step: int, epoch: float, lr: float
-) -> Progress:
-    """Sum up what some steps returned; raises FloatingPointError for a bad gradient."""
+def summarize(training: Training, updates: list[Tensor], seconds: float) -> dict[str, Any]:
+    """Return means over the last updates: a line of the log; losses are in nats a target token.
+
+    Raises FloatingPointError for a gradient that was not finite.
+    """
     loss, tokens, norm = torch.stack(updates).double().cpu().T
     if not norm.isfinite().all():
-        first = step - len(norm) + 1 + int((~norm.isfinite()).double().argmax())
+        first = training.step - len(norm) + 1 + int((~norm.isfinite()).double().argmax())
         raise FloatingPointError(
             f"the gradient of step {first} is not finite; it was not used. Try a smaller lr_scale, "
             "a longer warmup, or grad_clip=1.0, in another folder"
         )
-    mean, speed = float(loss.sum() / tokens.sum()), float(tokens.sum()) / seconds
-    return Progress(step, round(epoch, 3), mean, lr, float(norm.mean()), round(speed))
-
-
-class Log:
-    """The log of a training, one JSON object a line; `path` None keeps none."""
-
-    def __init__(self, path: Path | None, step: int) -> None:
-        self.path = path
-        if path is not None:  # forget what came after the checkpoint that we continue from
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            kept = [
-                line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step
-            ]
-            with atomic_write(path) as aside:
-                aside.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-            self.write({"step": step, **environment()})
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Append a line with the time of day; values that are None are left out."""
-        if self.path is not None:
-            record = {**record, "time": time.strftime("%Y-%m-%d %H:%M:%S%z")}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({k: v for k, v in record.items() if v is not None}) + "\n")
-
-
-def environment() -> dict[str, Any]:
-    """Return what a training's numbers depend on beside its settings."""
     return {
-        "torch": torch.__version__, "python": platform.python_version(),
-        "machine": platform.machine(), "threads": torch.get_num_threads(),
-        "processes": rank_and_world_size()[1],
-    }  # fmt: skip
+        "step": training.step,
+        "epoch": round(training.epoch + training.batch / training.batches_per_epoch, 3),
+        "loss": float(loss.sum() / tokens.sum()),
+        "learning_rate": training.optimizer.param_groups[0]["lr"],
+        "gradient_norm": float(norm.mean()),
+        "tokens_per_second": round(float(tokens.sum()) / seconds),
+    }
 
 
 def validation_loss(model: Transformer, corpus: EncodedCorpus, max_tokens: int) -> float:
     """Return the mean loss in nats a target token, without label smoothing and dropout."""
-    device, total = next(model.parameters()).device, torch.zeros(2, dtype=torch.float64)
-    plan = plan_batches(corpus.lengths, max_tokens, seed=0, epoch=0)
-    loss = SmoothedLoss(model, label_smoothing=0)
+    loss, (rank, world_size) = SmoothedLoss(model, label_smoothing=0), rank_and_world_size()
+    device, total = model.embedding.weight.device, torch.zeros(2, dtype=torch.float64)
     with evaluating(model):
-        for batch in load_batches(PlannedBatches(corpus, plan, *rank_and_world_size())):
-            summed = loss(*batch.to(device))
-            total += torch.stack([summed.double().cpu(), (batch.target[:, 1:] != PAD).sum()])
-    summed, tokens = all_reduce_sum(total).tolist()
+        for batch in batches(corpus, max_tokens, rank=rank, world_size=world_size):
+            tokens = (batch.target[:, 1:] != PAD).sum()
+            total += torch.stack([loss(*batch.to(device)).double().cpu(), tokens])
+    summed, tokens = all_reduce_sum(total)
     return float(summed / tokens)
+
+
+def validate(training: Training) -> dict[str, float]:
+    """Return loss and score on the held-out pairs; the best weights are saved as the model."""
+    model, held_out, found = training.model, training.held_out, dict[str, float]()
+    if len(held_out):
+        found["validation_loss"] = validation_loss(model, held_out, training.config.max_tokens)
+    if training.score is not None:
+        found["score"] = training.score(model)
+    value = found.get("score", -found.get("validation_loss", math.inf))
+    training.waited += 1
+    if value > training.best_score:
+        training.best_score, training.waited = value, 0
+        if training.folder is not None and rank_and_world_size()[0] == 0:
+            model_io.save_model(model, training.tokenizer, training.folder)
+    return found
 
 
 # --- The loop ---
 
 
-def batch_stream(
-    corpus: EncodedCorpus, config: TrainingConfig, epoch: int, start: int, gpu: bool
-) -> Iterator[tuple[int, int, float, Batch]]:
-    """Yield this process's share of batch after batch, from number `start` of an epoch on.
-
-    With each comes its epoch, the number of the next one, and the share of the epoch that is done.
-    """
-    for number in itertools.count(epoch):
-        plan = plan_batches(corpus.lengths, config.max_tokens, config.seed, number)
-        batches = PlannedBatches(corpus, plan, *rank_and_world_size())
-        for after, batch in enumerate(load_batches(batches, start, gpu), start=start + 1):
-            yield number, after, after / len(plan), batch
-        start = 0
-
-
-def validate(
-    state: TrainingState, progress: Progress, held_out: EncodedCorpus,
-    score: Callable[[Transformer], float] | None, max_tokens: int, folder: Path | None,
-) -> Progress:  # fmt: skip
-    """Add loss and score on the held-out pairs; the best weights so far are saved as the model."""
-    loss = validation_loss(state.model, held_out, max_tokens) if len(held_out) else None
-    points = score(state.model) if score is not None else None
-    value = points if points is not None else -loss if loss is not None else -math.inf
-    state.waited = 0 if value > state.best_score else state.waited + 1
-    if value > state.best_score:
-        state.best_score = value
-        if folder is not None:
-            save_model(state.model, state.tokenizer, folder)
-    return progress._replace(validation_loss=loss, score=points)
+def batch_stream(training: Training) -> Iterator[Batch]:
+    """Yield this process's share of batch after batch, without end, from where training stands."""
+    config, device = training.config, training.model.embedding.weight.device
+    while True:
+        loader = batches(
+            training.corpus, config.max_tokens, config.seed, training.epoch, training.batch,
+            *rank_and_world_size(), device.type == "cuda",
+        )  # fmt: skip
+        training.batches_per_epoch = training.batch + len(loader)
+        for batch in loader:
+            training.batch += 1
+            yield batch.to(device)
+        training.epoch, training.batch = training.epoch + 1, 0
 
 
-def run(
-    state: TrainingState, loss: SmoothedLoss, config: TrainingConfig, corpus: EncodedCorpus,
-    held_out: EncodedCorpus, score: Callable[[Transformer], float] | None,
-    report: Callable[[Progress], None], folder: Path | None,
-) -> None:  # fmt: skip
+def run(training: Training) -> None:
     """Train until the last step, or until patience runs out.
 
     Raises Stopped after a signal, FloatingPointError after a gradient that is not finite.
     """
-    model, (rank, world_size) = state.model, rank_and_world_size()
-    device, listen = next(model.parameters()).device, folder is not None
-    folder = folder if rank == 0 else None  # the first process writes for all
-    parallel: nn.Module = loss
+    config, (rank, world_size) = training.config, rank_and_world_size()
+    loss: nn.Module = training.loss
     if world_size > 1:
-        parallel = DistributedDataParallel(loss, broadcast_buffers=False)
-    log = Log(folder and folder / LOG, state.step)
-    stream = batch_stream(corpus, config, state.epoch, state.batch, device.type == "cuda")
-    updates: list[Tensor] = []
-    saved = started = time.monotonic()
-    bar = tqdm(total=config.steps, initial=state.step, unit="step", disable=rank > 0 or None)
-    model.train()
-    with bar, stop_signal(listen) as stop:
-        while state.step < config.steps and state.waited < (config.patience or math.inf):
-            # One update
-            taken = [next(stream) for _ in range(config.grad_accum_steps)]
-            state.epoch, state.batch, share, _ = taken[-1]
-            group = [batch.to(device) for *_, batch in taken]
-            lr = learning_rate(state.step + 1, model.config.d_model, config.warmup, config.lr_scale)
-            state.optimizer.param_groups[0]["lr"] = lr
-            with seeded(config.seed, state.step, rank):
-                updates.append(training_step(parallel, group, state.optimizer, config.grad_clip))
-            state.step += 1
+        loss = DistributedDataParallel(loss, broadcast_buffers=False)
+    stream, updates = batch_stream(training), list[Tensor]()
+    start = saved = time.monotonic()
+    bar = tqdm(total=config.steps, initial=training.step, unit="step", disable=rank > 0 or None)
+    training.model.train()
+    with bar, stop_signal(training.folder is not None) as stop:
+        while training.step < config.steps and training.waited < (config.patience or math.inf):
+            updates.append(next_update(training, loss, stream))
             bar.update()
-            # What is due after it?
-            due = state.step % config.save_every == 0 or state.step == config.steps
-            late = folder is not None and time.monotonic() - saved > 60 * config.save_minutes
+            due = training.step % config.save_every == 0 or training.step == config.steps
+            late = rank == 0 and time.monotonic() - saved > 60 * config.save_minutes
             stopping = bool(all_reduce_sum(torch.tensor(float(stop.is_set()))))
-            if due or late or stopping or state.step % REPORT_EVERY == 0:
-                seconds = time.monotonic() - started
-                progress = summarize(updates, seconds, state.step, state.epoch + share, lr)
-                if due:
-                    progress = validate(state, progress, held_out, score, config.max_tokens, folder)
-                if rank == 0:
-                    log.write(progress._asdict())
-                    report(progress)
-                bar.set_postfix(loss=f"{progress.loss:.3f}")
-                updates, started = [], time.monotonic()
-            if folder and (due or late or stopping):
-                save_checkpoint(state, folder, due, config.keep_checkpoints)
+            if due or late or stopping or training.step % REPORT_EVERY == 0:
+                progress = summarize(training, updates, time.monotonic() - start)
+                tell(training, progress | (validate(training) if due else {}))
+                bar.set_postfix(loss=f"{progress['loss']:.3f}")
+                updates, start = [], time.monotonic()
+            if (due or late or stopping) and training.folder and rank == 0:
+                content, keep = training.to_checkpoint(), config.keep_checkpoints
+                run_folder.save_checkpoint(training.folder, content, due, keep)
                 saved = time.monotonic()
             if stopping:
-                raise Stopped(
-                    f"stopped at step {state.step}: the same command continues from there"
-                )
+                raise Stopped(f"stopped at step {training.step}: the same command continues there")
+
+
+def next_update(training: Training, loss: nn.Module, stream: Iterator[Batch]) -> Tensor:
+    """Make the next step: rate, random numbers and batches follow from its number."""
+    config, d_model = training.config, training.model.config.d_model
+    group = [next(stream) for _ in range(config.grad_accum_steps)]
+    lr = learning_rate(training.step + 1, d_model, config.warmup, config.lr_scale)
+    training.optimizer.param_groups[0]["lr"] = lr
+    with seeded(config.seed, training.step, rank_and_world_size()[0]):
+        update = training_step(loss, group, training.optimizer, config.grad_clip)
+    training.step += 1
+    return update
+
+
+def tell(training: Training, progress: dict[str, Any]) -> None:
+    """Write the log and report, in the first process."""
+    if rank_and_world_size()[0] == 0:
+        if training.folder is not None:
+            run_folder.write_log(training.folder, progress)
+        training.report(progress)
 
 
 # --- The function that you call ---
@@ -465,9 +315,8 @@ def train(
     model: Transformer, tokenizer: Tokenizer, pairs: Sequence[Pair] | EncodedCorpus,
     config: TrainingConfig = TrainingConfig(), *,
     validation: Sequence[Pair] | EncodedCorpus = (),
-    score: Callable[[Transformer], float] | None = None,
-    folder: str | Path | None = None,
-    report: Callable[[Progress], None] = lambda progress: None,
+    score: Callable[[Transformer], float] | None = None, folder: str | Path | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda progress: None,
     loss: SmoothedLoss | None = None,
 ) -> Transformer:  # fmt: skip
     """Train a model on pairs and return it, in evaluation mode (section 5).
@@ -481,7 +330,7 @@ def train(
         given if isinstance(given, EncodedCorpus) else encode_pairs(tokenizer, given)
         for given in (pairs, validation)
     )
-    check_vocabulary(model, tokenizer)
+    model_io.check_vocabulary(model, tokenizer)
     if not len(corpus):
         raise ValueError("there are no sentence pairs to train on")
     if config.patience and score is None and not len(held_out):
@@ -490,44 +339,34 @@ def train(
         check_fits(part.lengths, model.config.max_length, name, "the model has positions for")
         check_fits(part.lengths, config.max_tokens, name, "a batch holds")
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = Adam(parameters, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
-    state, place = TrainingState(model, tokenizer, optimizer), Path(folder) if folder else None
-    loss = loss or SmoothedLoss(model, config.label_smoothing)
-    first = rank_and_world_size()[0] == 0
-    with folder_lock(place) if place and first else nullcontext():
-        if place and first:
-            scored = score is not None
-            settings = settings_of(state, config, corpus, held_out, scored, loss.precision)
-            begin_in_folder(place, settings)
-        if place and (found := [*checkpoints(place), *checkpoints(place, "stop")]):
-            state.load(max(found, key=lambda path: path.stem[-8:]))
-        run(state, loss, config, corpus, held_out, score, report, place)
-        all_reduce_sum(torch.zeros(1))  # wait for the first process, which writes
-        if place and state.best_score > -math.inf and (place / WEIGHTS).exists():
-            model.load_state_dict(load_model(place)[0].state_dict())
-        elif place and first:
-            save_model(model, tokenizer, place)
+    training = Training(
+        model, tokenizer, loss or SmoothedLoss(model, config.label_smoothing),
+        Adam(parameters, lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True),
+        config, corpus, held_out, score, report, None if folder is None else Path(folder),
+    )  # fmt: skip
+    if training.folder is None:
+        run(training)
+    else:
+        run_in_folder(training, training.folder)
     return model.eval()
 
 
-# --- Averaging ---
-
-
-def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer, Tokenizer]:
-    """Return the model whose weights are the mean of the last checkpoints (section 6.1).
-
-    Raises FileNotFoundError if the folder of the training has fewer.
-    """
-    found = checkpoints(Path(folder))
-    if not 0 < last <= len(found):
-        raise FileNotFoundError(f"{folder} has {len(found)} checkpoints, {last} were asked for")
-    content = read_checkpoint(found[-1])
-    model = Transformer(TransformerConfig(**content["config"]))
-    total = {
-        name: torch.zeros_like(t, dtype=torch.float64) for name, t in model.state_dict().items()
-    }
-    for path in found[-last:]:
-        for name, weights in read_checkpoint(path)["model"].items():
-            total[name] += weights
-    model.load_state_dict({name: weights / last for name, weights in total.items()})
-    return model.eval(), Tokenizer.from_json(content["tokenizer"])
+def run_in_folder(training: Training, folder: Path) -> None:
+    """Begin or continue a training in a folder; the best model is left there."""
+    rank, world_size = rank_and_world_size()
+    with model_io.folder_lock(folder) if rank == 0 else nullcontext():
+        if rank == 0:
+            run_folder.begin_in_folder(folder, training.settings())
+        if path := run_folder.last_checkpoint(folder):
+            training.load(path)
+        if all_reduce_sum(torch.tensor(float(training.step))) != training.step * world_size:
+            raise ValueError(f"{folder} is not the same for all processes: put it on a shared disk")
+        if rank == 0:
+            run_folder.begin_log(folder, training.step, world_size)
+        run(training)
+        if rank == 0 and not (
+            training.best_score > -math.inf and (folder / model_io.WEIGHTS).exists()
+        ):
+            model_io.save_model(training.model, training.tokenizer, folder)
+        all_reduce_sum(torch.zeros(1))  # wait for the first process, which writes
+        training.model.load_state_dict(model_io.load_model(folder)[0].state_dict())

@@ -242,7 +242,7 @@ def greedy_decode(
     Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
     Readable and slow: each step computes all positions anew.
     """
-    limits = ((source != PAD).sum(dim=1) + extra).clamp(max=model.config.max_length)
+    limits = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
     target = torch.full_like(source[:, :1], BOS)
     running = torch.ones_like(limits, dtype=torch.bool)
     with evaluating(model):

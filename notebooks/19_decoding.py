@@ -847,7 +847,7 @@ def beam_search(
     """
     if not 1 <= n_best <= beam:
         raise ValueError(f"beam={beam} and n_best={n_best}: take 1 <= n_best <= beam")
-    limit = ((source != PAD).sum(dim=1) + extra).clamp(max=model.config.max_length)
+    limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
     steps = []
     with evaluating(model):
         cache = Cache(model, source)
@@ -1487,7 +1487,7 @@ def sample(
 ) -> list[list[int]]:
     """Draw a translation of each source (B, S) word by word; ids without `<s>` and `</s>`."""
     check_sampling(temperature, top_k, top_p)
-    limit = ((source != PAD).sum(dim=1) + extra).clamp(max=model.config.max_length)
+    limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
     target = torch.full_like(source[:, :1], BOS)
     running = torch.ones_like(limit, dtype=torch.bool)
     with evaluating(model):
