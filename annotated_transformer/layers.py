@@ -67,13 +67,9 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each inside a residual connection."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, feed_forward: FeedForward,
+        dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.feed_forward = feed_forward
@@ -81,9 +77,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map states (B, S, D) to (B, S, D); mask (B, 1, 1, S) hides the padding."""
-        attend, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        return self.residuals[1](x, self.feed_forward)
 
 
 # --- The encoder ---
@@ -113,14 +108,9 @@ class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, feed-forward network, each in a residual."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        cross_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward, dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = cross_attention
@@ -131,10 +121,9 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None
     ) -> Tensor:
         """Map states (B, T, D) and memory (B, S, D) to (B, T, D)."""
-        attend, translate, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        x = translate(x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
+        return self.residuals[2](x, self.feed_forward)
 
 
 class Decoder(nn.Module):

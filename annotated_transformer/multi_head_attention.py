@@ -5,6 +5,7 @@ This chapter builds attention with several heads, the form in which the model us
 (section 3.2.2 of the paper).
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -36,41 +37,25 @@ def head_width(d_model: int, heads: int) -> int:
         ValueError: heads does not divide d_model; the message names values that do.
     """
     if d_model % heads:
-        fitting = ", ".join(str(h) for h in range(1, min(d_model, 64) + 1) if d_model % h == 0)
-        nearest = heads * max(1, round(d_model / heads))
+        fitting = [h for h in range(1, 65) if d_model % h == 0]
         raise ValueError(
-            f"d_model={d_model} cannot be shared out evenly among heads={heads}: "
-            f"take heads from {fitting}; or d_model={nearest}; or give both d_k and d_v"
+            f"heads={heads} does not divide d_model={d_model}: "
+            f"take heads from {fitting}, or give both d_k and d_v"
         )
     return d_model // heads
-
-
-# --- Two ways to attend ---
-
-
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: nn.Dropout,
-    record: bool,
-) -> tuple[Tensor, Tensor | None]:
-    """Return attention's output and, only if record is set, its weights (B, H, T, S).
-
-    Without record the fused kernel does the work; both paths give the same output.
-    """
-    if record:
-        return attention(query, key, value, mask, dropout)
-    rate = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, mask, rate), None
 
 
 # --- The module ---
 
 
 class MultiHeadAttention(nn.Module):
-    """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
+    """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2).
+
+    PyTorch's fused kernel does the work. With `keep_weights` set, the readable `attention` does,
+    and `weights` (B, H, T, S) are those of the last call, before dropout and without gradients.
+    The outputs are the same, but for a query that may attend to no key: the fused kernel returns
+    zeros for its heads, the readable attention NaN.
+    """
 
     def __init__(
         self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
@@ -83,7 +68,7 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None  # of the last call, where record is set
+        self.weights: Tensor | None = None
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
@@ -98,7 +83,19 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D)."""
+        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D).
+
+        Raises:
+            TypeError: the mask is not boolean.
+        """
+        if mask is not None and mask.dtype != torch.bool:
+            raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
         query = split_heads(self.query(query), self.heads)
-        output, self.weights = attend(query, keys, values, mask, self.dropout, self.keep_weights)
+        rate = self.dropout.p if self.dropout.training else 0.0
+        if self.keep_weights:
+            output, weights = attention(query, keys, values, mask, rate)
+            self.weights = weights.detach()
+        else:
+            output = F.scaled_dot_product_attention(query, keys, values, mask, rate)
+            self.weights = None
         return self.output(merge_heads(output))

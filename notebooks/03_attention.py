@@ -24,14 +24,13 @@ sys.path.insert(0, "..")
 
 # %% tags=["export"]
 import math
-from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # %%
 import altair as alt
-import torch.nn.functional as F
 
 from book.figures import (
     KEY,
@@ -285,11 +284,7 @@ show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word a
 
 # %% tags=["export"]
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    dropout: Callable[[Tensor], Tensor] | None = None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
@@ -298,42 +293,21 @@ def attention(
         key: (..., S, K), what each position is found by.
         value: (..., S, V), what each position hands over; V may differ from K.
         mask: boolean, broadcastable to (..., T, S); True where a query may attend.
-        dropout: applied to the weights that mix the values; the paper uses none here.
+        dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
 
-    Returns the output (..., T, V) and the weights (..., T, S) before dropout; rows sum to 1.
-    Raises TypeError if the mask is not boolean.
+    Returns the output (..., T, V) and the weights (..., T, S) before dropout; rows sum to 1. A
+    query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if mask is not None:
-        scores = scores.masked_fill(~boolean(mask), -math.inf)
+        scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)
-    return (weights if dropout is None else dropout(weights)) @ value, weights
+    return F.dropout(weights, dropout) @ value, weights
 
 
 # %% [markdown]
-# One thing is left to guard. A mask may come from anywhere, and one of zeros and ones looks fine. But to hide what is *not* allowed, the code turns the mask round with `~`, and for integers that is something else:
-
-# %%
-print((~torch.tensor([0, 1])).tolist(), (~torch.tensor([False, True])).tolist())
-
-# %% [markdown]
-# Turned round, 0 and 1 become −1 and −2. Both count as true, so everything would be hidden. Such a mask is refused.
-
-
-# %% tags=["export"]
-def boolean(mask: Tensor) -> Tensor:
-    """Return the mask if it is boolean; with integers, `~` would do something else.
-
-    Raises:
-        TypeError: any other type.
-    """
-    if mask.dtype != torch.bool:
-        remedy = "give a boolean mask, True where a query may attend"
-        raise TypeError(f"the attention mask has type {mask.dtype}: {remedy}")
-    return mask
-
-
-# %% [markdown]
+# `torch.where` takes the score where the mask is True and minus infinity elsewhere. It wants a boolean mask: one of zeros and ones is refused.
+#
 # PyTorch has the same operation built in, written for speed. It serves as our independent reference, on random inputs with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, width 4 for keys and 6 for values.
 
 # %%

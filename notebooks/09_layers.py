@@ -118,7 +118,7 @@ print(f"gradient at the end {gradients(plain)[-1]:.1f}, at the start {gradients(
 # x_N = x_0 + f_0(x_0) + f_1(x_1) + \dots + f_{N-1}(x_{N-1})
 # $$ (eq-stream)
 #
-# So the vector of a word runs from the bottom of the stack to its top, and every sub-layer reads it and adds to it. We call it the **residual stream**. Here is the stream of *likes*, with the numbers that chapters 1 and 4 made up: attention adds what it fetched from *cat* and *fish*, the network adds what follows from it, and everything stays readable for the next layer.
+# So the vector of a word runs from the bottom of the stack to its top, and every sub-layer reads it and adds to it. We call it the **residual stream**. Here is the stream of *likes*, with the numbers that chapters 3 and 6 made up: attention adds what it fetched from *cat* and *fish*, the network adds what follows from it, and everything stays readable for the next layer.
 #
 # | stream of *likes* | living | dark | edible | pet | prey |
 # |---|:---:|:---:|:---:|:---:|:---:|
@@ -476,13 +476,9 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each inside a residual connection."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, feed_forward: FeedForward,
+        dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.feed_forward = feed_forward
@@ -490,9 +486,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map states (B, S, D) to (B, S, D); mask (B, 1, 1, S) hides the padding."""
-        attend, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        return self.residuals[1](x, self.feed_forward)
 
 
 # %% [markdown]
@@ -556,14 +551,9 @@ class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, feed-forward network, each in a residual."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        cross_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward, dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = cross_attention
@@ -574,10 +564,9 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None
     ) -> Tensor:
         """Map states (B, T, D) and memory (B, S, D) to (B, T, D)."""
-        attend, translate, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        x = translate(x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
+        return self.residuals[2](x, self.feed_forward)
 
 
 # %% [markdown]
