@@ -20,13 +20,13 @@ def attention(
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
     Args:
-        query: (..., T, K), what each position looks for.
-        key: (..., S, K), what each position is found by.
-        value: (..., S, V), what each position hands over; V may differ from K.
+        query: (..., T, d_k), what each position looks for.
+        key: (..., S, d_k), what each position is found by.
+        value: (..., S, d_v), what each position hands over.
         mask: boolean, broadcastable to (..., T, S); True where a query may attend.
         dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
 
-    Returns the output (..., T, V) and the weights (..., T, S) before dropout; rows sum to 1. A
+    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
     query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))

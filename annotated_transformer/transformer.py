@@ -159,7 +159,7 @@ class Transformer(nn.Module):
         return self.decoder(self.embed(target), memory, target_mask(target), padding_mask(source))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Score every next word: logits (B, T, V) at each position of target (B, T)."""
+        """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
         return self.embedding.logits(self.decode(target, self.encode(source), source))
 
 

@@ -120,7 +120,7 @@ print("one matrix", tuple(side_by_side.shape), " queries of all heads", tuple(to
 
 # %% tags=["export"]
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Cut the last axis into heads: (B, T, H * K) becomes (B, H, T, K)."""
+    """Cut the last axis into heads: (B, T, H * d_k) becomes (B, H, T, d_k)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
@@ -179,7 +179,7 @@ print("wrong: word 0 sees", reached(lambda x: x.reshape(1, 2, 4, 3), lambda x: x
 
 # %% tags=["export"]
 def merge_heads(x: Tensor) -> Tensor:
-    """Put the heads side by side again: (B, H, T, K) becomes (B, T, H * K)."""
+    """Put the heads side by side again: (B, H, T, d_v) becomes (B, T, H * d_v)."""
     return x.transpose(-3, -2).flatten(-2)
 
 
@@ -357,13 +357,13 @@ class MultiHeadAttention(nn.Module):
         return self.attend(query, *self.project(key, value), mask)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project key and value (B, S, D) to heads, (B, H, S, K) each; widths may differ."""
+        """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
         return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
 
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D).
+        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D).
 
         Raises:
             TypeError: the mask is not boolean.
