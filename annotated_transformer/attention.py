@@ -13,9 +13,11 @@ from torch import Tensor
 
 # --- The code ---
 
+Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
+
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
@@ -23,7 +25,7 @@ def attention(
         query: (..., T, d_k), what each position looks for.
         key: (..., S, d_k), what each position is found by.
         value: (..., S, d_v), what each position hands over.
-        mask: boolean, broadcastable to (..., T, S); True where a query may attend.
+        mask: broadcastable to (..., T, S).
         dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
 
     Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A

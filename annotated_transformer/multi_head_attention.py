@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated_transformer.attention import attention
+from annotated_transformer.attention import Mask, attention
 
 # --- Split ---
 
@@ -45,17 +45,33 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
+# --- Two ways to attend ---
+
+
+def run_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return attention's output and, only with keep_weights, its weights, without gradients.
+
+    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
+    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
+
+    Raises:
+        TypeError: the mask is not boolean.
+    """
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
+    if keep_weights:
+        output, weights = attention(query, key, value, mask, dropout)
+        return output, weights.detach()
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
+
+
 # --- The module ---
 
 
 class MultiHeadAttention(nn.Module):
-    """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2).
-
-    PyTorch's fused kernel does the work. With `keep_weights` set, the readable `attention` does,
-    and `weights` (B, H, T, S) are those of the last call, before dropout and without gradients.
-    The outputs are the same, but for a query that may attend to no key: the fused kernel returns
-    zeros for its heads, the readable attention NaN.
-    """
+    """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
     def __init__(
         self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
@@ -68,11 +84,9 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None
+        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
         """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         return self.attend(query, *self.project(key, value), mask)
 
@@ -80,22 +94,9 @@ class MultiHeadAttention(nn.Module):
         """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
         return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
 
-    def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D).
-
-        Raises:
-            TypeError: the mask is not boolean.
-        """
-        if mask is not None and mask.dtype != torch.bool:
-            raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
+        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
         rate = self.dropout.p if self.dropout.training else 0.0
-        if self.keep_weights:
-            output, weights = attention(query, keys, values, mask, rate)
-            self.weights = weights.detach()
-        else:
-            output = F.scaled_dot_product_attention(query, keys, values, mask, rate)
-            self.weights = None
+        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
         return self.output(merge_heads(output))

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated_transformer.attention import attention
+from annotated_transformer.attention import Mask, attention
 
 # %%
 import altair as alt
@@ -312,8 +312,30 @@ except ValueError as error:
 #
 # ## Two ways to attend
 #
-# Inside the module we want two things that exclude each other. Training wants speed: PyTorch's fused attention never stores the $(T, S)$ table of weights. We want to look at just that table. So there are two paths, and the module's attribute `keep_weights` chooses.
-#
+# Inside the module we want two things that exclude each other. Training wants speed: PyTorch's fused attention never stores the $(T, S)$ table of weights. We want to look at just that table. So there are two paths, and `keep_weights` chooses.
+
+
+# %% tags=["export"]
+def run_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return attention's output and, only with keep_weights, its weights, without gradients.
+
+    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
+    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
+
+    Raises:
+        TypeError: the mask is not boolean.
+    """
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
+    if keep_weights:
+        output, weights = attention(query, key, value, mask, dropout)
+        return output, weights.detach()
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
+
+
+# %% [markdown]
 # How much does the table weigh? For 64 sentences of 30 words and 8 heads it has $64 \cdot 8 \cdot 30 \cdot 30 = 460{,}800$ numbers, 1.8 MB in 32-bit floats. That is little. For texts of 512 words it has 134 million, 512 MiB, in each of the model's 18 attentions. Training would have to keep all of them for the way back.
 #
 # Three details. The fused function knows nothing of training and evaluation, so we hand it the rate 0 in evaluation. And the two paths differ in one case, a row without any key: ours gives NaN there and the fused kernel zeros. [Masks](04_masks.ipynb) shows why no row should be empty. Weights are kept detached from the gradients, to be looked at and no more.
@@ -329,13 +351,7 @@ except ValueError as error:
 
 # %% tags=["export"]
 class MultiHeadAttention(nn.Module):
-    """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2).
-
-    PyTorch's fused kernel does the work. With `keep_weights` set, the readable `attention` does,
-    and `weights` (B, H, T, S) are those of the last call, before dropout and without gradients.
-    The outputs are the same, but for a query that may attend to no key: the fused kernel returns
-    zeros for its heads, the readable attention NaN.
-    """
+    """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
     def __init__(
         self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
@@ -348,11 +364,9 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None
+        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
         """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         return self.attend(query, *self.project(key, value), mask)
 
@@ -360,24 +374,11 @@ class MultiHeadAttention(nn.Module):
         """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
         return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
 
-    def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D).
-
-        Raises:
-            TypeError: the mask is not boolean.
-        """
-        if mask is not None and mask.dtype != torch.bool:
-            raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
+        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
         rate = self.dropout.p if self.dropout.training else 0.0
-        if self.keep_weights:
-            output, weights = attention(query, keys, values, mask, rate)
-            self.weights = weights.detach()
-        else:
-            output = F.scaled_dot_product_attention(query, keys, values, mask, rate)
-            self.weights = None
+        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
         return self.output(merge_heads(output))
 
 
