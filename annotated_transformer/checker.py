@@ -310,14 +310,11 @@ def normalize(
 
 def layer_norm_exercise() -> Exercise:
     """`layer_norm(x (B, T, D), gain (D), bias (D), eps)`."""
-
-    def outside(variance: Tensor, eps: float) -> Tensor:
-        return variance.sqrt() + eps
-
     mistakes: Mistakes = {
         "the variance divides by D - 1, not by D": partial(normalize, fewer=1),
-        "epsilon stands outside the root": partial(normalize, root=outside),
-        "it divides by D - 1, epsilon outside the root": partial(normalize, fewer=1, root=outside),
+        "epsilon stands outside the root": partial(normalize, root=lambda v, eps: v.sqrt() + eps),
+        "the variance divides by D - 1, and epsilon stands outside the root": partial(
+            normalize, fewer=1, root=lambda v, eps: v.sqrt() + eps),
         "it is divided by the variance, not by its root": partial(normalize, root=torch.add),
         "all positions of a sentence are normalized together": partial(normalize, axes=(-2, -1)),
         "it normalizes over the batch, as batch norm does": partial(normalize, axes=(0, 1)),
