@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from annotated_transformer.training import LOG, TRAINING, TrainingConfig
 from annotated_transformer.model_io import load_model
+from annotated_transformer.training import LOG, TRAINING, TrainingConfig
 from annotated_transformer.transformer import PRESETS, TransformerConfig, parameter_count, preset
 
 EVALUATION, CARD = "evaluation.jsonl", "README.md"
