@@ -52,7 +52,7 @@ def check_cell(
         else:
             allowed = user.appendix or used.appendix or used.number < user.number
         if not allowed:
-            what = f'imports "{module or name or PACKAGE}", which is no earlier chapter and no appendix'
+            what = f'imports "{module or name or PACKAGE}": no earlier chapter and no appendix'
             remedy = f"import from {PACKAGE}.MODULE of one that is, or move the cell"
             yield Problem(where, what, remedy)
 
