@@ -1112,13 +1112,13 @@ def encode_sources(tokenizer: Tokenizer, sentences: Iterable[str], most: int) ->
 
     Raises ValueError for a sentence with more than `most` tokens, or that is no text.
     """
-    for number, sentence in enumerate(sentences, start=1):
+    for n, sentence in enumerate(sentences, start=1):
         try:
             ids = [*tokenizer.encode(sentence), EOS] if sentence.strip() else []
         except ValueError as error:
-            raise ValueError(f"sentence {number}: {error}") from error
+            raise ValueError(f"sentence {n}: {error}") from error
         if len(ids) > most:
-            raise ValueError(f"sentence {number} has {len(ids)} tokens, more than {most}: split it")
+            raise ValueError(f"sentence {n} has {len(ids)} tokens, the limit is {most}: split it")
         yield torch.tensor(ids)
 
 
