@@ -41,32 +41,31 @@ sys.path.insert(0, "..")
 # A folder with a model is a model, whichever command made it. So `translate` also takes `my-run`, where `train` leaves the weights with the best score on the validation pairs.
 
 # %% tags=["export"]
-import codecs
-import json
 import os
 import re
 import sys
-import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from json import dumps, loads
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import tyro
+from sacrebleu import get_reference_files, get_source_file
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
 
-from annotated_transformer import decoding, large_corpora, model_io, run_folder, training, transformer
+from annotated_transformer import large_corpora, model_io, run_folder, speed, training, transformer
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
 from annotated_transformer.data import MissingData, Pair, multi30k
+from annotated_transformer.decoding import translate as decode
 from annotated_transformer.distributed import find_device, gather_texts, process_group
-from annotated_transformer.large_corpora import PreparedCorpus, open_corpus
+from annotated_transformer.evaluation import compound_split_bleu, score
 from annotated_transformer.own_data import Splits, filter_pairs, read_pairs, split_pairs
-from annotated_transformer.speed import FastLoss, best_precision, compile_layers, estimate, measured_peak
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, rank_and_world_size
-from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.training import Stopped, TrainingConfig, rank_and_world_size
 
 # %% [markdown]
 # ## Which pairs
@@ -86,7 +85,7 @@ class Data:
     """Which sentence pairs."""
 
     corpus: Literal["grammar", "multi30k"] = "grammar"  # A corpus of the book, German to English.
-    data: tuple[Path, ...] = ()  # Your own pairs in its place: one TSV, or two text files.
+    data: tuple[Path] | tuple[Path, Path] | None = None  # Your own pairs: a TSV, or two text files.
     columns: tuple[int, int] = (0, 1)  # Those of source and target in a TSV, counted from 0.
     reverse: bool = False  # Translate the other way round.
     prepared: Path | None = None  # Folder that `prepare` has filled, in place of all these.
@@ -95,45 +94,26 @@ class Data:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be above 0, not {self.limit}")
-        if len(self.data) > 2:
-            raise ValueError(f"data takes one TSV or two text files, not {len(self.data)} files")
         if self.prepared and (self.data or self.reverse):
-            message = f"{self.prepared} was prepared in one direction: leave data and reverse away"
-            raise ValueError(message)
+            raise ValueError(f"{self.prepared} is as it was prepared: leave data and reverse away")
 
     def turned(self, pairs: Iterable[Pair]) -> list[Pair]:
         """Return the pairs, the other way round if asked."""
-        return [Pair(p.target, p.source) if self.reverse else p for p in pairs]
+        return [Pair(*pair[:2][:: -1 if self.reverse else 1]) for pair in pairs]
 
 
 def read_splits(data: Data, seed: int) -> Splits:
     """Return pairs to learn from, to choose by and to measure on; the limit is not applied."""
+    if data.prepared:
+        return Splits([], *large_corpora.open_corpus(data.prepared)[2:])
     if data.data:
         pairs, dropped = filter_pairs(read_pairs(*data.data, columns=data.columns))
         say(f"{len(pairs):,} pairs; dropped: {dropped}")
     elif data.corpus == "multi30k":
-        parts = ("train", "val", "test_2016_flickr")
-        return Splits(*(data.turned(multi30k(part)) for part in parts))
+        return Splits(*(data.turned(multi30k(p)) for p in ("train", "val", "test_2016_flickr")))
     else:
         pairs = grammar(10_000, seed)
     return split_pairs(data.turned(pairs), 0.01, 0.01, seed)
-
-
-def read_corpus(data: Data, vocabulary_size: int, seed: int) -> PreparedCorpus:
-    """Return encoded pairs to learn from, their tokenizer, and pairs for validation and test."""
-    if data.prepared:
-        found = open_corpus(data.prepared)
-        tokens, lengths, sha256 = found.corpus.tokens, found.corpus.lengths, found.corpus.sha256
-        if data.limit:
-            limited = EncodedCorpus(tokens, lengths[: data.limit], f"{sha256} {data.limit}")
-            found = found._replace(corpus=limited)
-        return found
-    splits = read_splits(data, seed)
-    learned = splits.train[: data.limit]
-    tokenizer = Tokenizer.train(learned, vocabulary_size)
-    return PreparedCorpus(
-        encode_pairs(tokenizer, learned), tokenizer, splits.validation, splits.test
-    )
 
 
 # %% [markdown]
@@ -147,49 +127,32 @@ def recipe(preset: str) -> TrainingConfig:
     """Return the settings that go with a preset; those of the paper's models are in section 5."""
     if preset in ("tiny", "mini", "small"):
         return TrainingConfig()
-    big, smoothing = preset == "big", preset.partition("smoothing")[2]
-    return TrainingConfig(
-        steps=300_000 if big else 100_000, max_tokens=25_000, warmup=4000, lr_scale=1.0,
-        label_smoothing=float(smoothing or 0.1), save_every=1500, keep_checkpoints=20 if big else 5,
-    )  # fmt: skip
+    paper = TrainingConfig(100_000, 25_000, warmup=4000, lr_scale=1.0, save_every=1500)
+    if preset == "big":
+        return replace(paper, steps=300_000, keep_checkpoints=20)
+    return replace(paper, label_smoothing=float(preset.partition("smoothing")[2] or 0.1))
 
 
 def translate_together(
-    model: Transformer, tokenizer: Tokenizer, sentences: Sequence[str], beam: int = 4,
-    alpha: float = 0.6,
+    model: transformer.Transformer, tokenizer: Tokenizer, sentences: Sequence[str], beam: int,
+    alpha: float,
 ) -> list[str]:  # fmt: skip
     """Translate sentences, each process its share of them; all processes get all translations."""
     rank, world_size = rank_and_world_size()
     room = 16_384 if model.embedding.weight.is_cuda else 2048
-    mine = decoding.translate(
-        model, tokenizer, sentences[rank::world_size], beam, alpha, max_tokens=room
-    )
-    together = [""] * len(sentences)
-    for number, share in enumerate(gather_texts(mine)):
-        together[number::world_size] = share
-    return together
+    mine = decode(model, tokenizer, sentences[rank::world_size], beam, alpha, max_tokens=room)
+    shares = gather_texts(mine)
+    return [shares[i % world_size][i // world_size] for i in range(len(sentences))]
 
 
-def print_plan(
-    config: TransformerConfig, settings: TrainingConfig, lengths: Any, precision: str,
-    peak: float, gpus: int,
-) -> None:  # fmt: skip
-    """Print what a training is made of and how long it may take on GPUs of a peak in FLOP/s."""
-    plan = estimate(config, settings, lengths, precision, gpus)
-    positions = f"{settings.grad_accum_steps} x {settings.max_tokens:,}"
-    print(f"parameters  {plan.parameters:,}")
-    print(f"pairs       {len(lengths):,}, with {int(lengths.sum()):,} tokens")
-    print(f"steps       {settings.steps:,} of {positions} positions on either side")
-    print(f"operations  {plan.flops:.2e}")
-    print(f"memory      {plan.memory_bytes / 2**30:.1f} GiB on each of {gpus}, {precision}")
-    print(f"time        {plan.hours(peak, gpus, 0.2):.1f} hours at 20 % of {peak:.2e} FLOP/s each")
+PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
 
 
 def train(
-    output: Path, data: Data = Data(), preset: str = "tiny", dropout: float | None = None,
-    vocabulary_size: int = 2000, settings: TrainingConfig = TrainingConfig(),
-    device: str | None = None, precision: Literal["fp32", "bf16"] | None = None,
-    compile: bool = False, dry_run: bool = False, peak: float | None = None, gpus: int = 1,
+    output: Path, settings: TrainingConfig, data: Data = Data(), preset: str = "tiny",
+    dropout: float | None = None, vocabulary_size: int = 2000, device: str | None = None,
+    precision: Literal["fp32", "bf16"] | None = None, compile: bool = False, dry_run: bool = False,
+    peak: float | None = None, gpus: int = 1,
 ) -> None:  # fmt: skip
     """Train a model in a folder; the same command continues it where it stopped.
 
@@ -205,45 +168,46 @@ def train(
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.
         gpus: For --dry-run: so many GPUs.
     """
-    changes = {} if dropout is None else {"dropout": dropout}
-    transformer.preset(preset, **changes)  # a wrong name is found before anything is read
+    config = transformer.preset(preset, **({} if dropout is None else {"dropout": dropout}))
     with process_group(device) as place:
-        corpus, tokenizer, validation, test = read_corpus(data, vocabulary_size, settings.seed)
+        if data.prepared:
+            corpus, tokenizer, validation, test = large_corpora.open_corpus(data.prepared)
+            sha256 = f"{corpus.sha256}{data.limit or ''}"
+            corpus = EncodedCorpus(corpus.tokens, corpus.lengths[: data.limit], sha256)
+        else:
+            pairs, validation, test = read_splits(data, settings.seed)
+            tokenizer = Tokenizer.train(pairs[: data.limit], vocabulary_size)
+            corpus = encode_pairs(tokenizer, pairs[: data.limit])
         say(f"{len(corpus):,} pairs to learn from, {len(validation):,} for validation")
-        config = transformer.preset(preset, vocabulary_size=len(tokenizer), **changes)
-        precision = precision or best_precision(place)
+        config = replace(config, vocabulary_size=len(tokenizer))
+        precision = precision or speed.best_precision(place)
         if dry_run:
-            peak = peak or measured_peak(place)
-            return print_plan(config, settings, corpus.lengths, precision, peak, gpus)
+            plan = speed.estimate(config, settings, corpus.lengths, precision, gpus)
+            hours = plan.hours(peak or speed.measured_peak(place), gpus, 0.2)
+            print(f"{plan.parameters:,} parameters, {len(corpus):,} pairs, {settings.steps:,} steps")
+            return print(f"{plan.memory_bytes / 2**30:.1f} GiB on each of {gpus}, {hours:.1f} hours")
         torch.manual_seed(settings.seed)
-        model = Transformer(config).to(place)
+        model = transformer.Transformer(config).to(place)
         if compile:
-            compile_layers(model)
+            speed.compile_layers(model)
         watched = validation[:: 1 + len(validation) // 2000]
 
-        def bleu(model: Transformer) -> float:
-            from annotated_transformer.evaluation import score
-
-            made = translate_together(model, tokenizer, [p.source for p in watched], beam=1)
+        def bleu(model: transformer.Transformer) -> float:
+            made = translate_together(model, tokenizer, [p.source for p in watched], 1, 0.6)
             return score(made, [p.target for p in watched]).bleu
 
         def report(line: dict[str, Any]) -> None:
-            for name, pairs in {"validation": validation, "test": test}.items():
-                path = output / f"{name}.tsv"
-                if data.data and not path.exists():
+            for name, pairs in (("validation", validation), ("test", test)):
+                if data.data and not (path := output / f"{name}.tsv").exists():
                     run_folder.write_text(path, "".join(f"{p[0]}\t{p[1]}\n" for p in pairs))
             if "score" in line:
-                say(
-                    "step {step}, epoch {epoch:.1f}: loss {loss:.3f}, validation loss "
-                    "{validation_loss:.3f}, BLEU {score:.1f}, {tokens_per_second:,} target "
-                    "tokens a second".format(**line)
-                )
+                say(PROGRESS.format(**line))
 
         fast = place.type == "cuda" or precision == "bf16"
         training.train(
             model, tokenizer, corpus, settings, validation=encode_pairs(tokenizer, validation),
             score=bleu if watched else None, folder=output, report=report,
-            loss=FastLoss(model, settings.label_smoothing, precision) if fast else None,
+            loss=speed.FastLoss(model, settings.label_smoothing, precision) if fast else None,
         )  # fmt: skip
 
 
@@ -268,9 +232,8 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
         raise FileExistsError(f"{output} holds something else: take an empty folder")
     model, tokenizer = run_folder.average_checkpoints(run, last)
     made_of = {"last": last, "settings": run_folder.read_settings(run / run_folder.SETTINGS)}
-    run_folder.write_text(note, json.dumps(made_of, indent=2))
-    log = (run / run_folder.LOG).read_text(encoding="utf-8")
-    run_folder.write_text(output / run_folder.LOG, log)
+    run_folder.write_text(note, dumps(made_of, indent=2))
+    run_folder.write_text(output / run_folder.LOG, (run / run_folder.LOG).read_text("utf-8"))
     model_io.save_model(model, tokenizer, output, half)
 
 
@@ -283,24 +246,20 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
 # %% tags=["export"]
 def read_lines(content: bytes) -> list[str]:
     """Return the lines of UTF-8 text; raises ValueError naming the first line that is none."""
-    content = content.removeprefix(codecs.BOM_UTF8)
-    lines = content.removesuffix(b"\n").split(b"\n") if content else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            line.decode()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"line {number} of the input is not UTF-8: {error.reason}") from error
-    return [line.decode().rstrip("\r") for line in lines]
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} of the input is not UTF-8: {error.reason}") from error
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def one_per_line(sentences: Sequence[str]) -> str:
+def one_per_line(sentences: Iterable[str]) -> str:
     """Join sentences to a text with one on each line; a line feed inside becomes a space."""
     return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
 
 
-def translate(
-    model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None
-) -> None:
+def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None) -> None:
     """Translate standard input to standard output, line for line.
 
     Args:
@@ -309,10 +268,9 @@ def translate(
         alpha: Exponent of the length penalty; 0 for none.
         device: cpu or cuda; if not given, a GPU if there is one.
     """
-    place = find_device(device)
     loaded, tokenizer = model_io.load_model(model)
     lines = read_lines(sys.stdin.buffer.read())
-    made = translate_together(loaded.to(place), tokenizer, lines, beam, alpha)
+    made = translate_together(loaded.to(find_device(device)), tokenizer, lines, beam, alpha)
     sys.stdout.buffer.write(one_per_line(made).encode())
     sys.stdout.buffer.flush()
 
@@ -324,36 +282,19 @@ def translate(
 
 
 # %% tags=["export"]
-def newstest(name: str, languages: str) -> list[Pair]:
-    """Return a test set of sacreBLEU, such as wmt14/full; raises MissingData."""
-    import sacrebleu
-
-    try:
-        references = sacrebleu.get_reference_files(name, languages)
-        return read_pairs(sacrebleu.get_source_file(name, languages), references[0])
-    except (Exception, SystemExit) as error:  # of several unrelated types
-        raise MissingData(
-            f"sacreBLEU has no {name} of {languages} ({error}): check the network, or fetch it with "
-            f"`sacrebleu -t {name} -l {languages} --echo src` and copy ~/.sacrebleu"
-        ) from error
-
-
 def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
-    """Return what is to be translated and scored, by name."""
-    if data.prepared and split == "train":
-        raise ValueError("a prepared corpus has no text of its training pairs: take another split")
-    if data.prepared:
-        found = open_corpus(data.prepared)
-        summary = json.loads((data.prepared / large_corpora.SUMMARY).read_text(encoding="utf-8"))
-        name = summary["settings"]["data"][0]
-        if name in large_corpora.WMT14 and split == "test":
-            languages = name.removeprefix("wmt14-")
-            return {test: newstest(test, languages) for test in ("wmt14/full", "wmt14")}
-        return {split: getattr(found, split)}
+    """Return what is to be translated and scored, by name; raises MissingData."""
     if data.data:
-        pairs = data.turned(read_pairs(*data.data, columns=data.columns))
-        return {data.data[0].name: pairs}
-    return {f"{data.corpus} {split}": getattr(read_splits(data, seed), split)}
+        return {data.data[0].name: data.turned(read_pairs(*data.data, columns=data.columns))}
+    summary = data.prepared and (data.prepared / large_corpora.SUMMARY).read_text("utf-8")
+    name = loads(summary)["settings"]["data"][0] if summary else data.corpus
+    if name not in large_corpora.WMT14 or split != "test":
+        return {split: getattr(read_splits(data, seed), split)}
+    sets, way = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
+    try:
+        return {s: read_pairs(get_source_file(s, way), *get_reference_files(s, way)) for s in sets}
+    except (Exception, SystemExit) as error:  # of several unrelated types
+        raise MissingData(f"sacreBLEU cannot fetch {sets}: {error}; check the network") from error
 
 
 def evaluate(
@@ -373,37 +314,23 @@ def evaluate(
         json: Print a line of JSON for each test set.
         device: cpu or cuda; if not given, a GPU if there is one.
     """
-    from annotated_transformer.evaluation import compound_split_bleu, score
-
+    sets = {name: some[: data.limit] for name, some in test_sets(data, split, seed).items()}
+    sources = list(dict.fromkeys(pair.source for pairs in sets.values() for pair in pairs))
     loaded, tokenizer = model_io.load_model(model)
     with process_group(device) as place:
-        sets = {n: some[: data.limit] for n, some in test_sets(data, split, seed).items()}
-        sources = list(dict.fromkeys(pair.source for pairs in sets.values() for pair in pairs))
-        start = time.perf_counter()
         made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
-        seconds = round(time.perf_counter() - start, 1)
         if rank_and_world_size()[0] > 0:
             return
     found = dict(zip(sources, made))
     for name, pairs in sets.items():
         hypotheses, references = [found[p.source] for p in pairs], [p.target for p in pairs]
-        record = {"test_set": name, "sentences": len(pairs), "beam": beam, "alpha": alpha}
-        record |= score(hypotheses, references)._asdict() | {"seconds": seconds}
+        record = {"split": name, "sentences": len(pairs), "beam": beam, "alpha": alpha}
+        record |= score(hypotheses, references)._asdict()
         if name == "wmt14/full":
-            record["compound_split_bleu"] = compound_split_bleu(hypotheses, references)
-        print_scores(record, json)
+            record["not_comparable"] = compound_split_bleu(hypotheses, references)
+        print(dumps(record) if json else "\n".join(f"{k:15} {v}" for k, v in record.items()))
         if output and name == next(iter(sets)):
             run_folder.write_text(output, one_per_line(hypotheses))
-
-
-def print_scores(record: dict[str, Any], as_json: bool) -> None:
-    """Print scores and how they came about, for people or as one line of JSON."""
-    if as_json:
-        return print(json.dumps(record))
-    print("BLEU  {bleu:5.1f}  {bleu_signature}\nchrF2 {chrf:5.1f}  {chrf_signature}".format(**record))
-    if "compound_split_bleu" in record:
-        print(f"      {record['compound_split_bleu']:5.1f}  with compounds split: not comparable")
-    print("{test_set}: {sentences:,} sentences, beam {beam}, alpha {alpha}, {seconds} s".format(**record))
 
 
 # %% [markdown]
@@ -412,9 +339,8 @@ def print_scores(record: dict[str, Any], as_json: bool) -> None:
 
 # %% tags=["export"]
 def prepare(
-    data: tyro.conf.Positional[tuple[str, ...]], output: Path | None = None,
-    columns: tuple[str, ...] = (), vocabulary_size: int | None = None,
-    tokenizer: Path | None = None, limit: int | None = None,
+    data: Positional[tuple[str, ...]], output: Path | None = None, columns: tuple[str, ...] = (),
+    vocabulary_size: int | None = None, limit: int | None = None,
 ) -> None:  # fmt: skip
     """Make a large corpus ready for training: fetch, clean, encode.
 
@@ -423,12 +349,11 @@ def prepare(
         output: Folder for it; if not given, one with the name of the corpus.
         columns: Those of source and target, as `0 1` in a TSV, `translation.de translation.en`.
         vocabulary_size: Entries of the joint vocabulary; WMT14 has a default.
-        tokenizer: A tokenizer.json to use, in place of learning one.
         limit: Use so many pairs at most, to try things out.
     """
     large_corpora.prepare(
-        data[0] if len(data) == 1 else data, output or Path(data[0]), columns=columns,
-        vocabulary_size=vocabulary_size, tokenizer=tokenizer, limit=limit,
+        data if len(data) > 1 else data[0], output or data[0], columns=columns,
+        vocabulary_size=vocabulary_size, limit=limit,
     )  # fmt: skip
 
 
@@ -459,27 +384,120 @@ def export(model: Path, output: Path) -> None:
 
 
 # %% tags=["export"]
-COMMANDS = (prepare, train, average, translate, evaluate, export)
-MISTAKES = (ValueError, OSError, FloatingPointError, MemoryError, ImportError, MissingData)
+MISTAKES = (Stopped, MissingData, ValueError, ArithmeticError, OSError, MemoryError, ImportError)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with code 2 and one line for bad input."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    named = re.findall(r"--preset[= ](\S+)", " ".join(arguments))
-    commands: dict[str, Any] = {command.__name__: command for command in COMMANDS}
-    options = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    arguments, name = sys.argv[1:] if arguments is None else arguments, "annotated-transformer"
+    presets = re.findall(r"--preset[= ](\S+)", " ".join(arguments))
+    options = (OmitArgPrefixes, FlagCreatePairsOff)
+    commands: list[Any] = [prepare, train, average, translate, evaluate, export]
     try:
-        commands["train"] = partial(train, settings=recipe(named[-1] if named else "tiny"))
-        tyro.extras.subcommand_cli_from_dict(
-            commands, prog="annotated-transformer", args=arguments, config=options
-        )
-    except training.Stopped as stopped:
-        say(f"annotated-transformer: {stopped}")
-        sys.exit(143)
+        table = {command.__name__: command for command in commands}
+        table["train"] = partial(train, settings=recipe(presets[-1] if presets else "tiny"))
+        tyro.extras.subcommand_cli_from_dict(table, prog=name, args=arguments, config=options)
     except BrokenPipeError:  # whoever read our output has enough, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except MISTAKES as error:
-        print(f"annotated-transformer: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(143 if isinstance(error, Stopped) else 2)
+
+
+# %% [markdown]
+# `annotated-transformer` in the shell is tied to `main` by `pyproject.toml`, and so is `python -m annotated_transformer`, which `torchrun` needs, by `__main__.py`. A test, or a notebook, can hand over a list of arguments.
+#
+# ## A day in the life
+#
+# Here are the commands in a row, on a corpus so small that it takes seconds. The function below calls `main` and collects what a shell would see: the exit code and the two outputs.
+
+
+# %%
+import io
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+
+
+def run(*arguments, lines=""):
+    """Call the command and return its exit code, standard output and standard error."""
+    output, errors, code = io.TextIOWrapper(io.BytesIO()), io.StringIO(), 0
+    standard_input, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(lines.encode()))
+    try:
+        with redirect_stdout(output), redirect_stderr(errors):
+            main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        sys.stdin = standard_input
+    output.flush()
+    return code, output.buffer.getvalue().decode(), errors.getvalue()
+
+
+home = tempfile.TemporaryDirectory()
+folder, averaged = f"{home.name}/run", f"{home.name}/averaged"
+options = ("--limit", 500, "--steps", 30, "--save-every", 10, "--vocabulary-size", 500)
+code, _, told = run("train", "--output", folder, *options, "--device", "cpu")
+print("exit code", code, "|", told.splitlines()[0])
+print(sorted(path.name for path in Path(folder).iterdir() if path.name[0] != "."))
+code, _, told = run("train", "--output", folder, *options, "--device", "cpu")
+print("exit code", code, "| nothing left to do:", "step" not in told)
+
+# %% [markdown]
+# The folder holds the files of the table above. There is no `test.tsv`, since the pairs come from the grammar, which can make them again. The same command once more finds that all is done; had it been killed, it would have continued.
+#
+# The average is stored twice, the second time in half precision. The text has three lines, one of them empty, and three lines come out:
+
+# %%
+code, *_ = run("average", "--run", folder, "--last", 3, "--output", averaged)
+run("average", "--run", folder, "--last", 3, "--output", f"{home.name}/half", "--half")
+sizes = [Path(home.name, of, "model.safetensors").stat().st_size for of in ("half", "averaged")]
+print(f"half of the precision: {sizes[0] / sizes[1]:.2f} of the file")
+_, translations, _ = run("translate", "--model", averaged, lines="Der Hund schläft.\n\nJa.\n")
+print("exit code", code, "| lines out:", translations.count("\n"))
+assert translations.split("\n")[1] == ""
+
+# %% [markdown]
+# A score needs references. `evaluate` finds the grammar's test pairs again, from the seed that the training had. For a program there is one line of JSON, so two beams are compared with a loop (with `--split validation`, if you mean to choose one of them):
+
+# %%
+table = []
+for beam in (1, 2):
+    search = ("--limit", 20, "--beam", beam, "--split", "validation", "--json")
+    _, output, _ = run("evaluate", "--model", averaged, *search)
+    table.append(loads(output))
+print(*table[0])
+print([(record["beam"], record["split"], record["sentences"]) for record in table])
+
+# %% [markdown]
+# Thirty steps make no translator, so the numbers are not shown. What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run starts nothing:
+
+# %%
+paper = ("train", "--output", f"{home.name}/base", "--preset", "base", "--precision", "bf16")
+code, output, _ = run(*paper, "--dry-run", "--peak", 989e12, "--gpus", 8)
+print(output, end="")
+print("exit code", code, "| anything written:", Path(home.name, "base").exists())
+
+# %% [markdown]
+# The average goes to another engine. `prepare` is shown where it belongs, in [large corpora](D_large_corpora.ipynb), and all of them in a row in [the last chapter](27_wmt14.ipynb).
+
+# %%
+code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
+print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
+
+# %% [markdown]
+# Mistakes get a sentence each: a folder without a model, settings that are not those of the run, a table with a broken line, a folder that belongs to a training, more checkpoints than there are.
+
+# %%
+table = Path(home.name, "pairs.tsv")
+table.write_text("Guten Tag.\tHello.\nkaputt\n")
+for arguments in (
+    ("translate", "--model", "nowhere"),
+    ("train", "--output", folder, *options, "--lr-scale", 0.5),
+    ("train", "--output", f"{home.name}/own", "--data", table),
+    ("average", "--run", folder, "--output", folder),
+    ("average", "--run", folder, "--output", averaged, "--last", 99),
+):
+    code, output, errors = run(*arguments)
+    print(code, errors.splitlines()[-1].replace(f"{home.name}/", ""))
+home.cleanup()
