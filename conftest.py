@@ -1,22 +1,26 @@
-"""Notebooks under nbval: a chapter whose data can be had neither from the cache nor from the
-network is skipped with one line that says which file is missing and how to get it.
+"""Tests and notebooks run with one thread each, so that two fit on two cores.
 
-A chapter names what it needs in the metadata of its title cell: `needs=["multi30k"]`.
+Under nbval, a notebook whose data can be had neither from the cache nor from the network is skipped
+with one line that says which file is missing and how to get it. A notebook names what it needs in
+the metadata of its title cell: `needs=["multi30k"]`.
 """
 
 import functools
+import os
 
 import pytest
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; kernels and commands inherit it
 
 
 @functools.cache
 def missing(dataset: str) -> str | None:
     """Return why a data set cannot be had, in one line, or None if it can."""
-    from annotated_transformer import corpus
+    from annotated_transformer import data
 
     try:
-        getattr(corpus, dataset)("train")
-    except corpus.MissingData as error:
+        getattr(data, dataset)("train")
+    except data.MissingData as error:
         return str(error)
     return None
 

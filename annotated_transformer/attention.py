@@ -6,47 +6,33 @@ Transformer is made of (section 3.2.1 of the paper).
 """
 
 import math
-from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # --- The code ---
 
+Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
+
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    dropout: Callable[[Tensor], Tensor] | None = None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
     Args:
-        query: (..., T, K), what each position looks for.
-        key: (..., S, K), what each position is found by.
-        value: (..., S, V), what each position hands over; V may differ from K.
-        mask: boolean, broadcastable to (..., T, S); True where a query may attend.
-        dropout: applied to the weights that mix the values; the paper uses none here.
+        query: (..., T, d_k), what each position looks for.
+        key: (..., S, d_k), what each position is found by.
+        value: (..., S, d_v), what each position hands over.
+        mask: broadcastable to (..., T, S).
+        dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
 
-    Returns the output (..., T, V) and the weights (..., T, S) before dropout; rows sum to 1.
-    Raises TypeError if the mask is not boolean.
+    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
+    query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if mask is not None:
-        scores = scores.masked_fill(~boolean(mask), -math.inf)
+        scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)
-    return (weights if dropout is None else dropout(weights)) @ value, weights
-
-
-def boolean(mask: Tensor) -> Tensor:
-    """Return the mask if it is boolean; with integers, `~` would do something else.
-
-    Raises:
-        TypeError: any other type.
-    """
-    if mask.dtype != torch.bool:
-        remedy = "give a boolean mask, True where a query may attend"
-        raise TypeError(f"the attention mask has type {mask.dtype}: {remedy}")
-    return mask
+    return F.dropout(weights, dropout) @ value, weights

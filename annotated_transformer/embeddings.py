@@ -28,5 +28,5 @@ class Embedding(nn.Module):
         return F.embedding(tokens, self.weight) * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
-        """Score every word of the vocabulary at every position: (B, T, D) to (B, T, V)."""
+        """Score every word of the vocabulary at every position: (B, T, D) to (B, T, |V|)."""
         return F.linear(states, self.weight)

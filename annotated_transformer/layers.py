@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from annotated_transformer.attention import Mask
 from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 
@@ -67,23 +68,18 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each inside a residual connection."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, feed_forward: FeedForward,
+        dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.feed_forward = feed_forward
         self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(2))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask = None) -> Tensor:
         """Map states (B, S, D) to (B, S, D); mask (B, 1, 1, S) hides the padding."""
-        attend, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        return self.residuals[1](x, self.feed_forward)
 
 
 # --- The encoder ---
@@ -99,7 +95,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask = None) -> Tensor:
         """Map embedded source (B, S, D) to the memory (B, S, D) that the decoder reads."""
         for layer in self.layers:
             x = layer(x, mask)
@@ -113,28 +109,20 @@ class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, feed-forward network, each in a residual."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        cross_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward, dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
         self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(3))
 
-    def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
         """Map states (B, T, D) and memory (B, S, D) to (B, T, D)."""
-        attend, translate, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        x = translate(x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
+        return self.residuals[2](x, self.feed_forward)
 
 
 class Decoder(nn.Module):
@@ -147,9 +135,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
 
-    def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
         """Map embedded target (B, T, D) and memory (B, S, D) to states (B, T, D)."""
         for layer in self.layers:
             x = layer(x, memory, mask, memory_mask)

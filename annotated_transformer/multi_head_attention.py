@@ -5,16 +5,17 @@ This chapter builds attention with several heads, the form in which the model us
 (section 3.2.2 of the paper).
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated_transformer.attention import attention
+from annotated_transformer.attention import Mask, attention
 
 # --- Split ---
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Cut the last axis into heads: (B, T, H * K) becomes (B, H, T, K)."""
+    """Cut the last axis into heads: (B, T, H * d_k) becomes (B, H, T, d_k)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
@@ -22,7 +23,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Put the heads side by side again: (B, H, T, K) becomes (B, T, H * K)."""
+    """Put the heads side by side again: (B, H, T, d_v) becomes (B, T, H * d_v)."""
     return x.transpose(-3, -2).flatten(-2)
 
 
@@ -36,11 +37,10 @@ def head_width(d_model: int, heads: int) -> int:
         ValueError: heads does not divide d_model; the message names values that do.
     """
     if d_model % heads:
-        fitting = ", ".join(str(h) for h in range(1, min(d_model, 64) + 1) if d_model % h == 0)
-        nearest = heads * max(1, round(d_model / heads))
+        fitting = [h for h in range(1, 65) if d_model % h == 0]
         raise ValueError(
-            f"d_model={d_model} cannot be shared out evenly among heads={heads}: "
-            f"take heads from {fitting}; or d_model={nearest}; or give both d_k and d_v"
+            f"heads={heads} does not divide d_model={d_model}: "
+            f"take heads from {fitting}, or give both d_k and d_v"
         )
     return d_model // heads
 
@@ -48,22 +48,23 @@ def head_width(d_model: int, heads: int) -> int:
 # --- Two ways to attend ---
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: nn.Dropout,
-    record: bool,
+def run_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention's output and, only if record is set, its weights (B, H, T, S).
+    """Return attention's output and, only with keep_weights, its weights, without gradients.
 
-    Without record the fused kernel does the work; both paths give the same output.
+    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
+    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
+
+    Raises:
+        TypeError: the mask is not boolean.
     """
-    if record:
-        return attention(query, key, value, mask, dropout)
-    rate = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, mask, rate), None
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
+    if keep_weights:
+        output, weights = attention(query, key, value, mask, dropout)
+        return output, weights.detach()
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
 
 
 # --- The module ---
@@ -83,22 +84,19 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None  # of the last call, where record is set
+        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
         """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         return self.attend(query, *self.project(key, value), mask)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project key and value (B, S, D) to heads, (B, H, S, K) each; widths may differ."""
+        """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
         return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
 
-    def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D)."""
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
+        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
-        output, self.weights = attend(query, keys, values, mask, self.dropout, self.keep_weights)
+        rate = self.dropout.p if self.dropout.training else 0.0
+        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
         return self.output(merge_heads(output))

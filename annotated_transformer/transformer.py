@@ -9,6 +9,7 @@ paper).
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -47,8 +48,12 @@ class TransformerConfig:
         check_config(self)
 
 
-def check_numbers(config: TransformerConfig) -> None:
-    """Refuse sizes that are no whole numbers above 0, and rates outside of 0 to 1."""
+def check_config(config: TransformerConfig) -> None:
+    """Refuse a configuration that no model can have.
+
+    Raises:
+        ValueError: names the field, its value and what would do.
+    """
     sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
     sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
     for name in sizes:
@@ -58,15 +63,6 @@ def check_numbers(config: TransformerConfig) -> None:
     for name in ("dropout", "attention_dropout", "relu_dropout"):
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")
-
-
-def check_config(config: TransformerConfig) -> None:
-    """Refuse a configuration that no model can have.
-
-    Raises:
-        ValueError: names the field, its value and what would do.
-    """
-    check_numbers(config)
     if config.vocabulary_size < 5:
         raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
     if config.d_k is None or config.d_v is None:
@@ -84,26 +80,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {},
-    "A-h1": {"heads": 1, "d_k": 512, "d_v": 512},
-    "A-h4": {"heads": 4, "d_k": 128, "d_v": 128},
-    "A-h16": {"heads": 16, "d_k": 32, "d_v": 32},
-    "A-h32": {"heads": 32, "d_k": 16, "d_v": 16},
-    "B-dk16": {"d_k": 16, "d_v": 64},
-    "B-dk32": {"d_k": 32, "d_v": 64},
-    "C-N2": {"layers": 2},
-    "C-N4": {"layers": 4},
-    "C-N8": {"layers": 8},
-    "C-d256": {"d_model": 256, "d_k": 32, "d_v": 32},
-    "C-d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
-    "C-ff1024": {"d_ff": 1024},
-    "C-ff4096": {"d_ff": 4096},
-    "D-dropout0.0": {"dropout": 0.0},
-    "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {},  # the base model; label smoothing belongs to training
-    "D-smoothing0.2": {},  # likewise
+    "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16}, "A-h32": {"heads": 32},
+    "B-dk16": {"d_k": 16}, "B-dk32": {"d_k": 32},
+    "C-N2": {"layers": 2}, "C-N4": {"layers": 4}, "C-N8": {"layers": 8},
+    "C-d256": {"d_model": 256}, "C-d1024": {"d_model": 1024},
+    "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},
+    "D-dropout0.0": {"dropout": 0.0}, "D-dropout0.2": {"dropout": 0.2},
+    "D-smoothing0.0": {}, "D-smoothing0.2": {},  # label smoothing belongs to training
     "E-learned": {"positions": "learned"},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
-}
+}  # fmt: skip
 
 
 def preset(name: str, **changes: Any) -> TransformerConfig:
@@ -120,47 +106,16 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
 # --- Parts from a configuration ---
 
 
-def build_attention(c: TransformerConfig) -> MultiHeadAttention:
-    """Make one attention; encoder, decoder and the bridge between them all use the same form."""
-    return MultiHeadAttention(
-        c.d_model, c.heads, c.d_k, c.d_v, bias=c.attention_bias, dropout=c.attention_dropout
+def build_stacks(c: TransformerConfig) -> tuple[Encoder, Decoder]:
+    """Make the encoder and the decoder, each layer anew."""
+    d, form = c.d_model, (c.dropout, c.pre_norm)
+    attention = partial(
+        MultiHeadAttention, d, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
     )
-
-
-def build_feed_forward(c: TransformerConfig) -> FeedForward:
-    """Make one feed-forward network."""
-    return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
-
-
-def build_encoder(c: TransformerConfig) -> Encoder:
-    """Make the encoder, each layer anew."""
-    layers = [
-        EncoderLayer(c.d_model, build_attention(c), build_feed_forward(c), c.dropout, c.pre_norm)
-        for _ in range(c.layers)
-    ]
-    return Encoder(layers, c.d_model, c.pre_norm)
-
-
-def build_decoder(c: TransformerConfig) -> Decoder:
-    """Make the decoder, each layer anew."""
-    layers = [
-        DecoderLayer(
-            c.d_model,
-            self_attention=build_attention(c),
-            cross_attention=build_attention(c),
-            feed_forward=build_feed_forward(c),
-            dropout=c.dropout,
-            pre_norm=c.pre_norm,
-        )
-        for _ in range(c.layers)
-    ]
-    return Decoder(layers, c.d_model, c.pre_norm)
-
-
-def build_positions(c: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
-    """Make the positions, one table for source and target."""
-    kind = LearnedPositions if c.positions == "learned" else SinusoidalPositions
-    return kind(c.d_model, c.max_length)
+    network = partial(FeedForward, d, c.d_ff, c.relu_dropout)
+    encoder = [EncoderLayer(d, attention(), network(), *form) for _ in range(c.layers)]
+    decoder = [DecoderLayer(d, attention(), attention(), network(), *form) for _ in range(c.layers)]
+    return Encoder(encoder, d, c.pre_norm), Decoder(decoder, d, c.pre_norm)
 
 
 # --- How weights start ---
@@ -185,10 +140,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        self.positions = build_positions(config)
+        positions = LearnedPositions if config.positions == "learned" else SinusoidalPositions
+        self.positions = positions(config.d_model, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = build_encoder(config)
-        self.decoder = build_decoder(config)
+        self.encoder, self.decoder = build_stacks(config)
         initialize(self)
 
     def embed(self, tokens: Tensor, offset: int = 0) -> Tensor:
@@ -204,7 +159,7 @@ class Transformer(nn.Module):
         return self.decoder(self.embed(target), memory, target_mask(target), padding_mask(source))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Score every next word: logits (B, T, V) at each position of target (B, T)."""
+        """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
         return self.embedding.logits(self.decode(target, self.encode(source), source))
 
 
@@ -224,20 +179,21 @@ def parameter_count(model: nn.Module | TransformerConfig) -> int:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Turn dropout and gradients off inside the block; afterwards the model is as before."""
-    training = model.training
+    """Turn dropout and gradients off inside the block; afterwards each part is as before."""
+    before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for module, training in before:
+            module.training = training
 
 
 def greedy_decode(
     model: Transformer, source: Tensor, max_extra_tokens: int = 50
 ) -> list[list[int]]:
-    """Write the best next word until `</s>`, or until extra words more than the source has.
+    """Write the best next word until `</s>`, or max_extra_tokens words more than the source has.
 
     Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
     Readable and slow: each step computes all positions anew.

@@ -12,7 +12,6 @@ import altair as alt
 import vl_convert
 from IPython.display import display
 
-
 # --- Six colors ---
 
 QUERY = "#0072B2"  # blue: what a position looks for

@@ -24,14 +24,13 @@ sys.path.insert(0, "..")
 
 # %% tags=["export"]
 import math
-from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # %%
 import altair as alt
-import torch.nn.functional as F
 
 from book.figures import (
     KEY,
@@ -280,60 +279,38 @@ show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word a
 #
 # ## The code
 #
-# Here is the function that the package exports. The leading axes of its arguments may be anything, such as sentences and heads. Axis letters are those of the [notation page](../book/notation.md): $T$ positions that ask, $S$ positions that answer.
+# Here is the function that the package exports. The leading axes of its arguments may be anything, such as sentences and heads. Axis letters are those of the [notation page](../book/notation.md): $T$ positions that ask, $S$ positions that answer. `Mask` is short for a mask or none.
+
+# %% tags=["export"]
+Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
 
 
 # %% tags=["export"]
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    dropout: Callable[[Tensor], Tensor] | None = None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
     Args:
-        query: (..., T, K), what each position looks for.
-        key: (..., S, K), what each position is found by.
-        value: (..., S, V), what each position hands over; V may differ from K.
-        mask: boolean, broadcastable to (..., T, S); True where a query may attend.
-        dropout: applied to the weights that mix the values; the paper uses none here.
+        query: (..., T, d_k), what each position looks for.
+        key: (..., S, d_k), what each position is found by.
+        value: (..., S, d_v), what each position hands over.
+        mask: broadcastable to (..., T, S).
+        dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
 
-    Returns the output (..., T, V) and the weights (..., T, S) before dropout; rows sum to 1.
-    Raises TypeError if the mask is not boolean.
+    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
+    query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if mask is not None:
-        scores = scores.masked_fill(~boolean(mask), -math.inf)
+        scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)
-    return (weights if dropout is None else dropout(weights)) @ value, weights
+    return F.dropout(weights, dropout) @ value, weights
 
 
 # %% [markdown]
-# One thing is left to guard. A mask may come from anywhere, and one of zeros and ones looks fine. But to hide what is *not* allowed, the code turns the mask round with `~`, and for integers that is something else:
-
-# %%
-print((~torch.tensor([0, 1])).tolist(), (~torch.tensor([False, True])).tolist())
-
-# %% [markdown]
-# Turned round, 0 and 1 become −1 and −2. Both count as true, so everything would be hidden. Such a mask is refused.
-
-
-# %% tags=["export"]
-def boolean(mask: Tensor) -> Tensor:
-    """Return the mask if it is boolean; with integers, `~` would do something else.
-
-    Raises:
-        TypeError: any other type.
-    """
-    if mask.dtype != torch.bool:
-        remedy = "give a boolean mask, True where a query may attend"
-        raise TypeError(f"the attention mask has type {mask.dtype}: {remedy}")
-    return mask
-
-
-# %% [markdown]
+# `torch.where` takes the score where the mask is True and minus infinity elsewhere. It wants a boolean mask: one of zeros and ones is refused.
+#
 # PyTorch has the same operation built in, written for speed. It serves as our independent reference, on random inputs with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, width 4 for keys and 6 for values.
 
 # %%
@@ -696,7 +673,7 @@ torch.testing.assert_close(attention(Q[order], K[order], V[order])[0], attention
 print("the same outputs, in the new order")
 
 # %% [markdown]
-# **6. Write it yourself.** Scroll away from this page and write `attention(query, key, value, mask)`. Then hand it to the book's checker. [Check your own](E_checker.ipynb) knows eight ways to get attention wrong, and tells which one yours is.
+# **6. Write it yourself.** Scroll away from this page and write `attention(query, key, value, mask)`. Then hand it to the book's checker. [Check your own](E_checker.ipynb) knows eleven ways to get attention wrong, and tells which one yours is.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check

@@ -517,7 +517,7 @@ show(
 #
 # **Does each head or layer have a mask of its own?** They all share one. The mask is made from the tokens, once for a batch; nothing about it is learned.
 #
-# **May a mask be made of 0 and 1?** Not here. `attention` refuses any type but boolean, because `~` means something else for integers: `~1` is $-2$, which counts as True.
+# **May a mask be made of 0 and 1?** Not here. `attention` refuses integers and floats. In PyTorch's fused attention a mask of floats means something else: it is added to the scores, so that zeros and ones would hide next to nothing.
 #
 # **Does a mask save work?** Not in our readable version, which computes every score and then throws some away: 10 of 25 for a target of five. Fused kernels can skip blocks in the future when they are told `is_causal`. Padding is cheaper to avoid than to skip; [batching](15_batching.ipynb) puts sentences of similar length together.
 #

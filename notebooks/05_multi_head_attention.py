@@ -21,14 +21,14 @@ sys.path.insert(0, "..")
 # The idea takes a page. What takes care is to compute all heads at once, and there the most common bug of this chapter waits: code with the right shapes that mixes up the words. We write the slow version first, straight from the formula, and hold the fast one against it.
 
 # %% tags=["export"]
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated_transformer.attention import attention
+from annotated_transformer.attention import Mask, attention
 
 # %%
 import altair as alt
-import torch
 
 from annotated_transformer import load_pretrained
 from book.figures import QUERY, heatmap, show, show_steps
@@ -120,7 +120,7 @@ print("one matrix", tuple(side_by_side.shape), " queries of all heads", tuple(to
 
 # %% tags=["export"]
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Cut the last axis into heads: (B, T, H * K) becomes (B, H, T, K)."""
+    """Cut the last axis into heads: (B, T, H * d_k) becomes (B, H, T, d_k)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
@@ -179,7 +179,7 @@ print("wrong: word 0 sees", reached(lambda x: x.reshape(1, 2, 4, 3), lambda x: x
 
 # %% tags=["export"]
 def merge_heads(x: Tensor) -> Tensor:
-    """Put the heads side by side again: (B, H, T, K) becomes (B, T, H * K)."""
+    """Put the heads side by side again: (B, H, T, d_v) becomes (B, T, H * d_v)."""
     return x.transpose(-3, -2).flatten(-2)
 
 
@@ -291,11 +291,10 @@ def head_width(d_model: int, heads: int) -> int:
         ValueError: heads does not divide d_model; the message names values that do.
     """
     if d_model % heads:
-        fitting = ", ".join(str(h) for h in range(1, min(d_model, 64) + 1) if d_model % h == 0)
-        nearest = heads * max(1, round(d_model / heads))
+        fitting = [h for h in range(1, 65) if d_model % h == 0]
         raise ValueError(
-            f"d_model={d_model} cannot be shared out evenly among heads={heads}: "
-            f"take heads from {fitting}; or d_model={nearest}; or give both d_k and d_v"
+            f"heads={heads} does not divide d_model={d_model}: "
+            f"take heads from {fitting}, or give both d_k and d_v"
         )
     return d_model // heads
 
@@ -313,32 +312,33 @@ except ValueError as error:
 #
 # ## Two ways to attend
 #
-# Inside the module we want two things that exclude each other. Training wants speed: PyTorch's fused attention never stores the $(T, S)$ table of weights. We want to look at just that table. So there are two paths, and `record` chooses.
+# Inside the module we want two things that exclude each other. Training wants speed: PyTorch's fused attention never stores the $(T, S)$ table of weights. We want to look at just that table. So there are two paths, and `keep_weights` chooses.
 
 
 # %% tags=["export"]
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: nn.Dropout,
-    record: bool,
+def run_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention's output and, only if record is set, its weights (B, H, T, S).
+    """Return attention's output and, only with keep_weights, its weights, without gradients.
 
-    Without record the fused kernel does the work; both paths give the same output.
+    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
+    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
+
+    Raises:
+        TypeError: the mask is not boolean.
     """
-    if record:
-        return attention(query, key, value, mask, dropout)
-    rate = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, mask, rate), None
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
+    if keep_weights:
+        output, weights = attention(query, key, value, mask, dropout)
+        return output, weights.detach()
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
 
 
 # %% [markdown]
 # How much does the table weigh? For 64 sentences of 30 words and 8 heads it has $64 \cdot 8 \cdot 30 \cdot 30 = 460{,}800$ numbers, 1.8 MB in 32-bit floats. That is little. For texts of 512 words it has 134 million, 512 MiB, in each of the model's 18 attentions. Training would have to keep all of them for the way back.
 #
-# Two details. The fused function knows nothing of training and evaluation, so we hand it the rate 0 in evaluation. And the two paths differ in one case, a row without any key: ours gives NaN there and the fused kernel zeros. [Masks](04_masks.ipynb) shows why no row should be empty.
+# Three details. The fused function knows nothing of training and evaluation, so we hand it the rate 0 in evaluation. And the two paths differ in one case, a row without any key: ours gives NaN there and the fused kernel zeros. [Masks](04_masks.ipynb) shows why no row should be empty. Weights are kept detached from the gradients, to be looked at and no more.
 #
 # ## The module
 #
@@ -364,29 +364,26 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None  # of the last call, where record is set
+        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
         """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         return self.attend(query, *self.project(key, value), mask)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project key and value (B, S, D) to heads, (B, H, S, K) each; widths may differ."""
+        """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
         return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
 
-    def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D)."""
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
+        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
-        output, self.weights = attend(query, keys, values, mask, self.dropout, self.keep_weights)
+        rate = self.dropout.p if self.dropout.training else 0.0
+        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
         return self.output(merge_heads(output))
 
 
 # %% [markdown]
-# Why is `record` an attribute and not an argument? The base model has 18 of these modules: one in each of 6 encoder layers, two in each of 6 decoder layers. An argument would have to pass through model, stack and layer to reach them. An attribute can be set from outside on those that we want to see.
+# Why is `keep_weights` an attribute and not an argument? The base model has 18 of these modules: one in each of 6 encoder layers, two in each of 6 decoder layers. An argument would have to pass through model, stack and layer to reach them. An attribute can be set from outside on those that we want to see.
 #
 # ### Every shape on the way
 #
@@ -442,7 +439,7 @@ print("equal to nn.MultiheadAttention, weights", tuple(module.weights.shape))
 readable = module(query, memory, memory)
 module.keep_weights = False
 torch.testing.assert_close(module(query, memory, memory), readable)
-print("without record the weights are", module.weights)
+print("without keep_weights the weights are", module.weights)
 
 # %% [markdown]
 # ## The three uses

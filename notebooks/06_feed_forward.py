@@ -150,12 +150,17 @@ class FeedForward(nn.Module):
 # %% [markdown]
 # The dropout on the units is not in the paper. The authors' later code has it, so it is an option here, and 0 unless asked for.
 #
-# One trap when reading such code: `nn.Linear` stores its matrix transposed, as (outputs, inputs). The pattern $w_j$, a column of $W_1$ in the formula, is *row* $j$ of `inner.weight`. We check both forms of the formula, the matrices and the sum over units, on two sentences of five positions.
+# One trap when reading such code: `nn.Linear` stores its matrix transposed, as (outputs, inputs). The pattern $w_j$, a column of $W_1$ in the formula, is *row* $j$ of `linear1.weight`. We check both forms of the formula, the matrices and the sum over units, on two sentences of five positions.
 
 # %%
 network = FeedForward(d_model=8, d_ff=32).double()
 x = torch.randn(2, 5, 8, dtype=torch.float64)
-A, a, C, c = network.linear1.weight, network.linear1.bias, network.linear2.weight, network.linear2.bias
+A, a, C, c = (
+    network.linear1.weight,
+    network.linear1.bias,
+    network.linear2.weight,
+    network.linear2.bias,
+)
 by_formula = torch.clamp(x @ A.T + a, min=0) @ C.T + c
 by_unit = c + sum((x @ A[j] + a[j]).relu()[..., None] * C[:, j] for j in range(32))
 torch.testing.assert_close(network(x), by_formula)
@@ -436,7 +441,7 @@ assert exactly_one[:, 0].tolist() == [0, 1, 1, 0]
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # (x W1 + b1) W2 + b2 = x (W1 W2) + (b1 W2 + b2): 262,656 numbers do the work of 2,099,712.
 x = torch.randn(2, 5, 8, dtype=torch.float64)
-both = network.outer(network.linear1(x))
+both = network.linear2(network.linear1(x))
 torch.testing.assert_close(both, x @ (A.T @ C.T) + (a @ C.T + c))
 print(f"{512 * 512 + 512:,} numbers")
 

@@ -104,7 +104,7 @@ print(scores)
 #
 # ## The table in code
 #
-# Nobody multiplies by one-hot vectors: `F.embedding` looks the rows up. `F.linear(x, table)` is $x E^\top$. The table is a plain `nn.Parameter`, and not an `nn.Embedding`, because that class starts its numbers at size 1 and knows one direction only.
+# Nobody multiplies by one-hot vectors: `F.embedding` looks the rows up. `F.linear(x, weight)` is $x E^\top$. The table is a plain `nn.Parameter`, and not an `nn.Embedding`, because that class starts its numbers at size 1 and knows one direction only.
 
 
 # %% tags=["export"]
@@ -122,7 +122,7 @@ class Embedding(nn.Module):
         return F.embedding(tokens, self.weight) * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
-        """Score every word of the vocabulary at every position: (B, T, D) to (B, T, V)."""
+        """Score every word of the vocabulary at every position: (B, T, D) to (B, T, |V|)."""
         return F.linear(states, self.weight)
 
 

@@ -21,6 +21,8 @@ sys.path.insert(0, "..")
 # The paper's cure looks odd at first sight: a table of sines and cosines, added to the words. Why sines? Why both kinds? Why added, and not put beside? We answer these by trying simpler things first. At the end we move a trained model's sentences to places it has never seen, and look at what happens.
 
 # %% tags=["export"]
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -140,8 +142,10 @@ show(
 
 
 # %% tags=["export"]
-def sinusoid(length: int, d_model: int) -> Tensor:
+def sinusoid(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
+
+    They are computed in double precision and rounded once, to dtype (None: the default type).
 
     Raises:
         ValueError: d_model is odd, so that a sine would be left without its cosine.
@@ -151,7 +155,8 @@ def sinusoid(length: int, d_model: int) -> Tensor:
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2).to(torch.get_default_dtype())
+    pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
+    return pairs.flatten(-2).to(dtype or torch.get_default_dtype())
 
 
 # %% [markdown]
@@ -359,40 +364,46 @@ print(len(terms), "tables of scores", tuple(terms[0].shape))
 
 
 # %% tags=["export"]
-def add_positions(x: Tensor, table: Tensor, offset: int = 0) -> Tensor:
-    """Add rows offset .. offset + T - 1 of the table (length, D) to x (B, T, D).
+class Positions(nn.Module):
+    """Add to each vector the row of a table (length, D) that belongs to its position."""
 
-    Raises:
-        ValueError: the table is too short.
-    """
-    end = offset + x.size(-2)
-    if end > len(table):
-        raise ValueError(
-            f"{end} positions are needed, the model has {len(table)}: "
-            "shorten the sentence, or build the model with a larger max_length"
-        )
-    return x + table[offset:end]
+    table: Tensor
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
+
+        Raises:
+            ValueError: the table is too short.
+        """
+        end = offset + x.size(-2)
+        if end > len(self.table):
+            raise ValueError(
+                f"{end} positions are needed, the model has {len(self.table)}: "
+                "shorten the sentence, or build the model with a larger max_length"
+            )
+        return x + self.table[offset:end]
 
 
 # %% [markdown]
-# `table[offset:end]` has the shape $(T, D)$ and `x` has $(B, T, D)$, so every sentence of the batch gets the same rows.
+# `self.table[offset:end]` has the shape $(T, D)$ and `x` has $(B, T, D)$, so every sentence of the batch gets the same rows.
 #
-# The sinusoids never change. They are a *buffer*: part of the module, moved to the GPU with it, but no parameter. With `persistent=False` they are not saved either. They can be computed again, and `max_length` may be another one tomorrow.
+# The sinusoids never change. They are a *buffer*: part of the module, moved to the GPU with it, but no parameter. With `persistent=False` they are not saved either. They can be computed again, and `max_length` may be another one tomorrow. They are computed again, too, when the module is moved or cast: PyTorch calls `_apply` for that. So a model in double precision has positions in double precision, not rounded ones.
 
 
 # %% tags=["export"]
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(Positions):
     """Add the fixed sinusoids of section 3.5."""
-
-    table: Tensor
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
         self.register_buffer("table", sinusoid(max_length, d_model), persistent=False)
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add positions to x (B, T, D), whose first vector stands at position offset."""
-        return add_positions(x, self.table, offset)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        """Move or cast the module; the table is computed anew, so that `double()` is exact."""
+        super()._apply(fn, recurse)
+        table = sinusoid(len(self.table), self.table.size(1), self.table.dtype)
+        self.table = table.to(self.table.device)
+        return self
 
 
 # %% [markdown]
@@ -419,17 +430,13 @@ for name, step in (("with offset", 1), ("forgotten", 0)):
 
 
 # %% tags=["export"]
-class LearnedPositions(nn.Module):
+class LearnedPositions(Positions):
     """Add a learned vector for each position (section 3.5; row E of Table 3)."""
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
-
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add positions to x (B, T, D), whose first vector stands at position offset."""
-        return add_positions(x, self.table, offset)
 
 
 # %% [markdown]

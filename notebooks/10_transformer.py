@@ -24,6 +24,7 @@ sys.path.insert(0, "..")
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -155,25 +156,7 @@ class TransformerConfig:
 
 
 # %% [markdown]
-# A wrong number should fail here, in one line that says what would do, and not an hour later inside a matrix product. First each number by itself:
-
-
-# %% tags=["export", "internal"]
-def check_numbers(config: TransformerConfig) -> None:
-    """Refuse sizes that are no whole numbers above 0, and rates outside of 0 to 1."""
-    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
-    sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
-    for name in sizes:
-        size = getattr(config, name)
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r} must be a whole number, 1 or more")
-    for name in ("dropout", "attention_dropout", "relu_dropout"):
-        if not 0 <= getattr(config, name) < 1:
-            raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")
-
-
-# %% [markdown]
-# Then what must fit together. Heads must divide the width, unless both widths of a head are given. Sines come in pairs with cosines, so the width must be even.
+# A wrong number should fail here, in one line that says what would do, and not an hour later inside a matrix product. Some of the checks concern one number by itself, others what must fit together. Heads must divide the width, unless both widths of a head are given. Sines come in pairs with cosines, so the width must be even.
 
 
 # %% tags=["export"]
@@ -183,7 +166,15 @@ def check_config(config: TransformerConfig) -> None:
     Raises:
         ValueError: names the field, its value and what would do.
     """
-    check_numbers(config)
+    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
+    sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
+    for name in sizes:
+        size = getattr(config, name)
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r} must be a whole number, 1 or more")
+    for name in ("dropout", "attention_dropout", "relu_dropout"):
+        if not 0 <= getattr(config, name) < 1:
+            raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")
     if config.vocabulary_size < 5:
         raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
     if config.d_k is None or config.d_v is None:
@@ -212,29 +203,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {},
-    "A-h1": {"heads": 1, "d_k": 512, "d_v": 512},
-    "A-h4": {"heads": 4, "d_k": 128, "d_v": 128},
-    "A-h16": {"heads": 16, "d_k": 32, "d_v": 32},
-    "A-h32": {"heads": 32, "d_k": 16, "d_v": 16},
-    "B-dk16": {"d_k": 16, "d_v": 64},
-    "B-dk32": {"d_k": 32, "d_v": 64},
-    "C-N2": {"layers": 2},
-    "C-N4": {"layers": 4},
-    "C-N8": {"layers": 8},
-    "C-d256": {"d_model": 256, "d_k": 32, "d_v": 32},
-    "C-d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
-    "C-ff1024": {"d_ff": 1024},
-    "C-ff4096": {"d_ff": 4096},
-    "D-dropout0.0": {"dropout": 0.0},
-    "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {},  # the base model; label smoothing belongs to training
-    "D-smoothing0.2": {},  # likewise
+    "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16}, "A-h32": {"heads": 32},
+    "B-dk16": {"d_k": 16}, "B-dk32": {"d_k": 32},
+    "C-N2": {"layers": 2}, "C-N4": {"layers": 4}, "C-N8": {"layers": 8},
+    "C-d256": {"d_model": 256}, "C-d1024": {"d_model": 1024},
+    "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},
+    "D-dropout0.0": {"dropout": 0.0}, "D-dropout0.2": {"dropout": 0.2},
+    "D-smoothing0.0": {}, "D-smoothing0.2": {},  # label smoothing belongs to training
     "E-learned": {"positions": "learned"},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
-}
+}  # fmt: skip
 
 # %% [markdown]
-# Row B shows why `d_k` and `d_v` are fields of their own: there, keys are narrower than values.
+# Row B shows why `d_k` and `d_v` are fields of their own: there, keys are narrower than values, which keep $d_\text{model} / h$.
 
 
 # %% tags=["export"]
@@ -255,72 +236,33 @@ print(preset("tiny", vocabulary_size=1000))
 # %% [markdown]
 # ## Parts from a configuration
 #
-# Each of the following functions makes one new part. Encoder, decoder and the bridge between them all use the same form of attention.
+# Encoder, decoder and the bridge between them all use the same form of attention. `partial` keeps the arguments until somebody calls it, and each call makes a new part. So six layers are six calls, and each layer has parts of its own.
 
 
 # %% tags=["export"]
-def build_attention(c: TransformerConfig) -> MultiHeadAttention:
-    """Make one attention; encoder, decoder and the bridge between them all use the same form."""
-    return MultiHeadAttention(
-        c.d_model, c.heads, c.d_k, c.d_v, bias=c.attention_bias, dropout=c.attention_dropout
+def build_stacks(c: TransformerConfig) -> tuple[Encoder, Decoder]:
+    """Make the encoder and the decoder, each layer anew."""
+    d, form = c.d_model, (c.dropout, c.pre_norm)
+    attention = partial(
+        MultiHeadAttention, d, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
     )
-
-
-# %% tags=["export"]
-def build_feed_forward(c: TransformerConfig) -> FeedForward:
-    """Make one feed-forward network."""
-    return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
-
-
-# %% [markdown]
-# Six layers are six calls, so each layer has parts of its own:
-
-
-# %% tags=["export"]
-def build_encoder(c: TransformerConfig) -> Encoder:
-    """Make the encoder, each layer anew."""
-    layers = [
-        EncoderLayer(c.d_model, build_attention(c), build_feed_forward(c), c.dropout, c.pre_norm)
-        for _ in range(c.layers)
-    ]
-    return Encoder(layers, c.d_model, c.pre_norm)
-
-
-# %% tags=["export"]
-def build_decoder(c: TransformerConfig) -> Decoder:
-    """Make the decoder, each layer anew."""
-    layers = [
-        DecoderLayer(
-            c.d_model,
-            self_attention=build_attention(c),
-            cross_attention=build_attention(c),
-            feed_forward=build_feed_forward(c),
-            dropout=c.dropout,
-            pre_norm=c.pre_norm,
-        )
-        for _ in range(c.layers)
-    ]
-    return Decoder(layers, c.d_model, c.pre_norm)
-
-
-# %% tags=["export"]
-def build_positions(c: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
-    """Make the positions, one table for source and target."""
-    kind = LearnedPositions if c.positions == "learned" else SinusoidalPositions
-    return kind(c.d_model, c.max_length)
+    network = partial(FeedForward, d, c.d_ff, c.relu_dropout)
+    encoder = [EncoderLayer(d, attention(), network(), *form) for _ in range(c.layers)]
+    decoder = [DecoderLayer(d, attention(), attention(), network(), *form) for _ in range(c.layers)]
+    return Encoder(encoder, d, c.pre_norm), Decoder(decoder, d, c.pre_norm)
 
 
 # %% [markdown]
 # ### What if a rate is not passed on?
 #
-# Look again at `build_encoder`. It hands `c.dropout` to each layer. Leave that argument out, and the layer falls back on its own default, 0.1. In one public implementation it is the attention that keeps its 0.1 when the model is asked for 0. Nothing complains:
+# Look again at `build_stacks`. It hands `c.dropout` to each layer. Leave that argument out, and the layer falls back on its own default, 0.1. In one public implementation it is the attention that keeps its 0.1 when the model is asked for 0. Nothing complains:
 
 # %%
 c = preset("tiny", vocabulary_size=100, dropout=0.0)
 torch.manual_seed(0)
 x = torch.randn(4, 10, 128)
 for name, rates in {"forgotten": {}, "passed on": {"dropout": c.dropout}}.items():
-    layer = EncoderLayer(c.d_model, build_attention(c), build_feed_forward(c), **rates)
+    layer = EncoderLayer(128, MultiHeadAttention(128, 4), FeedForward(128, 512), **rates)
     once, again = layer(x), layer(x)
     print(f"{name}: two calls differ by {((once - again).std() / once.std()).item():.0%}")
 
@@ -328,8 +270,8 @@ for name, rates in {"forgotten": {}, "passed on": {"dropout": c.dropout}}.items(
 # Who runs an experiment "without dropout" with the first layer compares 0.1 with 0.1. So count the places that have a rate. The base model has 12 sub-layers in the encoder and 18 in the decoder, and one dropout for the sum of embedding and position, used on both sides: 31 modules.
 
 # %%
-parts = [build_encoder(preset("base")), build_decoder(preset("base"))]
-rates = [m.p for part in parts for m in part.modules() if isinstance(m, nn.Dropout) and m.p]
+stacks = build_stacks(preset("base"))
+rates = [m.p for stack in stacks for m in stack.modules() if isinstance(m, nn.Dropout) and m.p]
 assert rates == [0.1] * (6 * 2 + 6 * 3)
 print(len(rates), "places in the stacks, all at rate", rates[0])
 
@@ -359,9 +301,12 @@ def initialize(model: nn.Module) -> None:
 # What counts as a matrix matters, since its rows and columns decide. For us each attention projection is one, 512 by 512, and starts at $\sqrt{2/1024} = 0.044$. PyTorch's `nn.MultiheadAttention` stacks three of them into a matrix with 1,536 columns before it applies the rule, and so starts at $\sqrt{2/2048} = 0.031$.
 
 # %%
-layer = build_encoder(preset("base", layers=1))
-initialize(layer)
-query, stacked = layer.layers[0].self_attention.query, nn.MultiheadAttention(512, 8).in_proj_weight
+encoder, _ = build_stacks(preset("base", layers=1))
+initialize(encoder)
+query, stacked = (
+    encoder.layers[0].self_attention.query,
+    nn.MultiheadAttention(512, 8).in_proj_weight,
+)
 print(f"our query {query.weight.std():.3f}, PyTorch's {stacked[:512].std():.3f}")
 
 # %% [markdown]
@@ -378,10 +323,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        self.positions = build_positions(config)
+        positions = LearnedPositions if config.positions == "learned" else SinusoidalPositions
+        self.positions = positions(config.d_model, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = build_encoder(config)
-        self.decoder = build_decoder(config)
+        self.encoder, self.decoder = build_stacks(config)
         initialize(self)
 
     def embed(self, tokens: Tensor, offset: int = 0) -> Tensor:
@@ -397,7 +342,7 @@ class Transformer(nn.Module):
         return self.decoder(self.embed(target), memory, target_mask(target), padding_mask(source))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Score every next word: logits (B, T, V) at each position of target (B, T)."""
+        """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
         return self.embedding.logits(self.decode(target, self.encode(source), source))
 
 
@@ -900,7 +845,7 @@ show(
 #
 # ## What does a sentence cost?
 #
-# The function `operations` above counts multiplications, and it rests on one thought. In a matrix product, each number of the matrix is used once for each token that passes. So a token costs as many multiplications as there are parameters on its way. For one source token and one target token through the base model:
+# The function `flops` above counts multiplications, and it rests on one thought. In a matrix product, each number of the matrix is used once for each token that passes. So a token costs as many multiplications as there are parameters on its way. For one source token and one target token through the base model:
 #
 # | step | multiplications | |
 # |---|---|---|
@@ -955,25 +900,28 @@ print(f"{counter.get_total_flops():,} operations: each multiplication comes with
 # %% tags=["export"]
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Turn dropout and gradients off inside the block; afterwards the model is as before."""
-    training = model.training
+    """Turn dropout and gradients off inside the block; afterwards each part is as before."""
+    before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for module, training in before:
+            module.training = training
 
 
 # %% [markdown]
-# The block of `with evaluating(model):` runs where `yield` stands. What comes after `finally` runs in any case, also when the block fails.
+# The block of `with evaluating(model):` runs where `yield` stands. What comes after `finally` runs in any case, also when the block fails. Each part gets its own mode back: somebody may have frozen the dropout of the encoder alone.
 #
 # Sentences of a batch end at different times. A finished one is continued with padding, which nobody attends to, until the last is done. Each limit follows from the sentence's own length. So a translation does not depend on its neighbors in the batch.
 
 
 # %% tags=["export"]
-def greedy_decode(model: Transformer, source: Tensor, max_extra_tokens: int = 50) -> list[list[int]]:
-    """Write the best next word until `</s>`, or until extra words more than the source has.
+def greedy_decode(
+    model: Transformer, source: Tensor, max_extra_tokens: int = 50
+) -> list[list[int]]:
+    """Write the best next word until `</s>`, or max_extra_tokens words more than the source has.
 
     Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
     Readable and slow: each step computes all positions anew.
@@ -1080,7 +1028,7 @@ print(check("shift", shift))
 # **4. Write it yourself.** Count the parameters of any configuration with arithmetic only, biases of attention and learned positions included.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Matrices as in `operations`, then biases of the networks, norms (pre-norm has two more), biases of attention.
+# Matrices as in `flops`, then biases of the networks, norms (pre-norm has two more), biases of attention.
 
 
 def my_count(c):

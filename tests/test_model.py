@@ -1,7 +1,9 @@
-"""What chapters 02 to 08 cannot test about themselves."""
+"""What the chapters of the model, 03 to 10, cannot test about themselves."""
 
+import copy
 import io
 import json
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -11,14 +13,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from annotated_transformer.attention import attention
 from annotated_transformer.layers import LayerNorm, Residual, layer_norm
 from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask, target_mask
-from annotated_transformer.multi_head_attention import MultiHeadAttention, head_width, merge_heads, split_heads
-from annotated_transformer.positional_encoding import LearnedPositions, SinusoidalPositions, sinusoid
-from annotated_transformer.transformer import PRESETS, Transformer, TransformerConfig, evaluating, greedy_decode, parameter_count, preset
+from annotated_transformer.multi_head_attention import (
+    MultiHeadAttention,
+    head_width,
+    merge_heads,
+    split_heads,
+)
+from annotated_transformer.positional_encoding import (
+    LearnedPositions,
+    SinusoidalPositions,
+    sinusoid,
+)
+from annotated_transformer.transformer import (
+    PRESETS,
+    Transformer,
+    TransformerConfig,
+    evaluating,
+    greedy_decode,
+    parameter_count,
+    preset,
+)
 
-settings.register_profile("model", deadline=None)  # the first call of a kernel can be slow
-settings.load_profile("model")
+any_time = settings(deadline=None)  # the first call of a kernel can be slow
+few = settings(deadline=None, max_examples=15)
 
 TOY = TransformerConfig(
     vocabulary_size=13, layers=2, d_model=12, d_ff=20, heads=3, dropout=0.0, max_length=80
@@ -60,7 +80,10 @@ def tensors(batch: list[tuple[list[int], list[int]]], extra: int = 0) -> tuple[T
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        ({"heads": 7}, "take heads from 1, 2, 4, 8, 16, 32, 64; or d_model=511"),
+        (
+            {"heads": 7},
+            "heads=7 does not divide d_model=512: take heads from [1, 2, 4, 8, 16, 32, 64]",
+        ),
         ({"heads": 7, "d_k": 64}, "both d_k and d_v"),
         ({"layers": 0}, "layers=0"),
         ({"d_ff": 2048.0}, "d_ff=2048.0 must be a whole number"),
@@ -87,17 +110,16 @@ def test_what_the_errors_advise_is_accepted():
     TransformerConfig(100, d_model=15, heads=5, positions="learned")
 
 
+@any_time
 @given(st.integers(1, 600), st.integers(1, 80))
-def test_head_width_divides_or_advises_values_that_do(d_model, heads):
+def test_head_width_divides_or_advises_heads_that_do(d_model, heads):
     if d_model % heads == 0:
         assert head_width(d_model, heads) * heads == d_model
         return
     with pytest.raises(ValueError) as error:
         head_width(d_model, heads)
-    advice = str(error.value).split("take heads from ")[1]
-    fitting, rest = advice.split("; or d_model=")
-    assert all(d_model % int(h) == 0 for h in fitting.split(", "))
-    assert int(rest.split(";")[0]) % heads == 0
+    fitting = json.loads(str(error.value).split("take heads from ")[1].split(", or")[0])
+    assert fitting == [h for h in range(1, 65) if d_model / h == d_model // h]
 
 
 def test_a_configuration_cannot_be_changed_and_survives_json():
@@ -128,6 +150,31 @@ def test_parameter_counts(name, millions):
     assert round(parameter_count(preset(name)) / 1e6, 2) == millions
 
 
+@pytest.mark.parametrize(
+    "name, heads, d_k, d_v",
+    [
+        ("base", 8, 64, 64),
+        ("A-h1", 1, 512, 512),
+        ("A-h4", 4, 128, 128),
+        ("A-h16", 16, 32, 32),
+        ("A-h32", 32, 16, 16),
+        ("B-dk16", 8, 16, 64),
+        ("B-dk32", 8, 32, 64),
+        ("C-d256", 8, 32, 32),
+        ("C-d1024", 8, 128, 128),
+        ("big", 16, 64, 64),
+    ],
+)
+def test_heads_are_as_wide_as_in_table_3(name, heads, d_k, d_v):
+    with torch.device("meta"):
+        model = Transformer(preset(name, layers=1))
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            assert module.heads == heads
+            assert module.query.out_features == module.key.out_features == heads * d_k
+            assert module.value.out_features == module.output.in_features == heads * d_v
+
+
 def test_counting_a_model_and_its_configuration_agree():
     assert parameter_count(make(TOY)) == parameter_count(TOY)
 
@@ -135,6 +182,7 @@ def test_counting_a_model_and_its_configuration_agree():
 # --- Masks ---
 
 
+@any_time
 @given(batches)
 def test_padding_mask_opens_exactly_the_words(batch):
     source, _ = tensors(batch)
@@ -144,6 +192,7 @@ def test_padding_mask_opens_exactly_the_words(batch):
     assert mask.sum(dim=-1).flatten().tolist() == [len(row) + 1 for row, _ in batch]
 
 
+@any_time
 @given(st.integers(1, 12))
 def test_causal_mask_opens_one_more_key_in_each_row(length):
     mask = causal_mask(length)
@@ -151,6 +200,7 @@ def test_causal_mask_opens_one_more_key_in_each_row(length):
     assert not mask.triu(1).any()
 
 
+@any_time
 @given(batches, st.integers(0, 3))
 def test_target_mask_leaves_no_row_empty_and_shows_neither_padding_nor_future(batch, extra):
     _, target = tensors(batch, extra)
@@ -168,7 +218,7 @@ def test_target_mask_leaves_no_row_empty_and_shows_neither_padding_nor_future(ba
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
-def test_the_recorded_path_equals_the_fused_one(training, masked):
+def test_the_readable_path_equals_the_fused_one(training, masked):
     torch.manual_seed(0)
     module = MultiHeadAttention(12, 3, d_k=5, d_v=7).double().train(training)
     x = torch.randn(2, 6, 12, dtype=torch.float64, requires_grad=True)
@@ -184,7 +234,7 @@ def test_the_recorded_path_equals_the_fused_one(training, masked):
 
 
 @each_variant
-def test_recording_changes_nothing_in_the_whole_model(config):
+def test_keeping_weights_changes_nothing_in_the_whole_model(config):
     model = make(config)
     source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5], [BOS, 9]])
     expected = model(source, target)
@@ -197,17 +247,58 @@ def test_recording_changes_nothing_in_the_whole_model(config):
     assert all(m.weights is not None for m in attentions)
 
 
-@pytest.mark.parametrize("record", [True, False])
-def test_attention_dropout_acts_in_training_only_on_both_paths(record):
+@pytest.mark.parametrize("keep", [True, False])
+def test_attention_dropout_acts_in_training_only_on_both_paths(keep):
     torch.manual_seed(0)
     module = MultiHeadAttention(12, 3, dropout=0.5)
-    module.keep_weights = record
+    module.keep_weights = keep
     x = torch.randn(1, 6, 12)
     assert not torch.allclose(module(x, x, x), module(x, x, x))
     module.eval()
     torch.testing.assert_close(module(x, x, x), module(x, x, x))
 
 
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.long, torch.uint8])
+def test_a_mask_that_is_not_boolean_is_refused_on_both_paths(keep, dtype):
+    module, x = MultiHeadAttention(12, 3), torch.randn(1, 6, 12)
+    module.keep_weights = keep
+    with pytest.raises(TypeError, match=f"the mask is {dtype}: make it boolean, True where"):
+        module(x, x, x, causal_mask(6).to(dtype))
+
+
+def test_attention_refuses_numbers_as_a_mask():
+    x = torch.randn(2, 3)
+    for dtype in (torch.float32, torch.long):
+        with pytest.raises(RuntimeError, match="expected condition to be a boolean tensor"):
+            attention(x, x, x, torch.ones(2, 2, dtype=dtype))
+
+
+def test_a_query_without_any_key_is_as_documented():
+    module, x = MultiHeadAttention(12, 3), torch.randn(1, 6, 12)
+    nothing = causal_mask(6).tril(-1)  # the first query may attend to no key
+    output = module(x, x, x, nothing)
+    output.sum().backward()
+    assert torch.equal(output[0, 0], torch.zeros(12))
+    assert all(p.grad.isfinite().all() for p in module.parameters())
+    module.keep_weights = True
+    readable = module(x, x, x, nothing)
+    assert readable[0, 0].isnan().all()
+    torch.testing.assert_close(readable[0, 1:], output[0, 1:])
+
+
+def test_kept_weights_hold_no_graph_so_that_the_model_can_be_copied():
+    model = make(TOY).train()
+    for module in model.modules():
+        module.keep_weights = True
+    model(torch.tensor([[5, 6, EOS]]), torch.tensor([[BOS, 7]])).sum().backward()
+    kept = [m.weights for m in model.modules() if isinstance(m, MultiHeadAttention)]
+    assert not any(weights.requires_grad for weights in kept)
+    twin = copy.deepcopy(model)
+    torch.testing.assert_close(twin.encoder.layers[0].self_attention.weights, kept[0])
+
+
+@any_time
 @given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5))
 def test_merging_undoes_splitting(batch, length, heads, width):
     x = torch.arange(batch * length * heads * width).reshape(batch, length, heads * width)
@@ -231,7 +322,7 @@ def test_layer_norm_equals_its_formula(dtype):
 
 
 def test_positions_far_out_are_exact():
-    p, i, width = 99_999, 3, 512
+    p, i, width = 99_999, 3, 16
     angle = p / 10_000 ** (2 * i / width)
     row = sinusoid(p + 1, width)[p]
     expected = torch.tensor([angle, angle + torch.pi / 2], dtype=torch.float64).sin()
@@ -248,9 +339,144 @@ def test_positions_step_by_step_equal_all_at_once_and_end_with_a_clear_error(kin
         positions(x[:, :2], offset=4)
 
 
+@pytest.mark.parametrize("dtype, error", [(torch.float32, 1e-7), (torch.float64, 1e-13)])
+def test_positions_are_as_exact_as_the_type_of_the_model(dtype, error):
+    table = Transformer(TOY).half().to(dtype).positions.table
+    assert table.dtype == dtype
+    for p in range(TOY.max_length):
+        for i in range(TOY.d_model):
+            angle = p / 10_000 ** (i // 2 * 2 / TOY.d_model)
+            assert abs(table[p, i].item() - (math.cos if i % 2 else math.sin)(angle)) < error
+
+
+def test_a_model_made_without_memory_has_its_positions_when_it_gets_some():
+    with torch.device("meta"):
+        model = Transformer(TOY)
+    model.to_empty(device="cpu").load_state_dict(make(TOY, torch.float32).state_dict())
+    source, target = torch.tensor([[5, 6, EOS]]), torch.tensor([[BOS, 7]])
+    torch.testing.assert_close(model(source, target), make(TOY, torch.float32)(source, target))
+
+
 def test_odd_width_has_no_sinusoid():
     with pytest.raises(ValueError, match="d_model=7"):
         sinusoid(3, 7)
+
+
+# --- The whole model against the paper's formulas, in loops ---
+
+
+class Reference:
+    """The model by its formulas: one sentence, position and head at a time, no padding, no mask.
+
+    Takes its parameters from a model and nothing else from the package.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self.p, self.c = dict(model.named_parameters()), model.config
+
+    def linear(self, name: str, x: Tensor, rows: slice = slice(None)) -> Tensor:
+        y = self.p[f"{name}.weight"][rows] @ x
+        bias = self.p.get(f"{name}.bias")
+        return y if bias is None else y + bias[rows]
+
+    def attention(self, name: str, asking: list[Tensor], answering: list[Tensor], past: bool):
+        c = self.c
+        d_k, d_v = c.d_k or c.d_model // c.heads, c.d_v or c.d_model // c.heads
+        for t, x in enumerate(asking):
+            seen, heads = answering[: t + 1] if past else answering, []
+            for h in range(c.heads):
+                width, depth = slice(h * d_k, h * d_k + d_k), slice(h * d_v, h * d_v + d_v)
+                query = self.linear(f"{name}.query", x, width)
+                keys = [self.linear(f"{name}.key", y, width) for y in seen]
+                values = [self.linear(f"{name}.value", y, depth) for y in seen]
+                shares = [(query @ key / math.sqrt(d_k)).exp() for key in keys]
+                heads.append(sum(s * v for s, v in zip(shares, values)) / sum(shares))
+            yield self.linear(f"{name}.output", torch.cat(heads))
+
+    def network(self, name: str, states: list[Tensor]):
+        for x in states:
+            yield self.linear(f"{name}.linear2", self.linear(f"{name}.linear1", x).clamp(min=0))
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        centered = x - sum(x) / len(x)
+        size = (sum(centered**2) / len(x) + 1e-6).sqrt()
+        return centered / size * self.p[f"{name}.gain"] + self.p[f"{name}.bias"]
+
+    def residual(self, name: str, states: list[Tensor], sublayer) -> list[Tensor]:
+        if self.c.pre_norm:
+            updates = sublayer([self.norm(name, x) for x in states])
+            return [x + update for x, update in zip(states, updates)]
+        return [self.norm(name, x + update) for x, update in zip(states, sublayer(states))]
+
+    def embed(self, tokens: list[int]) -> list[Tensor]:
+        d, states = self.c.d_model, []
+        for p, token in enumerate(tokens):
+            angles = [p / 10_000 ** (2 * i / d) for i in range(d // 2)]
+            waves = [f(angle) for angle in angles for f in (math.sin, math.cos)]
+            place = torch.tensor(waves, dtype=torch.float64)
+            place = self.p["positions.table"][p] if self.c.positions == "learned" else place
+            states.append(self.p["embedding.weight"][token] * math.sqrt(d) + place)
+        return states
+
+    def layer(self, at: str, x: list[Tensor], memory: list[Tensor] | None) -> list[Tensor]:
+        past = memory is not None
+        steps = [lambda y: self.attention(f"{at}.self_attention", y, y, past)]
+        if memory is not None:
+            steps.append(lambda y: self.attention(f"{at}.cross_attention", y, memory, False))
+        steps.append(lambda y: self.network(f"{at}.feed_forward", y))
+        for i, step in enumerate(steps):
+            x = self.residual(f"{at}.residuals.{i}.norm", x, step)
+        return x
+
+    def stack(self, name: str, x: list[Tensor], memory: list[Tensor] | None = None):
+        for n in range(self.c.layers):
+            x = self.layer(f"{name}.layers.{n}", x, memory)
+        return [self.norm(f"{name}.norm", y) for y in x] if self.c.pre_norm else x
+
+    def logits(self, source: list[int], target: list[int]) -> Tensor:
+        memory = self.stack("encoder", self.embed(source))
+        states = self.stack("decoder", self.embed(target), memory)
+        return torch.stack(states) @ self.p["embedding.weight"].T
+
+
+configurations = st.builds(
+    lambda heads, width, **rest: TransformerConfig(
+        13, d_model=2 * heads * width, heads=heads, **rest
+    ),
+    heads=st.integers(1, 3),
+    width=st.integers(1, 2),
+    layers=st.integers(1, 2),
+    d_ff=st.integers(1, 5),
+    d_k=st.none() | st.integers(1, 4),
+    d_v=st.none() | st.integers(1, 4),
+    attention_bias=st.booleans(),
+    pre_norm=st.booleans(),
+    positions=st.sampled_from(["sinusoidal", "learned"]),
+    dropout=st.just(0.0),
+    max_length=st.just(12),
+)
+short = st.lists(words, min_size=1, max_size=3)
+
+
+@few
+@given(configurations, st.lists(st.tuples(short, short), min_size=1, max_size=2), st.booleans())
+def test_logits_and_gradients_equal_those_of_the_formulas(config, batch, keep):
+    model = make(config)
+    for parameter in model.parameters():  # so that no gain is 1 and no bias 0
+        nn.init.normal_(parameter, std=0.7)
+    for module in model.modules():
+        module.keep_weights = keep
+    found = model(*tensors(batch))
+    ours, theirs = [], []
+    for logits, (source, target) in zip(found, batch):
+        ours.append(logits[: len(target) + 1])
+        theirs.append(Reference(model).logits([*source, EOS], [BOS, *target]))
+    ours, theirs = torch.cat(ours), torch.cat(theirs)
+    torch.testing.assert_close(ours, theirs)
+    slope = torch.randn_like(ours)
+    gradients = [torch.autograd.grad(x, list(model.parameters()), slope) for x in (ours, theirs)]
+    for (name, _), one, other in zip(model.named_parameters(), *gradients):
+        torch.testing.assert_close(one, other, msg=lambda m, name=name: f"{name}: {m}")
 
 
 # --- The whole model ---
@@ -280,7 +506,7 @@ def test_autocast_stays_close_to_single_precision():
 
 
 @each_variant
-@settings(max_examples=15)
+@few
 @given(batch=batches, more=st.integers(0, 5))
 def test_padding_changes_no_logit(config, batch, more):
     model = make(config)
@@ -293,7 +519,7 @@ def test_padding_changes_no_logit(config, batch, more):
 
 
 @each_variant
-@settings(max_examples=15)
+@few
 @given(target=sentences, data=st.data())
 def test_no_logit_depends_on_a_later_word(config, target, data):
     model = make(config)
@@ -318,6 +544,20 @@ def test_the_output_is_the_embedding_table(config):
     model = make(config)
     tables = [n for n, p in model.named_parameters() if config.vocabulary_size in p.shape]
     assert tables == ["embedding.weight"]
+
+
+def test_the_names_of_the_weights_are_those_of_published_files():
+    names = [f"embedding.{n}" for n in ("weight",)]
+    for stack, kinds in (("encoder", ["self"]), ("decoder", ["self", "cross"])):
+        at = f"{stack}.layers.0"
+        for kind in kinds:
+            maps = ("query", "key", "value", "output")
+            names += [f"{at}.{kind}_attention.{part}.weight" for part in maps]
+        parts = ("linear1", "linear2")
+        names += [f"{at}.feed_forward.{part}.{n}" for part in parts for n in ("weight", "bias")]
+        for i in range(len(kinds) + 1):
+            names += [f"{at}.residuals.{i}.norm.{n}" for n in ("gain", "bias")]
+    assert list(Transformer(replace(TOY, layers=1)).state_dict()) == names
 
 
 @each_variant
@@ -371,30 +611,49 @@ def test_attention_has_biases_only_where_asked():
 @each_variant
 def test_the_model_compiles_into_one_graph(config):
     torch._dynamo.reset()
-    model = make(config)
+    model = make(replace(config, layers=1))
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5], [BOS, 9]])
     torch.testing.assert_close(compiled(source, target), model(source, target))
 
 
+def test_layers_compile_one_by_one_without_breaks_and_once_for_all_sizes():
+    torch._dynamo.reset()
+    model, plain = make(TOY), make(TOY)
+    counter = torch._dynamo.testing.CompileCounter()
+    for layer in [*model.encoder.layers, *model.decoder.layers]:
+        layer.compile(dynamic=True, backend=counter, fullgraph=True)
+    counts = []
+    for length in (3, 4, 6, 9):
+        row = list(range(4, 4 + length))
+        source, target = padded([[*row, EOS], [8, EOS]]), padded([[BOS, *row, 5], [BOS, 9]])
+        torch.testing.assert_close(model(source, target), plain(source, target))
+        counts.append(counter.frame_count)
+    assert counts == [counts[0]] * 4
+    assert counts[0] <= 2 * TOY.layers
+
+
 # --- Greedy decoding ---
 
 
-def test_evaluating_restores_the_mode_even_after_an_error():
+def test_evaluating_restores_the_mode_of_each_part_even_after_an_error():
     model = make(replace(TOY, dropout=0.5)).train()
+    model.encoder.eval()  # frozen by somebody, for reasons of their own
+    before = [module.training for module in model.modules()]
+    assert any(before) and not all(before)
     with pytest.raises(RuntimeError), evaluating(model):
-        assert not model.training
+        assert not any(module.training for module in model.modules())
         assert not torch.is_grad_enabled()
         raise RuntimeError
-    assert model.training
+    assert [module.training for module in model.modules()] == before
     assert torch.is_grad_enabled()
 
 
-@settings(max_examples=15)
+@few
 @given(st.lists(sentences, min_size=1, max_size=4), st.integers(1, 6))
 def test_greedy_decoding_keeps_its_limit_and_ignores_its_neighbors(rows, extra):
     model = make(replace(TOY, dropout=0.3))
-    source = padded([[*row, EOS] for row in rows], max_extra_tokens=2)
+    source = padded([[*row, EOS] for row in rows], extra=2)
     written = greedy_decode(model, source, extra)
     for row, words in zip(rows, written):
         assert len(words) <= len(row) + 1 + extra

@@ -1,55 +1,97 @@
 """The package as a user has it: quick to import, one version everywhere, README lines that work."""
 
+import ast
+import importlib.util
+import pkgutil
 import re
 import subprocess
 import sys
-import time
 from importlib.metadata import requires, version
 
+import pytest
+import torch
 import yaml
 
 import annotated_transformer
-from tools.chapters import ROOT, repository
+from annotated_transformer.training import TrainingConfig
+from annotated_transformer.transformer import Transformer, TransformerConfig
+from tools.chapters import ROOT
+from tools.package import project, public_names
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PUBLIC = [name for names in public_names(ROOT).values() for name in names]
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600
+# Names
+
+
+def test_import_loads_nothing():
+    """No torch, and no module of the package, before a name is used."""
+    code = (
+        "import sys, annotated_transformer as a; print(len(dir(a)) > 10,"
+        "[m for m in sys.modules if m in ('torch', 'numpy') or m.startswith(a.__name__ + '.')])"
     )
-
-
-def test_import_costs_nothing_and_loads_no_torch():
-    code = "import sys, annotated_transformer as a; print('torch' in sys.modules, len(dir(a)) > 10)"
-    start = time.perf_counter()
-    assert run(code).stdout.split() == ["False", "True"]
-    bare = time.perf_counter()
-    run("import sys")
-    assert (bare - start) - (time.perf_counter() - bare) < 0.2
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "True []"
 
 
 def test_every_public_name_is_there():
-    for name in annotated_transformer.__all__:
-        assert getattr(annotated_transformer, name).__name__ == name
+    """Each has one home, the stub for editors says the same, and no other name is offered."""
+    assert annotated_transformer.__all__ == PUBLIC and len(set(PUBLIC)) == len(PUBLIC)
+    for home, names in public_names(ROOT).items():
+        for name in names:
+            found = getattr(annotated_transformer, name)
+            assert (found.__name__, found.__module__) == (name, f"annotated_transformer.{home}")
+    stub = ast.parse((ROOT / "annotated_transformer" / "__init__.pyi").read_text("utf-8"))
+    typed = [n for n in stub.body if isinstance(n, ast.ImportFrom)]
+    assert {(n.module, a.name) for n in typed for a in n.names} == {
+        (home, name) for home, names in public_names(ROOT).items() for name in names
+    }
+    with pytest.raises(AttributeError, match="no attribute 'attend'"):
+        _ = annotated_transformer.attend
+
+
+def test_no_public_name_is_the_name_of_a_module():
+    """Importing a module sets it as an attribute of the package: it would hide the name."""
+    modules = {module.name for module in pkgutil.iter_modules(annotated_transformer.__path__)}
+    assert len(modules) > 10 and not modules & set(PUBLIC)
+
+
+# Numbers and addresses that stand in several places
 
 
 def test_one_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert annotated_transformer.__version__ == version("annotated-transformer")
     assert citation["version"] == annotated_transformer.__version__
-    assert f"## {annotated_transformer.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {annotated_transformer.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_one_address():
+    """The repository is named only as _config.yml sets it."""
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    address = config["repository"]["url"]
+    assert project(ROOT)["project"]["urls"]["Repository"] == address
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["repository-code"] == address
+    slug = address.removeprefix("https://github.com/").split("/")[1]
+    for page in [*ROOT.glob("*.md"), *(ROOT / "book").glob("*.md"), ROOT / "CITATION.cff"]:
+        named = set(re.findall(rf"https://github\.com/[\w-]+/{slug}", page.read_text("utf-8")))
+        assert named <= {address}, page.name
+
+
+# Dependencies
 
 
 def test_extras_are_there():
     extras = set(re.findall(r'extra == "(\w+)"', " ".join(requires("annotated-transformer") or [])))
-    assert extras == {"notebooks", "docs", "test", "train", "serve"}
+    assert extras == {"notebooks", "docs", "test", "wmt14", "export"}
 
 
 def test_everything_that_is_needed_is_pinned():
     pinned = {
         re.split(r"[ ;=]", line)[0]
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()
         if "==" in line
     }
     for requirement in requires("annotated-transformer") or []:
@@ -57,18 +99,96 @@ def test_everything_that_is_needed_is_pinned():
         assert name in pinned, f"{name} has no pin in requirements.txt"
 
 
-def test_the_readme_names_the_repository_only_as_configured():
-    named = set(re.findall(r"https://github\.com/[\w-]+/[\w-]+", README))
-    assert named <= {repository()}
+# README's lines
 
 
-def test_the_readme_lines_work_as_printed():
+def examples() -> list[tuple[str, str]]:
+    """README's examples in Python: (code, what it prints)."""
+    found = [e.partition("# ") for e in re.findall(r"```python\n(.+?)```", README, re.S)]
+    # The training must not hang on luck
+    return [
+        (f"import torch\ntorch.manual_seed(0)\n{code}", said.strip()) for code, _, said in found
+    ]
+
+
+def test_readme_has_three_short_examples():
     """Three lines with the pretrained model, five that train one, three that check one's own."""
-    examples = re.findall(r"```python\n(.+?)```", README, re.S)
-    lengths = []
-    for example in examples:
-        code, _, printed = example.partition("# ")
-        lengths.append(len([line for line in code.splitlines() if line.strip()]))
-        seeded = f"import torch\ntorch.manual_seed(0)\n{code}"  # a test must not hang on luck
-        assert run(seeded).stdout.strip() == printed.strip()
-    assert lengths == [3, 5, 3]
+    assert [len(code.strip().splitlines()) - 2 for code, _ in examples()] == [3, 5, 3]
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 2])
+def test_readme_lines_work_as_printed(number, capsys):
+    code, printed = examples()[number]
+    exec(code, {})
+    assert capsys.readouterr().out.strip() == printed
+
+
+def test_readme_training_runs(capsys):
+    """A few steps of it; what it translates then is another matter."""
+    code, _ = examples()[1]
+    few = code.replace("20_000", "200").replace("pairs)\nprint", "pairs, few)\nprint")
+    assert few.count("200,") == few.count("few") == 1
+    exec(few, {"few": TrainingConfig(steps=2)})
+    assert re.fullmatch(r"\['.*'\]", capsys.readouterr().out.strip())
+
+
+# The model in one file
+
+
+@pytest.fixture(scope="module")
+def model_file():
+    """book/model.py, imported where importing the package fails."""
+    kept = {n: m for n, m in sys.modules.items() if n.startswith("annotated_transformer")}
+    spec = importlib.util.spec_from_file_location("model_file", ROOT / "book" / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules |= dict.fromkeys(kept, None) | {"model_file": module}
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.modules |= kept
+    return module
+
+
+def test_the_model_file_needs_only_torch():
+    tree = ast.parse((ROOT / "book" / "model.py").read_text(encoding="utf-8"))
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
+    assert imports == [n for n in tree.body if n in imports], "all at the top"
+    names = {n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in imports}
+    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
+
+
+SHAPE = {"vocabulary_size": 23, "layers": 2, "d_model": 16, "d_ff": 24, "heads": 2}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"pre_norm": True, "attention_bias": True},
+        {"positions": "learned", "d_k": 5, "d_v": 3},
+        {"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1},
+    ],
+)
+def test_the_model_file_computes_the_same(model_file, changes):
+    """Same parameters, same start, same logits and gradients to the bit, with dropout too."""
+    results = []
+    for classes in (
+        (TransformerConfig, Transformer),
+        (model_file.TransformerConfig, model_file.Transformer),
+    ):
+        torch.manual_seed(1)
+        model = classes[1](classes[0](**SHAPE, **changes)).train()
+        source = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]])
+        target = torch.tensor([[1, 10, 11], [1, 12, 0]])
+        logits = model(source, target)
+        logits.square().sum().backward()
+        gradients = {name: p.grad for name, p in model.named_parameters()}
+        results.append((model, logits, gradients))
+    (ours, logits, gradients), (other, logits_of_file, gradients_of_file) = results
+    assert type(ours) is not type(other)
+    assert ours.state_dict().keys() == other.state_dict().keys()
+    for name, weights in ours.state_dict().items():
+        assert torch.equal(weights, other.state_dict()[name]), name
+        assert name not in gradients or torch.equal(gradients[name], gradients_of_file[name]), name
+    assert torch.equal(logits, logits_of_file) and logits.isfinite().all()
+    other.load_state_dict(ours.state_dict())

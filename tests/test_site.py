@@ -21,7 +21,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from tools.chapters import KERNEL, ROOT, repository
 from tools.site.api import describe, markdown
 from tools.site.assets import without_icon_script
-from tools.site.package import defined_names, module_of, modules
+from tools.package import defined_names, module_of, modules
 from tools.site.typography import keep_together, let_images_scroll
 
 CODE = '''def add(a: int, b: int = 1) -> int:

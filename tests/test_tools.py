@@ -1,51 +1,43 @@
 """The tools that turn notebooks into a package: what they accept, write and refuse."""
 
 import ast
+import re
+import shutil
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
+import yaml
 
-from tools.chapters import Chapter, chapters, with_install_cell
+from tools.chapters import ROOT, Chapter, chapters, selected
 from tools.check import check_book
 from tools.execute import execute, needs_execution, take_over_text
-from tools.export import address_changes, generate
+from tools.export import generate, written
 from tools.problem import ProblemError
 
-ADDRESS = "https://github.com/someone/somewhere"
 TITLE = "# %% [markdown]\n# # Adding\n#\n# This chapter adds numbers (section 1). And more.\n\n"
 EXPORT = '# %% tags=["export"]\n'
 ADD = EXPORT + "def add(a: int, b: int) -> int:\n    return a + b\n\n"
+MODULE = "annotated_transformer/adding.py"
+
+
+def write_book(root: Path, public: str = "", **scripts: str) -> Path:
+    """Write a book of the given scripts; `public` is the table of public names."""
+    (root / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nversion = "1.2.3"\n[tool.annotated-transformer.public]\n' + public
+    )
+    for name in ("notebooks", "annotated_transformer", "book"):
+        (root / name).mkdir(exist_ok=True)
+    for stem, text in scripts.items():
+        (root / "notebooks" / f"{stem.removeprefix('c')}.py").write_text(text)
+    return root
 
 
 @pytest.fixture
 def book(tmp_path):
     """A function that writes a book of the given scripts and returns its root."""
-
-    def write(public=(), **scripts: str) -> Path:
-        names = ", ".join(f'"{name}"' for name in public)
-        (tmp_path / "pyproject.toml").write_text(
-            f'[project]\nname = "x"\nversion = "1.2.3"\n[project.urls]\nRepository = "{ADDRESS}"\n'
-            f"[tool.annotated-transformer]\npublic = [{names}]\n"
-        )
-        (tmp_path / "_config.yml").write_text(f"repository:\n  url: {ADDRESS}\n")
-        (tmp_path / "notebooks").mkdir(exist_ok=True)
-        (tmp_path / "annotated_transformer").mkdir(exist_ok=True)
-        for stem, text in scripts.items():
-            path = tmp_path / "notebooks" / f"{stem.removeprefix('c')}.py"
-            path.write_text(with_install_cell(text, ADDRESS))
-        return tmp_path
-
-    return write
-
-
-def build(root: Path) -> None:
-    """Execute and export, as the two make commands do."""
-    for chapter in chapters(root):
-        execute(chapter)
-    for name, text in generate(root).items():
-        (root / "annotated_transformer" / name).write_text(text)
+    return lambda public="", **scripts: write_book(tmp_path, public, **scripts)
 
 
 def refused(root: Path) -> str:
@@ -54,7 +46,13 @@ def refused(root: Path) -> str:
     return str(error.value)
 
 
-# What an exported module looks like
+def chapter_text(*imports: str, names: str = "", tag: str = EXPORT) -> str:
+    """A chapter whose cell imports and defines something."""
+    lines = [f"from annotated_transformer{line}" for line in imports]
+    return TITLE + tag + "\n".join([*lines, names or "pass"]) + "\n"
+
+
+# What is written
 
 
 def test_module_reads_as_if_written_by_hand(book):
@@ -67,30 +65,58 @@ def test_module_reads_as_if_written_by_hand(book):
         + EXPORT
         + "from math import pi\nimport os\n\n# Take the root\ndef root(x: float) -> float:\n"
         + "    return math.sqrt(x)\n\n\n_SECRET = pi\n\n"
-        + '# %% tags=["export", "internal"]\nTABLE = (1, 2)\n'
     )
-    module = generate(book(c00_adding=script))["adding.py"]
+    module = generate(book(c03_adding=script))[MODULE]
     tree = ast.parse(module)
     assert ast.get_docstring(tree) == "Adding.\n\nThis chapter adds numbers (section 1)."
-    assert "notebooks/00_adding.py" in module.splitlines()[0]
+    assert "notebooks/03_adding.py" in module.splitlines()[0]
     imports = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     assert tree.body[1:4] == imports, "imports stand merged at the top"
-    assert '__all__ = ["add", "root"]' in module
-    assert "TABLE = (1, 2)" in module
-    assert module.index("Sums") < module.index("def add") < module.index("Roots")
+    assert module.index("# --- Sums ---") < module.index("def add") < module.index("# --- Roots")
     assert "# Take the root\ndef root" in module
-    assert "print" not in module
+    assert "print" not in module and "__all__" not in module
 
 
 def test_package_offers_public_names_lazily(book):
-    root = book(public=["add"], c00_adding=TITLE + ADD)
-    init = generate(root)["__init__.py"]
-    assert '__version__ = "1.2.3"' in init
-    assert '_HOME: dict[str, str] = {"add": "adding"}' in init
+    files = generate(book('adding = ["add"]', c03_adding=TITLE + ADD))
+    init = files["annotated_transformer/__init__.py"]
+    assert '__version__ = "1.2.3"' in init and '"adding": "add",' in init
+    assert "from .adding import add as add" in files["annotated_transformer/__init__.pyi"]
 
 
-def test_unknown_public_name(book):
-    assert "no chapter exports: missing" in refused(book(public=["missing"], c00_adding=TITLE))
+def test_command_line_makes_the_package_runnable(book):
+    files = generate(book(G_cli=TITLE + EXPORT + "def main() -> None: ...\n"))
+    assert (
+        "from annotated_transformer.cli import main" in files["annotated_transformer/__main__.py"]
+    )
+    assert "annotated_transformer/__main__.py" not in generate(book(G_cli=TITLE))
+
+
+def test_model_is_also_one_file(book):
+    """Chapters up to the Transformer, in order, without imports of the package."""
+    last = chapter_text(".adding import add", names="def model() -> int:\n    return add(1, 1)")
+    later = TITLE + EXPORT + "def later() -> None: ...\n"
+    root = book(c03_adding=TITLE + ADD, c10_transformer=last, c13_data=later)
+    text = generate(root)["book/model.py"]
+    assert text.count("# --- Adding (section 1) ---") == 1  # both chapters have this title
+    assert text.index("def add(") < text.index("def model(")
+    assert "later" not in text and "import" not in text
+    values: dict = {}
+    exec(text, values)
+    assert values["model"]() == 2
+
+
+def test_some_modules_alone(book):
+    root = book('adding = ["add"]', c03_adding=TITLE + ADD, c04_faulty=TITLE + EXPORT + "(\n")
+    assert list(generate(root, only=[Chapter(root / "notebooks/03_adding.py")])) == [MODULE]
+
+
+def test_names_of_chapters():
+    names = ["03_attention", "3", "attention", "notebooks/03_attention.py", "E", "checker"]
+    stems = [chapter.script.stem for chapter in selected(names)]
+    assert stems == ["03_attention"] * 4 + ["E_checker"] * 2
+    with pytest.raises(ProblemError, match="99: is no chapter"):
+        selected(["99"])
 
 
 # What is refused, with cell and remedy
@@ -99,57 +125,133 @@ def test_unknown_public_name(book):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (ADD + ADD, 'cell 4: exports "add", which notebooks/00_adding.py, cell 3'),
-        (EXPORT + "def add(:\n", "cell 3: does not parse"),
-        (EXPORT + "# %time 1 + 1\n", 'cell 3: holds the magic "%time 1 + 1"'),
-        (
-            "# %%\nfrom annotated_transformer.later import x\n",
-            'cell 3: imports "later", which no earlier chapter exports',
-        ),
-        (
-            EXPORT + "from annotated_transformer import load_pretrained\n",
-            'cell 3: imports "load_pretrained"',
-        ),
+        (ADD + ADD, 'cell 3: exports "add", which notebooks/03_adding.py, cell 2 exports'),
+        (EXPORT + "def add(:\n", "cell 2: does not parse"),
+        (EXPORT + "# %time 1 + 1\n", "cell 2: does not parse"),
     ],
 )
 def test_refused_cells(book, cell, message):
-    found = refused(book(c00_adding=TITLE + cell))
-    assert f"notebooks/00_adding.py, {message}" in found
+    found = refused(book(c03_adding=TITLE + cell))
+    assert f"notebooks/03_adding.py, {message}" in found
     assert found.count("\n    ") == 1, "one remedy"
 
 
 def test_name_exported_by_two_chapters(book):
-    root = book(c00_adding=TITLE + ADD, c01_again=TITLE + ADD)
-    assert '01_again.py, cell 3: exports "add", which notebooks/00_adding.py' in refused(root)
-
-
-def test_earlier_chapter_may_be_imported(book):
-    use = EXPORT + "from annotated_transformer.adding import add\n\n\ndef twice(a: int) -> int:\n"
-    root = book(c00_adding=TITLE + ADD, c01_twice=TITLE + use + "    return add(a, a)\n")
-    assert "def twice" in generate(root)["twice.py"]
-    look_ahead = "# %%\nfrom annotated_transformer import load_pretrained\n"
-    generate(book(c02_end=TITLE + look_ahead))
+    root = book(c03_adding=TITLE + ADD, c04_again=TITLE + ADD)
+    assert '04_again.py, cell 2: exports "add", which notebooks/03_adding.py' in refused(root)
 
 
 def test_title_is_needed(book):
-    assert "has no title with a first sentence" in refused(book(c00_adding=ADD))
+    assert "has no title with a first sentence" in refused(book(c03_adding=ADD))
 
 
 def test_notebook_without_script(book):
-    root = book(c00_adding=TITLE)
+    root = book(c03_adding=TITLE)
     (root / "notebooks" / "07_lost.ipynb").write_text("{}")
     assert "notebooks/07_lost.ipynb: has no script of the same name" in refused(root)
+
+
+# The import law
+
+DEMO = "# %%\n"
+OTHERS = {
+    "c01_tour": TITLE,
+    "c03_adding": TITLE + ADD,
+    "c20_later": TITLE + EXPORT + "x = 1\n",
+    "A_files": TITLE + EXPORT + "y = 1\n",
+    "G_cli": TITLE + EXPORT + "z = 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("stem", "tag", "line"),
+    [
+        ("c05_user", EXPORT, ".adding import add"),
+        ("c05_user", EXPORT, " import adding, files"),
+        ("c05_user", EXPORT, ".files import y"),
+        ("c05_user", DEMO, " import load_pretrained, check"),
+        ("c05_user", DEMO, ".cli import z"),
+        ("B_user", EXPORT, ".later import x"),
+        ("B_user", EXPORT, ".files import y"),
+        ("c01_tour", DEMO, " import add, load_pretrained"),
+    ],
+)
+def test_law_allows(book, stem, tag, line):
+    generate(book(**OTHERS | {stem: chapter_text(line, tag=tag)}))
+
+
+@pytest.mark.parametrize(
+    ("stem", "tag", "line", "named"),
+    [
+        ("c05_user", EXPORT, ".later import x", "later"),
+        ("c05_user", DEMO, ".later import x", "later"),
+        ("c05_user", EXPORT, " import later", "later"),
+        ("c05_user", DEMO, ".user import x", "user"),
+        ("c05_user", DEMO, ".nowhere import x", "nowhere"),
+        ("c05_user", EXPORT, " import load_pretrained", "load_pretrained"),
+        ("c05_user", DEMO, " import add", "add"),
+        ("c05_user", EXPORT, ".cli import z", "cli"),
+        ("B_user", EXPORT, ".cli import z", "cli"),
+        ("c01_tour", EXPORT, " import load_pretrained", "load_pretrained"),
+    ],
+)
+def test_law_refuses(book, stem, tag, line, named):
+    found = refused(book(**OTHERS | {stem: chapter_text(line, tag=tag)}))
+    assert f'{stem.removeprefix("c")}.py, cell 2: imports "{named}"' in found
+
+
+def test_law_sees_imports_inside_of_functions(book):
+    late = "def f() -> int:\n    import annotated_transformer.later as x\n    return x.x\n"
+    found = refused(book(**OTHERS, c05_user=TITLE + EXPORT + late))
+    assert '05_user.py, cell 2: imports "later"' in found
+
+
+def test_no_cycle(book):
+    scripts = {
+        "A_one": chapter_text(".two import b", names="a = b"),
+        "B_two": chapter_text(".three import c", names="b = c"),
+        "c03_three": chapter_text(".one import a", names="c = a"),
+    }
+    found = refused(book(**scripts))
+    cycle = re.search(r"closes a cycle of imports: (.+)", found)[1].split(" -> ")
+    assert len(cycle) == 4 and cycle[0] == cycle[-1]
+    order = ["one", "two", "three"] * 2
+    assert cycle[:3] in [order[i : i + 3] for i in range(3)]
+
+
+def test_translation_imports_no_training(book):
+    """Not even through an appendix."""
+    scripts = {
+        "c18_training": TITLE + EXPORT + "a = 1\n",
+        "A_model_io": chapter_text(".helper import b", names="c = b"),
+        "B_helper": chapter_text(".training import a", names="b = a"),
+        "c19_decoding": TITLE + EXPORT + "d = 1\n",
+    }
+    found = refused(book(**scripts))
+    assert "A_model_io.py, cell 2: makes what translates import what trains: " in found
+    assert "model_io -> helper -> training" in found and "decoding" not in found
 
 
 # The check
 
 
-@pytest.fixture
-def built(book):
-    root = book(c00_adding=TITLE + ADD + "# %%\nprint(add(1, 2))\n")
-    build(root)
-    assert check_book(root) == []
+@pytest.fixture(scope="module")
+def built_once(tmp_path_factory):
+    """A book that is executed and exported, as the two make commands do."""
+    demonstration = ADD + "# %%\nprint(add(1, 2))\n"
+    root = write_book(tmp_path_factory.mktemp("built"), c03_adding=TITLE + demonstration)
+    for chapter in chapters(root):
+        execute(chapter)
+    for path, text in generate(root).items():
+        (root / path).write_text(text)
+    assert check_book(root) == [] and written(root) == {*generate(root)}
     return root
+
+
+@pytest.fixture
+def built(built_once, tmp_path):
+    """A copy of it, to change."""
+    return shutil.copytree(built_once, tmp_path / "book")
 
 
 def finding(root: Path) -> str:
@@ -159,11 +261,11 @@ def finding(root: Path) -> str:
 
 
 def test_edited_exported_line_names_what_to_do(built):
-    script = built / "notebooks" / "00_adding.py"
+    script = built / "notebooks" / "03_adding.py"
     script.write_text(script.read_text().replace("a + b", "b + a"))
     found = finding(built)
-    assert "00_adding.py, cell 3: differs" in found
-    assert 'run "make execute NOTEBOOK=00_adding"' in found
+    assert "03_adding.py, cell 2: differs" in found
+    assert 'run "make execute NOTEBOOK=03_adding"' in found
     assert "annotated_transformer/adding.py: differs from what the notebooks generate" in found
 
 
@@ -178,7 +280,7 @@ def test_package_file_from_no_notebook(built):
 
 
 def edit_notebook(root: Path, change) -> None:
-    chapter = Chapter(root / "notebooks" / "00_adding.py")
+    chapter = Chapter(root / "notebooks" / "03_adding.py")
     notebook = chapter.read_notebook()
     change([cell for cell in notebook.cells if cell.cell_type == "code"][-1])
     chapter.write_notebook(notebook)
@@ -186,18 +288,18 @@ def edit_notebook(root: Path, change) -> None:
 
 def test_cell_never_executed(built):
     edit_notebook(built, lambda cell: cell.update(execution_count=None, outputs=[]))
-    assert "cell 4: was never executed" in finding(built)
+    assert "cell 3: was never executed" in finding(built)
 
 
 def test_counts_out_of_order(built):
     edit_notebook(built, lambda cell: cell.update(execution_count=9))
-    assert "cell 4: has the execution count 9, not 3" in finding(built)
+    assert "cell 3: has the execution count 9, not 2" in finding(built)
 
 
 def test_stored_traceback(built):
     error = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
     edit_notebook(built, lambda cell: cell.update(outputs=[nbformat.from_dict(error)]))
-    assert "cell 4: stores a traceback: ValueError: no" in finding(built)
+    assert "cell 3: stores a traceback: ValueError: no" in finding(built)
 
 
 def test_path_of_the_machine(built):
@@ -206,31 +308,20 @@ def test_path_of_the_machine(built):
 
 
 def test_missing_notebook(built):
-    (built / "notebooks" / "00_adding.ipynb").unlink()
-    assert "00_adding.ipynb: is missing" in finding(built)
+    (built / "notebooks" / "03_adding.ipynb").unlink()
+    assert "03_adding.ipynb: is missing" in finding(built)
 
 
 def test_broken_notebook(built):
-    (built / "notebooks" / "00_adding.ipynb").write_text("{")
-    assert "00_adding.ipynb: is not a notebook" in finding(built)
-
-
-def test_address_follows_the_configuration(built):
-    (built / "README.md").write_text(f"See {ADDRESS}.")
-    (built / "_config.yml").write_text("repository:\n  url: https://github.com/new/place\n")
-    assert "README.md: does not name the repository's address" in finding(built)
-    for path, text in address_changes(built).items():
-        path.write_text(text)
-    assert address_changes(built) == {}
-    assert (built / "README.md").read_text() == "See https://github.com/new/place."
-    assert "git+https://github.com/new/place" in (built / "notebooks/00_adding.py").read_text()
+    (built / "notebooks" / "03_adding.ipynb").write_text("{")
+    assert "03_adding.ipynb: is not a notebook" in finding(built)
 
 
 # Executing
 
 
 def test_execution_is_stable(built):
-    chapter = Chapter(built / "notebooks" / "00_adding.py")
+    chapter = Chapter(built / "notebooks" / "03_adding.py")
     before = chapter.notebook.read_bytes()
     execute(chapter)
     assert chapter.notebook.read_bytes() == before
@@ -239,7 +330,7 @@ def test_execution_is_stable(built):
 
 
 def test_text_is_taken_over_without_execution(built):
-    chapter = Chapter(built / "notebooks" / "00_adding.py")
+    chapter = Chapter(built / "notebooks" / "03_adding.py")
     chapter.script.write_text(chapter.script.read_text().replace("And more", "And no more"))
     assert not needs_execution(chapter)
     assert take_over_text(chapter)
@@ -248,11 +339,11 @@ def test_text_is_taken_over_without_execution(built):
 
 
 def test_failing_cell_leaves_the_notebook(built):
-    chapter = Chapter(built / "notebooks" / "00_adding.py")
+    chapter = Chapter(built / "notebooks" / "03_adding.py")
     before = chapter.notebook.read_bytes()
     chapter.script.write_text(chapter.script.read_text() + "\n# %%\n1 / 0\n")
     assert needs_execution(chapter)
-    with pytest.raises(ProblemError, match=r"cell 5: fails: ZeroDivisionError"):
+    with pytest.raises(ProblemError, match=r"cell 4: fails: ZeroDivisionError"):
         execute(chapter)
     assert chapter.notebook.read_bytes() == before
 
@@ -265,3 +356,13 @@ def test_scripts_are_as_jupytext_writes_them(chapter):
     assert twice == once
     body = once.split("# ---\n")[-1].lstrip()  # jupytext adds a header that names its version
     assert body == text
+
+
+def test_every_notebook_finds_the_book_and_its_repository():
+    """The first cell of all scripts is the same, and names the address of _config.yml."""
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    firsts = {c.script.read_text(encoding="utf-8").split("\n\n# %%")[0]: c for c in chapters()}
+    assert len(firsts) == 1, f"different first cells: {list(firsts.values())}"
+    (first,) = firsts
+    assert first.startswith('# %% tags=["remove-cell"]\n')
+    assert f'"{config["repository"]["url"]}"' in first and '"..[notebooks]"' in first

@@ -11,8 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from annotated_transformer.training import LOG, TRAINING, TrainingConfig
 from annotated_transformer.model_io import load_model
+from annotated_transformer.run_folder import LOG, SETTINGS
+from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import PRESETS, TransformerConfig, parameter_count, preset
 
 EVALUATION, CARD = "evaluation.jsonl", "README.md"
@@ -48,7 +49,7 @@ def preset_of(config: TransformerConfig) -> str:
 
 def commands(folder: Path, config: TransformerConfig, averaged: int, steps: int) -> str:
     """Return the commands that make the model anew, from its settings."""
-    settings = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     settings["training.steps"] = steps  # it may have been stopped before its end
     words = ["annotated-transformer train --corpus multi30k", f"--preset {preset_of(config)}"]
     words.append(f"--vocabulary-size {config.vocabulary_size}")
@@ -80,7 +81,7 @@ def card(folder: Path) -> str:
     records = read_lines(folder / EVALUATION)
     starts = [record for record in log if "torch" in record]
     last = [record for record in log if "epoch" in record][-1]
-    settings = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     threads = " then ".join(dict.fromkeys(str(record["threads"]) for record in starts))
     averaged = json.loads((folder / "averaged.json").read_text())["last"]
     return f"""# multi30k-de-en

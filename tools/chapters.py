@@ -12,7 +12,6 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-import yaml
 from jupytext.combine import combine_inputs_with_outputs
 from nbformat import NotebookNode
 
@@ -23,7 +22,6 @@ KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
-INSTALL_TAG = "remove-cell"
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,13 @@ class Chapter:
         return self.script.stem.split("_", 1)[1]
 
     @property
+    def number(self) -> str:
+        """A chapter's two digits, or an appendix's letter."""
+        return self.script.stem.split("_", 1)[0]
+
+    @property
     def appendix(self) -> bool:
-        """True for an appendix, whose name begins with a letter."""
-        return self.script.stem[0].isalpha()
+        return self.number.isalpha()
 
     @property
     def label(self) -> str:
@@ -112,6 +114,28 @@ def chapters(root: Path = ROOT) -> list[Chapter]:
     return [Chapter(script) for script in scripts]
 
 
+def selected(names: list[str]) -> list[Chapter]:
+    """Return the chapters that the names mean: 03_attention, 3, or attention.
+
+    Raises:
+        ProblemError: a name means none.
+    """
+    found = []
+    for name in names:
+        key = name.removesuffix(".py").removesuffix(".ipynb").removeprefix("notebooks/")
+        fits = [
+            chapter
+            for chapter in chapters()
+            if key in (chapter.script.stem, chapter.module)
+            or key.zfill(2) == chapter.number.zfill(2)
+        ]
+        if not fits:
+            known = ", ".join(chapter.script.stem for chapter in chapters())
+            raise ProblemError(Problem(name, "is no chapter", f"take one of: {known}"))
+        found += fits
+    return found
+
+
 def with_stable_ids(notebook: NotebookNode) -> NotebookNode:
     """Give each cell an id made from its source; a repeated source gets a number."""
     seen: Counter[str] = Counter()
@@ -137,38 +161,6 @@ def is_executed(notebook: NotebookNode) -> bool:
     """True if the code cells carry the counts 1..n, as a run from top to bottom leaves them."""
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
     return counts == list(range(1, len(counts) + 1))
-
-
-# The address of the repository is set once, in _config.yml
-
-
-def repository(root: Path = ROOT) -> str:
-    """Return the public address of the repository, as `_config.yml` sets it."""
-    config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
-    return str(config["repository"]["url"]).rstrip("/")
-
-
-def install_cell(address: str) -> str:
-    """Return the first cell of every notebook: it finds the book; in Colab it fetches it."""
-    return f"""# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
-
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "{address}", "/content/book"], check=True)
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")"""
-
-
-def with_install_cell(script: str, address: str) -> str:
-    """Put the install cell on top of a percent script, in place of an older one."""
-    marker = f'# %% tags=["{INSTALL_TAG}"]\n'
-    if script.startswith(marker):
-        script = script[script.index("\n# %%", len(marker)) + 1 :]
-    return f'# %% tags=["{INSTALL_TAG}"]\n{install_cell(address)}\n\n{script}'
 
 
 def plain(markdown: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from tools.chapters import ROOT, Chapter, chapters, tags
-from tools.export import PACKAGE, address_changes, generate
+from tools.export import generate, written
 from tools.problem import Problem, ProblemError
 
 MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:home|root|work|tmp|Users|private|mnt)/[\w.]+")
@@ -69,25 +69,20 @@ def check_outputs(chapter: Chapter, notebook: NotebookNode, execute: str) -> lis
 
 
 def check_package(root: Path = ROOT) -> list[Problem]:
-    """The package is what the notebooks generate, and the address stands where it is named."""
+    """The package, and the model in one file, are what the notebooks generate."""
     problems = []
     expected = generate(root)
-    folder = root / PACKAGE
-    for name in sorted({path.name for path in folder.glob("*.py")} | set(expected)):
-        path = folder / name
-        if name not in expected:
+    for path in sorted(written(root) | {*expected}):
+        if path not in expected:
             what, remedy = "comes from no notebook", "delete it, or write it as a chapter"
-        elif not path.exists():
+        elif not (root / path).exists():
             what, remedy = "is missing", 'run "make export"'
-        elif path.read_text(encoding="utf-8") != expected[name]:
+        elif (root / path).read_text(encoding="utf-8") != expected[path]:
             what = "differs from what the notebooks generate"
             remedy = 'change the notebook, not this file; then run "make export"'
         else:
             continue
-        problems.append(Problem(f"{PACKAGE}/{name}", what, remedy))
-    for path in address_changes(root):
-        what = "does not name the repository's address as _config.yml sets it"
-        problems.append(Problem(str(path.relative_to(root)), what, 'run "make export"'))
+        problems.append(Problem(path, what, remedy))
     return problems
 
 

@@ -15,7 +15,7 @@ import time
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from tools.chapters import Chapter, chapters, code_sources, is_executed
+from tools.chapters import Chapter, chapters, code_sources, is_executed, selected
 from tools.problem import Problem, ProblemError
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -63,23 +63,6 @@ def take_over_text(chapter: Chapter) -> bool:
     before = chapter.notebook.read_text(encoding="utf-8")
     chapter.write_notebook(chapter.paired())
     return chapter.notebook.read_text(encoding="utf-8") != before
-
-
-def selected(names: list[str]) -> list[Chapter]:
-    """Return the chapters that the names mean."""
-    found = []
-    for name in names:
-        key = name.removesuffix(".py").removesuffix(".ipynb").removeprefix("notebooks/")
-        fits = [
-            c
-            for c in chapters()
-            if key in (c.script.stem, c.module) or key.zfill(2) == c.script.stem[:2]
-        ]
-        if not fits:
-            known = ", ".join(c.script.stem for c in chapters())
-            raise ProblemError(Problem(name, "is no chapter", f"take one of: {known}"))
-        found += fits
-    return found
 
 
 def main() -> None:

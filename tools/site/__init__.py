@@ -9,11 +9,12 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from tools.site import address, api, assets, captions, typography
+from tools.site import address, api, assets, captions, numbering, typography
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the parts with Sphinx."""
+    numbering.install()
     app.connect("source-read", address.fill_in)
     app.add_directive("package-reference", api.PackageReference)
     app.connect("viewcode-find-source", api.find_source)

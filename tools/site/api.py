@@ -19,7 +19,7 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
-from tools.site.package import PACKAGE, Module, defined_names, is_public, modules
+from tools.package import PACKAGE, Module, defined_names, is_public, modules
 
 SECTION = re.compile(r"^(Args|Returns|Yields|Raises):\n((?:[ ]+.*\n?|\n)+)", re.M)
 ENTRY = re.compile(r"^([\w.*]+(?:, [\w.*]+)*): ")

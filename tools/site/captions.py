@@ -6,7 +6,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from tools.site.package import PACKAGE, defined_names, module_of
+from tools.package import PACKAGE, defined_names, module_of
 
 
 def add_captions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
