@@ -5,93 +5,90 @@ This chapter turns a trained model into a function from sentences to sentences, 
 search, beam search and sampling (section 6.1 of the paper).
 """
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from annotated_transformer.batching import encode_source, pad
 from annotated_transformer.layers import DecoderLayer
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask
 from annotated_transformer.model_io import check_vocabulary
-from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, evaluating
-
-# --- The cache in code ---
-
-
-def decoder_layers(model: Transformer) -> Iterable[DecoderLayer]:
-    """Return the layers of the decoder, bottom first."""
-    return cast("Iterable[DecoderLayer]", model.decoder.layers)
-
-
-class Cache:
-    """Keys and values that a decoder need not compute twice, for R hypotheses of B sentences.
-
-    For each layer, `past` holds those of the words so far, (B * R, H, T, K), and `memory` those of
-    the source, (B, H, S, K). Starts with R = 1 and T = 0 words `written`.
-    """
-
-    def __init__(self, model: Transformer, source: Tensor) -> None:
-        self.written = 0
-        memory, self.mask = model.encode(source), padding_mask(source)
-        self.memory = [
-            layer.cross_attention.project(memory, memory) for layer in decoder_layers(model)
-        ]
-        self.past = [(keys[:, :, :0], values[:, :, :0]) for keys, values in self.memory]
-
-    def keep(self, sentences: Tensor, parents: Tensor) -> None:
-        """Keep the sentences of these numbers (B,), and of each the hypotheses parents (B, R)."""
-        rows, count = len(self.past[0][0]), len(self.mask)
-        chosen = (sentences[:, None] * (rows // count) + parents).flatten()
-        if len(sentences) < count:
-            self.mask = self.mask[sentences]
-            self.memory = [(keys[sentences], values[sentences]) for keys, values in self.memory]
-        if not torch.equal(chosen, torch.arange(rows, device=chosen.device)):
-            self.past = [(keys[chosen], values[chosen]) for keys, values in self.past]
-
-
-# --- One word through the decoder ---
-
-
-def attend_to_past(attention: MultiHeadAttention, x: Tensor, cache: Cache, layer: int) -> Tensor:
-    """Self-attention of the newest words (B, R, D), each to the past of its own hypothesis."""
-    rows = x.flatten(0, 1)[:, None]
-    (old_keys, old_values), (keys, values) = cache.past[layer], attention.project(rows, rows)
-    keys, values = torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2)
-    cache.past[layer] = keys, values
-    return attention.attend(rows, keys, values).view_as(x)
-
-
-def layer_step(layer: DecoderLayer, x: Tensor, cache: Cache, number: int) -> Tensor:
-    """Pass the newest words (B, R, D) through one decoder layer."""
-    attend, translate, think = layer.residuals
-    memory = cache.memory[number]
-    x = attend(x, lambda y: attend_to_past(layer.self_attention, y, cache, number))
-    x = translate(x, lambda y: layer.cross_attention.attend(y, *memory, cache.mask))
-    return cast("Tensor", think(x, layer.feed_forward))
-
-
-def next_logits(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
-    """Read one more word of each hypothesis (B, R); return logits (B, R, V) of what may follow."""
-    x = model.embed(words.reshape(-1, 1), cache.written).view(*words.shape, -1)
-    for number, layer in enumerate(decoder_layers(model)):
-        x = layer_step(layer, x, cache, number)
-    cache.written += 1
-    return model.embedding.logits(model.decoder.norm(x))
-
-
-Reader = Callable[[Transformer, Tensor, Cache], Tensor]
 
 # --- The penalty in numbers ---
 
 
 def length_penalty(length: float, alpha: float) -> float:
-    """Divide a log-probability by this; length counts the words and `</s>` (section 6.1)."""
+    """Divide a log-probability by this; length counts the tokens and `</s>` (section 6.1)."""
     return float(((5 + length) / 6) ** alpha)
+
+
+# --- The cache in code ---
+
+
+class Cache:
+    """Keys and values that need not be computed twice, for R hypotheses of B sentences.
+
+    For each decoder layer, `self_kv` holds those of the target so far, (B * R, H, T, d_k or d_v),
+    and `cross_kv` those of the source, (B, H, S, d_k or d_v). Starts with R = 1 and length T = 0.
+    """
+
+    def __init__(self, model: Transformer, source: Tensor) -> None:
+        self.layers = [module for module in model.modules() if isinstance(module, DecoderLayer)]
+        self.length, self.mask, memory = 0, padding_mask(source), model.encode(source)
+        self.cross_kv = [layer.cross_attention.project(memory, memory) for layer in self.layers]
+        self.self_kv = [(keys[:, :, :0], values[:, :, :0]) for keys, values in self.cross_kv]
+
+    def keep(self, sentences: Tensor, parents: Tensor) -> None:
+        """Keep the sentences of these numbers (B,), and of each the hypotheses parents (B, R)."""
+        rows, count = len(self.self_kv[0][0]), len(self.mask)
+        chosen = (sentences[:, None] * (rows // count) + parents).flatten()
+        if len(sentences) < count:
+            self.mask = self.mask[sentences]
+            self.cross_kv = [pick(layer, sentences) for layer in self.cross_kv]
+        if not torch.equal(chosen, torch.arange(rows, device=chosen.device)):
+            self.self_kv = [pick(layer, chosen) for layer in self.self_kv]
+
+
+def pick(kv: tuple[Tensor, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return some rows of keys and values."""
+    return kv[0].index_select(0, rows), kv[1].index_select(0, rows)
+
+
+# --- One word through the decoder ---
+
+
+def attend_to_past(x: Tensor, cache: Cache, number: int) -> Tensor:
+    """Self-attention of the newest tokens (B, R, D) in a layer, each to its own hypothesis."""
+    attention, rows = cache.layers[number].self_attention, x.flatten(0, 1)[:, None]
+    both = zip(cache.self_kv[number], attention.project(rows, rows))
+    keys, values = (torch.cat([old, new], dim=2) for old, new in both)
+    cache.self_kv[number] = keys, values
+    return attention.attend(rows, keys, values).view_as(x)
+
+
+def layer_step(x: Tensor, cache: Cache, number: int) -> Tensor:
+    """Pass the newest tokens (B, R, D) through one decoder layer."""
+    layer, source_kv = cache.layers[number], cache.cross_kv[number]
+    x = layer.residuals[0](x, lambda y: attend_to_past(y, cache, number))
+    x = layer.residuals[1](x, lambda y: layer.cross_attention.attend(y, *source_kv, cache.mask))
+    return layer.residuals[2](x, layer.feed_forward)
+
+
+def next_logits(model: Transformer, tokens: Tensor, cache: Cache) -> Tensor:
+    """Read the newest token of each hypothesis (B, R); return logits (B, R, |V|) of the next one.
+
+    They are at least in single precision.
+    """
+    x = model.embed(tokens.reshape(-1, 1), cache.length).view(*tokens.shape, -1)
+    for number in range(len(cache.layers)):
+        x = layer_step(x, cache, number)
+    cache.length += 1
+    logits = model.embedding.logits(model.decoder.norm(x))
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 # --- The race, in tensors ---
@@ -114,84 +111,67 @@ class Beams(NamedTuple):
     """The running hypotheses, R places in each of the B sentences that are not done."""
 
     sentence: Tensor  # (B,), number in the batch
-    limit: Tensor  # (B,), words at most
+    limit: Tensor  # (B,), tokens at most
     free: Tensor  # (B,), places that no finished hypothesis holds
     best: Tensor  # (B, N), scores of the best finished hypotheses
     tokens: Tensor  # (B, R, T), from <s> on
     total: Tensor  # (B, R), log-probability; minus infinity: no hypothesis
 
 
-def start_beams(source: Tensor, beam: int, limit: Tensor, n_best: int, like: Tensor) -> Beams:
-    """Begin with `<s>` for each source (B, S); numbers are of the type and device of like."""
-    count = len(source)
-    return Beams(
-        sentence=torch.arange(count, device=source.device),
-        limit=limit,
-        free=torch.full_like(limit, beam),
-        best=like.new_full((count, n_best), -torch.inf),
-        tokens=source.new_full((count, 1, 1), BOS),
-        total=like.new_zeros(count, 1),
-    )
+def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
+    """Begin with `<s>` for each source (B, S)."""
+    total = torch.zeros(len(source), 1, device=source.device)
+    numbers, best = torch.arange(len(source), device=source.device), total.expand(-1, n_best)
+    tokens, free = torch.full_like(source[:, :1, None], BOS), torch.full_like(limit, beam)
+    return Beams(numbers, limit, free, best - torch.inf, tokens, total)
 
 
 # --- Expand, score, prune: one `topk` ---
 
 
+def check_finite(scores: Tensor) -> None:
+    """Raise ValueError if the model's numbers are no numbers any more."""
+    if not scores.isfinite().all():
+        raise ValueError("the model's logits are infinite or NaN: are its weights damaged?")
+
+
 def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
-    """Continue hypotheses by the best words of (B, R, V); return them and their parents (B, R)."""
-    words = logits.log_softmax(dim=-1)
-    words[..., [PAD, BOS]] = -torch.inf
-    everything = words.add_(beams.total[..., None]).flatten(1)
-    width = min(int(beams.free.max()), everything.size(1))
-    total, choice = everything.topk(width)
-    parent, word = choice // words.size(-1), choice % words.size(-1)
-    # Leave the places of finished hypotheses empty
-    rank = torch.arange(width, device=total.device)
-    total = total.masked_fill(rank >= beams.free[:, None], -torch.inf)
-    written = beams.tokens.gather(1, parent[..., None].expand(-1, -1, beams.tokens.size(-1)))
-    tokens = torch.cat([written, word[..., None]], dim=-1)
-    return beams._replace(tokens=tokens, total=total), parent
+    """Continue hypotheses by the best tokens of logits (B, R, |V|); return also parents (B, R)."""
+    log_probability = logits.log_softmax(dim=-1)
+    log_probability[..., [PAD, BOS]] = -torch.inf
+    candidates = log_probability.add_(beams.total[..., None]).flatten(1)
+    total, choice = candidates.topk(min(int(beams.free.max()), candidates.size(1)))
+    parent, token = choice // logits.size(-1), choice % logits.size(-1)
+    check_finite(total[:, 0])
+    # Finished hypotheses hold their places, so not all of these winners find one
+    total[torch.ones_like(total).cumsum(dim=1) > beams.free[:, None]] = -torch.inf
+    parts = [beams.tokens.take_along_dim(parent[..., None], dim=1), token[..., None]]
+    return beams._replace(tokens=torch.cat(parts, dim=-1), total=total), parent
 
 
 # --- Taking out what has finished ---
 
 
-class Finished(NamedTuple):
-    """Hypotheses that finished in one step, of any sentences."""
-
-    sentence: Tensor  # (F,)
-    tokens: Tensor  # (F, T)
-    score: Tensor  # (F,)
-    total: Tensor  # (F,)
-
-
-def finish(beams: Beams, alpha: float) -> tuple[Beams, Finished]:
+def finish(beams: Beams, alpha: float) -> tuple[Beams, list[Tensor]]:
     """Take out the hypotheses that have ended or reached their limit."""
     length = beams.tokens.size(-1) - 1  # without <s>
     done = (beams.tokens[..., -1] == EOS) | (beams.limit[:, None] <= length)
     done &= beams.total > -torch.inf
-    score = beams.total / length_penalty(length, alpha)
+    score = (beams.total / length_penalty(length, alpha)).where(done, -torch.inf)
     sentence = beams.sentence[:, None].expand_as(done)
-    finished = Finished(sentence[done], beams.tokens[done], score[done], beams.total[done])
-    scores = torch.cat([beams.best, score.masked_fill(~done, -torch.inf)], dim=1)
-    left = beams._replace(
-        free=beams.free - done.sum(dim=1),
-        best=scores.topk(beams.best.size(1)).values,
-        total=beams.total.masked_fill(done, -torch.inf),
-    )
-    return left, finished
+    finished = [part[done] for part in (sentence, beams.tokens, score, beams.total)]
+    best = torch.cat([beams.best, score], dim=1).topk(beams.best.size(1)).values
+    free, total = beams.free - done.sum(dim=1), beams.total.masked_fill(done, -torch.inf)
+    return beams._replace(free=free, best=best, total=total), finished
 
 
 # --- What can a running hypothesis still reach? ---
 
 
-def still_open(beams: Beams, alpha: float, early_stop: bool) -> Tensor:
+def still_open(beams: Beams, alpha: float) -> Tensor:
     """Return (B,), True where a running hypothesis may still come among the best N."""
-    most = beams.total.max(dim=1).values
-    if not early_stop:
-        return most > -torch.inf
-    limit = beams.limit.to(most.dtype)
-    penalty = ((5 + limit) / 6) ** alpha
+    most = beams.total.amax(dim=1)
+    penalty = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
     penalty = penalty.clamp(min=length_penalty(beams.tokens.size(-1), alpha))
     return most / penalty > beams.best[:, -1]
 
@@ -199,109 +179,80 @@ def still_open(beams: Beams, alpha: float, early_stop: bool) -> Tensor:
 # --- The whole search ---
 
 
-def rank(steps: Iterable[Finished], sentences: int, n_best: int) -> list[list[Hypothesis]]:
-    """Sort what has finished: the best N hypotheses of each sentence, best first.
-
-    Raises:
-        ValueError: a sentence has none, because the model's numbers are not numbers.
-    """
-    found: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+def collect_n_best(steps: list[list[Tensor]], count: int, n_best: int) -> list[list[Hypothesis]]:
+    """Sort what has finished in each step: the best N hypotheses of each sentence, best first."""
+    found: list[list[Hypothesis]] = [[] for _ in range(count)]
     for step in steps:
-        for number, tokens, score, total in zip(*(column.tolist() for column in step)):
+        for number, tokens, score, total in zip(*(part.tolist() for part in step)):
             ended = tokens[-1] == EOS
-            words = tokens[1:-1] if ended else tokens[1:]
-            found[number].append(Hypothesis(words, score, total, ended))
-    if not all(found):
-        raise ValueError("the model gives NaN in place of scores: its weights are damaged")
+            found[number].append(Hypothesis(tokens[1 : len(tokens) - ended], score, total, ended))
     return [sorted(row, key=lambda h: h.score, reverse=True)[:n_best] for row in found]
 
 
 def beam_search(
-    model: Transformer,
-    source: Tensor,
-    beam: int = 4,
-    alpha: float = 0.6,
-    max_extra_tokens: int = 50,
-    n_best: int = 1,
-    early_stop: bool = True,
-    read: Reader = next_logits,
-) -> list[list[Hypothesis]]:
+    model: Transformer, source: Tensor, beam: int = 4, alpha: float = 0.6,
+    max_extra_tokens: int = 50, n_best: int = 1,
+) -> list[list[Hypothesis]]:  # fmt: skip
     """Return the n_best best translations found for each source (B, S), best first (section 6.1).
 
-    A hypothesis has at most extra tokens more than its source. With beam 1 this is greedy search.
-    Without early_stop a sentence runs until the beam is full of finished ones; same result.
+    A hypothesis has at most max_extra_tokens more than its source. Beam 1 is greedy search.
     """
     if not 1 <= n_best <= beam:
         raise ValueError(f"beam={beam} and n_best={n_best}: take 1 <= n_best <= beam")
-    limit = ((source != PAD).sum(dim=1) + extra).clamp(max=model.config.max_length)
-    steps = []
+    if not -5 <= alpha <= 5:
+        raise ValueError(f"alpha={alpha} must be from -5 to 5; the paper takes 0.6")
+    limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
+    beams, steps = start_beams(source, limit, beam, n_best), list[list[Tensor]]()
     with evaluating(model):
         cache = Cache(model, source)
-        beams = start_beams(source, beam, limit, n_best, like=model.embedding.weight)
         while len(beams.sentence):
-            beams, parent = extend(beams, read(model, beams.tokens[..., -1], cache))
+            beams, parent = extend(beams, next_logits(model, beams.tokens[..., -1], cache))
             beams, finished = finish(beams, alpha)
             steps.append(finished)
-            going = still_open(beams, alpha, early_stop).nonzero()[:, 0]
+            going = still_open(beams, alpha).nonzero()[:, 0]
             cache.keep(going, parent[going])
             beams = Beams(*(column[going] for column in beams))
-    return rank(steps, len(source), n_best)
+    return collect_n_best(steps, len(source), n_best)
 
 
 # --- Errors before work ---
 
 
-def check_lengths(sources: Sequence[Sequence[int]], max_length: int) -> None:
-    """Raise ValueError for the first source that has more tokens than the model has positions."""
-    for number, source in enumerate(sources, start=1):
-        if len(source) > max_length:
-            raise ValueError(
-                f"sentence {number} has {len(source)} tokens, the model reads {max_length}: "
-                "cut it in parts"
-            )
+def encode_sources(tokenizer: Tokenizer, sentences: Iterable[str], most: int) -> Iterator[Tensor]:
+    """Yield the ids (S,) of each sentence, with `</s>`; of one without words, none.
 
-
-def check_text(sentences: Sequence[str]) -> None:
-    """Raise ValueError for the first sentence with half of a surrogate pair."""
-    for number, sentence in enumerate(sentences, start=1):
-        for position, character in enumerate(sentence, start=1):
-            if "\ud800" <= character <= "\udfff":
-                raise ValueError(
-                    f"sentence {number} has half a character, {character!a}, at position "
-                    f"{position}: read its file with the right encoding"
-                )
+    Raises ValueError for a sentence with more than `most` tokens, or that is no text.
+    """
+    for n, sentence in enumerate(sentences, start=1):
+        try:
+            ids = [*tokenizer.encode(sentence), EOS] if sentence.strip() else []
+        except ValueError as error:
+            raise ValueError(f"sentence {n}: {error}") from error
+        if len(ids) > most:
+            raise ValueError(f"sentence {n} has {len(ids)} tokens, the limit is {most}: split it")
+        yield torch.tensor(ids)
 
 
 # --- Batches by length ---
 
 
 def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Group sentences of like length, short ones first; yields their numbers.
+    """Group sentences of like length, long ones first; yields their numbers.
 
     With padding a batch has at most max_tokens tokens; a longer sentence goes alone. Length 0
     is left out.
     """
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and lengths[number] * (len(batch) + 1) > max_tokens:
-            yield batch
-            batch = []
-        if lengths[number]:
-            batch.append(number)
-    if batch:
-        yield batch
+    order = sorted((n for n, length in enumerate(lengths) if length), key=lambda n: -lengths[n])
+    while order:
+        size = max(1, max_tokens // lengths[order[0]])
+        yield order[:size]
+        order = order[size:]
 
 
 def translate(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    sentences: Sequence[str],
-    beam: int = 4,
-    alpha: float = 0.6,
-    max_extra_tokens: int = 50,
-    max_tokens: int = 2048,
-    read: Reader = next_logits,
-) -> list[str]:
+    model: Transformer, tokenizer: Tokenizer, sentences: Iterable[str], beam: int = 4,
+    alpha: float = 0.6, max_extra_tokens: int = 50, max_tokens: int = 2048,
+) -> list[str]:  # fmt: skip
     """Translate sentences by beam search, the paper's by default; keeps the order.
 
     Sentences without words stay empty. A batch has at most max_tokens source tokens.
@@ -310,70 +261,53 @@ def translate(
     if isinstance(sentences, str):
         raise ValueError("sentences is one string: give a list of them")
     check_vocabulary(model, tokenizer)
-    check_text(sentences)
-    sources = [encode_source(tokenizer, line) if line.strip() else [] for line in sentences]
-    check_lengths(sources, model.config.max_length)
-    device = next(model.parameters()).device
+    sources = [*encode_sources(tokenizer, sentences, model.config.max_length)]
     translations = [""] * len(sources)
     for batch in length_batches([len(source) for source in sources], max_tokens):
-        source = pad([sources[number] for number in batch]).to(device)
-        search = beam_search(model, source, beam, alpha, extra, read=read)
-        for number, found in zip(batch, search):
-            translations[number] = tokenizer.decode(found[0].tokens)
+        source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)
+        source = source.to(model.embedding.weight.device)
+        for n, found in zip(batch, beam_search(model, source, beam, alpha, max_extra_tokens)):
+            translations[n] = tokenizer.decode(found[0].tokens)
     return translations
 
 
 # --- Three knobs on one distribution ---
 
 
-def restrict(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
+def filter_logits(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
     """Set logits (..., V) to minus infinity except the top k, and of these those that make up p."""
-    ordered, words = logits.sort(dim=-1, descending=True)
+    ordered, tokens = logits.sort(dim=-1, descending=True)
     if top_k is not None:
         ordered[..., top_k:] = -torch.inf
-    if top_p is not None:
+    if top_p is not None and top_p < 1:
         share = ordered.softmax(dim=-1)
-        before = share.cumsum(dim=-1) - share
-        ordered = ordered.masked_fill(before >= top_p, -torch.inf)
-    return torch.empty_like(logits).scatter(-1, words, ordered)
+        ordered[share.cumsum(dim=-1) - share >= top_p] = -torch.inf
+    return torch.empty_like(logits).scatter(-1, tokens, ordered)
 
 
 # --- Drawing a sentence ---
 
 
-def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Raise ValueError for a knob that no sampling can have."""
-    if not 0 < temperature < math.inf:
-        raise ValueError(
-            f"temperature={temperature} must be above 0; for greedy, search with beam=1"
-        )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k={top_k} must be 1 or more, or None for all words")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p={top_p} must be above 0 and at most 1, or None for all words")
-
-
 def sample(
-    model: Transformer,
-    source: Tensor,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
+    model: Transformer, source: Tensor, temperature: float = 1.0, top_k: int | None = None,
+    top_p: float | None = None, generator: torch.Generator | None = None,
     max_extra_tokens: int = 50,
-) -> list[list[int]]:
-    """Draw a translation of each source (B, S) word by word; ids without `<s>` and `</s>`."""
-    check_sampling(temperature, top_k, top_p)
-    limit = ((source != PAD).sum(dim=1) + extra).clamp(max=model.config.max_length)
-    target = torch.full_like(source[:, :1], BOS)
-    running = torch.ones_like(limit, dtype=torch.bool)
+) -> list[list[int]]:  # fmt: skip
+    """Draw a translation of each source (B, S) token by token; ids without `<s>` and `</s>`."""
+    if not 0.01 <= temperature <= 100:
+        raise ValueError(f"temperature={temperature} must be from 0.01 to 100; greedy is beam=1")
+    if (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+        raise ValueError(f"top_k={top_k} must be 1 or more, top_p={top_p} above 0 up to 1, or None")
+    limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
+    target, running = torch.full_like(source[:, :1], BOS), torch.ones_like(limit, dtype=torch.bool)
     with evaluating(model):
         cache = Cache(model, source)
         while running.any():
             logits = next_logits(model, target[:, -1:], cache)[:, 0]
+            check_finite(logits.amax(dim=-1))
             logits[:, [PAD, BOS]] = -torch.inf
-            shares = restrict(logits / temperature, top_k, top_p).softmax(dim=-1)
-            word = shares.multinomial(1, generator=generator)[:, 0].where(running, PAD)
-            target = torch.cat([target, word[:, None]], dim=1)
-            running &= (word != EOS) & (target.size(1) <= limit)
-    return [[word for word in row if word not in (PAD, EOS)] for row in target[:, 1:].tolist()]
+            shares = filter_logits(logits / temperature, top_k, top_p).softmax(dim=-1)
+            token = shares.multinomial(1, generator=generator)[:, 0].where(running, PAD)
+            target = torch.cat([target, token[:, None]], dim=1)
+            running &= (token != EOS) & (target.size(1) <= limit)
+    return [[token for token in row if token not in (PAD, EOS)] for row in target[:, 1:].tolist()]

@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -18,25 +29,24 @@ sys.path.insert(0, "..")
 #
 # A trained model does not translate. It gives, for a source and the words written so far, a probability for each next word. Somebody has to choose one, append it and ask again. `greedy_decode` in [the model's chapter](10_transformer.ipynb) takes the most likely word each time. It has three faults.
 #
-# It is slow, since each step computes the whole sentence again. It is short-sighted, since the best first word need not begin the best sentence. And it handles numbers, where a user has lines of text: some long, some short, some empty, in an order that matters. We mend the three in this order.
+# It is short-sighted, since the best first word need not begin the best sentence. It is slow, since each step computes the whole sentence again. And it handles numbers, where a user has lines of text: some long, some short, some empty, in an order that matters. We mend the three in this order.
 
 # %% tags=["export"]
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from annotated_transformer.batching import encode_source, pad
 from annotated_transformer.layers import DecoderLayer
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask
-from annotated_transformer.multi_head_attention import MultiHeadAttention
-from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.model_io import check_vocabulary
+from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, evaluating
 
 # %%
+import math
 from dataclasses import replace
 from heapq import nlargest
 from itertools import product
@@ -47,6 +57,7 @@ import sacrebleu
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated_transformer import load_pretrained
+from annotated_transformer.batching import pad
 from annotated_transformer.data import multi30k
 from book.figures import (
     INK,
@@ -62,323 +73,9 @@ from book.figures import (
 from annotated_transformer.transformer import TransformerConfig, greedy_decode, preset
 
 # %% [markdown]
-# ## The work that is done again
-#
-# To write word 20, `greedy_decode` sends all 19 words before it through the decoder, with `<s>` in front. It did so for word 19, too. A sentence of $n$ words takes $1 + 2 + \dots + n = n(n+1)/2$ passes of a position through the decoder: 210 for 20 words, where 20 would do.
-#
-# Why does it do that? The model takes a whole target and returns logits for every position of it. In training each of them is used. In decoding all but the last repeat what earlier steps have seen, and `greedy_decode` keeps `states[:, -1]` and throws the others away.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-cache", "caption": "What does a step compute? Each row is a step of decoding, each column a position of the sentence. Without a cache (left) a step computes every position up to its own, and the total on the right of a row grows with the square of the length. With a cache (right) it computes one and reuses the keys and values of the others (outlined)."}}
-
-
-def work(n=8):
-    for way, cached in (("without a cache", False), ("with a cache", True)):
-        for step, position in product(range(1, n + 1), range(1, n + 1)):
-            if position <= step:
-                done = step if cached else step * (step + 1) // 2
-                fresh = not cached or position == step
-                row = {"step": step, "position": position, "done": done, "fresh": fresh}
-                yield row | {"way": way}
-
-
-def grid(way):
-    base = alt.Chart(alt.Data(values=[r for r in work() if r["way"] == way]))
-    position = alt.X("position:O", title="position", axis=alt.Axis(orient="top", labelAngle=0))
-    step = alt.Y("step:O", title="step")
-    fill = alt.condition("datum.fresh", alt.value(KEY), alt.value(PAPER))
-    cells = base.mark_rect(stroke=KEY, strokeWidth=1.5, width=26, height=21)
-    cells = cells.encode(position, step, fill=fill)
-    last = base.transform_filter("datum.position == datum.step")
-    total = last.mark_text(dx=28, align="left").encode(position, step, text="done:Q")
-    return (cells + total).properties(width=250, height=210, title=f"{way}: total so far")
-
-
-assert sum(r["fresh"] for r in work()) == 36 + 8
-show(
-    alt.hconcat(grid("without a cache"), grid("with a cache"), spacing=60),
-    alt="Two triangles of eight steps. Without a cache all 36 cells are computed; with one, the 8 on the diagonal.",
-)
-
-# %% [markdown]
-# May we reuse what an earlier step computed? It would be wrong if a new word changed what the old positions hold. The causal mask sees to it that it does not: a position attends to itself and to those before it, so the future cannot touch it. We decode a prefix and the whole, with a random model in double precision.
-
-# %%
-toy = TransformerConfig(13, layers=2, d_model=24, d_ff=40, heads=3, max_length=60)
-torch.manual_seed(0)
-model = Transformer(toy).double().eval()
-source = torch.tensor([[4, 5, 6, 7, EOS], [8, 9, EOS, PAD, PAD]])
-target = torch.tensor([[BOS, 7, 4, 9, 6], [BOS, 5, 5, 8, 12]])
-with torch.no_grad():
-    memory = model.encode(source)
-    whole = model.decode(target, memory, source)
-    prefix = model.decode(target[:, :3], memory, source)
-torch.testing.assert_close(whole[:, :3], prefix)
-print("prefix", tuple(prefix.shape), "is the start of the whole", tuple(whole.shape))
-
-# %% [markdown]
-# The states of old positions stay as they are, and nobody asks for them again. What a new word needs from an old one is its <span style="color:#D55E00">**key**</span> and its <span style="color:#009E73">**value**</span>, in every layer. So these are what we keep, and the store is called the **cache**. Queries need no keeping: an old query has had its answer.
-#
-# The causal mask is what pays for this. Without it, each new word would change the states of all old ones in every layer above the first, and nothing could be kept. The encoder is such a network: add a word to the source, and all of its output is new. That does no harm here, since the source is complete before we start.
-#
-# ## What to keep
-#
-# Each decoder layer attends twice, so there are two things to keep for each layer:
-#
-# - `past`, the keys and values of the words written so far. It grows by one word a step.
-# - `memory`, the keys and values of the source. The encoder's output never changes while we write, so its projection is computed once for a sentence.
-#
-# Both belong to one batch of sentences, not to the model, so they live in an object of their own. The same weights may then serve two searches at a time.
-#
-# ### Why keys and values, and not the states?
-#
-# A state is one vector of 512 numbers in each layer of the base model; a key and a value are two. Keeping the states would take half the room. But then every step would have to project every old state again, which costs $2 \cdot 512^2$ multiplications for each old word and layer. With 20 old words these are $40 \cdot 512^2 = 10.5$ M, where all the layer's work for the new word is $14 \cdot 512^2 = 3.7$ M. We pay with memory and save time.
-#
-# ### Two halves of attention
-#
-# [Multi-head attention](05_multi_head_attention.ipynb) comes in two halves for this purpose. `project` makes keys and values, and `attend` lets a query look at them. The past starts as the memory cut to length 0, which has the right number of heads and the right widths for a model of any shape.
-#
-# Beam search will follow several hypotheses of one sentence. Each has a past of its own, and all share one source. So the past has a row for each hypothesis, $B \cdot R$ rows in all, and the memory one for each sentence, $B$. We never copy the memory.
-#
-# ### The cache in code
-#
-# First a helper. `nn.ModuleList` does not say what type its members have, so we say it once, for the type checker. `cast` does nothing when the program runs.
-
-
-# %% tags=["export", "internal"]
-def decoder_layers(model: Transformer) -> Iterable[DecoderLayer]:
-    """Return the layers of the decoder, bottom first."""
-    return cast("Iterable[DecoderLayer]", model.decoder.layers)
-
-
-# %% [markdown]
-# A cache is made for one batch of sources. Making it runs the encoder once and projects its output once for each decoder layer. Then the batch is decoded with the cache alone, and the encoder's output is no longer needed.
-
-
-# %% tags=["export"]
-class Cache:
-    """Keys and values that a decoder need not compute twice, for R hypotheses of B sentences.
-
-    For each layer, `past` holds those of the words so far, (B * R, H, T, K), and `memory` those of
-    the source, (B, H, S, K). Starts with R = 1 and T = 0 words `written`.
-    """
-
-    def __init__(self, model: Transformer, source: Tensor) -> None:
-        self.written = 0
-        memory, self.mask = model.encode(source), padding_mask(source)
-        self.memory = [
-            layer.cross_attention.project(memory, memory) for layer in decoder_layers(model)
-        ]
-        self.past = [(keys[:, :, :0], values[:, :, :0]) for keys, values in self.memory]
-
-    def keep(self, sentences: Tensor, parents: Tensor) -> None:
-        """Keep the sentences of these numbers (B,), and of each the hypotheses parents (B, R)."""
-        rows, count = len(self.past[0][0]), len(self.mask)
-        chosen = (sentences[:, None] * (rows // count) + parents).flatten()
-        if len(sentences) < count:
-            self.mask = self.mask[sentences]
-            self.memory = [(keys[sentences], values[sentences]) for keys, values in self.memory]
-        if not torch.equal(chosen, torch.arange(rows, device=chosen.device)):
-            self.past = [(keys[chosen], values[chosen]) for keys, values in self.past]
-
-
-# %% [markdown]
-# `__init__` is the first half, what to keep. `keep`, the second half, is for beam search, and we come to it in a moment. First: is it worth the trouble?
-#
-# ## What it saves, in numbers
-#
-# Take the base model, a source of 20 tokens and a target of 20. A multiplication with the addition that follows it counts as one operation. A new word costs $14\,d^2$ of them in each layer:
-#
-# - $4\,d^2$ in self-attention, for query, key, value and output;
-# - $2\,d^2$ in cross-attention, for query and output, since the keys and values are the memory's;
-# - $8\,d^2$ in the feed-forward network, whose inner width is $4\,d$.
-#
-# With $d = 512$ and 6 layers this makes 22.0 M for each position. Projecting the memory costs $2\,d^2$ in each layer, 3.15 M for each source token. The logits cost $37{,}000 \cdot 512 = 18.9$ M for each word.
-#
-# | work | without a cache | with a cache |
-# |---|---|---|
-# | decoder layers | 210 positions × 22.0 M = 4,624 M | 20 × 22.0 M = 440 M |
-# | the memory's keys and values | 20 steps × 20 × 3.15 M = 1,258 M | 20 × 3.15 M = 63 M |
-# | logits of the newest word | 20 × 18.9 M = 379 M | 379 M |
-# | together | 6,261 M | 882 M |
-#
-# That is 7 times less. The gain grows with the length, since only the left column has squares in it. For 40 tokens on both sides it is $18{,}056 + 5{,}033 + 758 = 23{,}847$ M against $881 + 126 + 758 = 1{,}765$ M, or 13.5 times less.
-#
-# The table also shows where the time goes once there is a cache. The logits are 379 of 882 M, more than 40 %. Half the vocabulary would save 190 M, and half the decoder layers 252 M.
-#
-# We left one thing out: a new word also has to *look* at the past. Scores and mixture cost $2\,d$ for each key and layer. With 20 words written and 20 in the source that is $2 \cdot 512 \cdot 40 \cdot 6 = 0.25$ M, one percent of 22.0 M. The cache does not save it, and at this length it hardly matters.
-#
-# ### What it costs in memory
-#
-# The cache keeps 2 vectors of 512 numbers in each of 6 layers: 24 KiB in 32-bit floats for each word of each hypothesis. Four hypotheses of 64 sentences with 30 words make $4 \cdot 64 \cdot 30 \cdot 24$ KiB = 180 MiB. The memory of 64 sources of 30 tokens takes 45 MiB, because the four hypotheses share it. A copy for each would take another 135.
-#
-# ## When hypotheses change places
-#
-# Greedy search needs no `keep`. In beam search the rows do not stay what they were. Say a beam of 3 holds *the cat*, *a dog* and *one bird*. Of all their continuations, the best three are two of *the cat* and one of *one bird*. *A dog* dies out.
-#
-# | row | held | holds now | its parent | its past must be that of |
-# |:---:|---|---|:---:|---|
-# | 0 | the cat | the cat sat | 0 | the cat |
-# | 1 | a dog | the cat ran | 0 | the cat |
-# | 2 | one bird | one bird flew | 2 | one bird |
-#
-# That the words move is plain to see. The cache has to move with them: row 1 of the past still holds the keys and values of *a dog*. Left like that, *the cat ran* would go on as if it had begun with *a dog*. Nothing crashes, since all shapes fit, and what comes out reads well. But the probability that is printed beside the sentence belongs to no sentence at all. Exercise 3 tries it.
-#
-# The remedy is to gather the past by the row of the parent, here 0, 0 and 2. The memory stays where it is, for the source is the same.
-#
-# In a batch the parents are counted within a sentence, so they must be turned into row numbers. Suppose two sentences with three hypotheses each, so six rows. Sentence 0 keeps its hypotheses 0, 0 and 2, that is rows 0, 0 and 2 of the past. Sentence 1 keeps 1, 0 and 1, and its rows begin at 3, so that makes 4, 3 and 4.
-
-# %%
-cache = Cache(model, source)
-cache.past = [(torch.arange(6.0).view(6, 1, 1, 1), torch.zeros(6, 1, 1, 1))]
-cache.keep(torch.tensor([0, 1]), torch.tensor([[0, 0, 2], [1, 0, 1]]))
-print("rows:", cache.past[0][0].flatten().int().tolist(), " sentences:", len(cache.mask))
-cache.keep(torch.tensor([1]), torch.tensor([[2, 1]]))
-print("rows:", cache.past[0][0].flatten().int().tolist(), " sentences:", len(cache.mask))
-
-# %% [markdown]
-# The second call drops sentence 0, whose translation is finished. From the rows 4, 3 and 4 of sentence 1 it takes the last and the middle one. The rows carry two hypotheses now; nothing says that there must be three.
-#
-# The number of rows may grow as well. After the first word, a beam of 4 has four hypotheses, which all come from the one row with `<s>`. Their parents are 0, 0, 0 and 0, and `keep` makes four rows of one.
-#
-# Moving has a price. It reads and writes the whole past, the 180 MiB from above, once a step. So where every row is its own parent, nothing is copied.
-#
-# ## One word through the decoder
-#
-# A step takes one new word for each hypothesis, $(B, R)$. Self-attention splits the hypotheses into rows, so that each attends to its own past. The new word's key and value join the past *before* it looks. A word attends to itself as well, and `<s>`, the first one, has nothing else to attend to.
-#
-# Why is there no mask? The causal mask hides the future, and here the future does not exist yet. The padding mask hides what fills up short rows, and at any step all hypotheses are equally long.
-
-
-# %% tags=["export", "internal"]
-def attend_to_past(attention: MultiHeadAttention, x: Tensor, cache: Cache, layer: int) -> Tensor:
-    """Self-attention of the newest words (B, R, D), each to the past of its own hypothesis."""
-    rows = x.flatten(0, 1)[:, None]
-    (old_keys, old_values), (keys, values) = cache.past[layer], attention.project(rows, rows)
-    keys, values = torch.cat([old_keys, keys], dim=2), torch.cat([old_values, values], dim=2)
-    cache.past[layer] = keys, values
-    return attention.attend(rows, keys, values).view_as(x)
-
-
-# %% [markdown]
-# Follow the shapes for 2 sentences, 4 hypotheses each, with 5 words written, in a model with $d_\text{model} = 24$ and 3 heads:
-#
-# | what | shape |
-# |---|---|
-# | newest words, embedded | $(2, 4, 24)$ |
-# | each a row of one position | $(8, 1, 24)$ |
-# | their keys, 3 heads of width 8 | $(8, 3, 1, 8)$ |
-# | keys of the past, and with the new one | $(8, 3, 5, 8)$, $(8, 3, 6, 8)$ |
-# | weights: 1 query, 6 keys | $(8, 3, 1, 6)$ |
-# | the result, by sentence again | $(2, 4, 24)$ |
-#
-# Cross-attention takes the hypotheses as they are. Attention allows any number of queries beside one set of keys, and it does not care whether these are positions of one sentence or hypotheses at one position. So $R$ stands where $T$ used to be. Compare the function below to `DecoderLayer.forward` in [Layers](09_layers.ipynb): the same three lines.
-
-
-# %% tags=["export", "internal"]
-def layer_step(layer: DecoderLayer, x: Tensor, cache: Cache, number: int) -> Tensor:
-    """Pass the newest words (B, R, D) through one decoder layer."""
-    attend, translate, think = layer.residuals
-    memory = cache.memory[number]
-    x = attend(x, lambda y: attend_to_past(layer.self_attention, y, cache, number))
-    x = translate(x, lambda y: layer.cross_attention.attend(y, *memory, cache.mask))
-    return cast("Tensor", think(x, layer.feed_forward))
-
-
-# %% [markdown]
-# The names of the three say what a sub-layer is for: look at what is written, translate from the source, think it over. Each residual connection adds and normalizes as in training, since it is the very same module.
-#
-# Around the layers stands what stands around them in the model: embedding and position below, the logits above. `embed` wants sentences, so it gets each hypothesis as a sentence of one word. It also has to know which position that word has. This is the number of words written before, since we count from 0, and the cache keeps it. Forget it, and every word is embedded as the first. Nothing fails, and the model has lost count.
-
-
-# %% tags=["export", "internal"]
-def next_logits(model: Transformer, words: Tensor, cache: Cache) -> Tensor:
-    """Read one more word of each hypothesis (B, R); return logits (B, R, V) of what may follow."""
-    x = model.embed(words.reshape(-1, 1), cache.written).view(*words.shape, -1)
-    for number, layer in enumerate(decoder_layers(model)):
-        x = layer_step(layer, x, cache, number)
-    cache.written += 1
-    return model.embedding.logits(model.decoder.norm(x))
-
-
-Reader = Callable[[Transformer, Tensor, Cache], Tensor]
-
-
-# %% [markdown]
-# Nothing else of the model has to know about the cache. Chapters 7 and 8 stay as they are, and training never comes here.
-#
-# ## Is it the same function?
-#
-# We feed a random target word by word and compare each step to one full pass. Every option of the model that changes a layer gets its turn. A source with padding is among the two, so a lost mask would show. So would a position that is off by one, or a key that joins after its own query.
-
-
-# %%
-def step_by_step(model, source, target):
-    cache = Cache(model, source)
-    steps = [next_logits(model, target[:, t : t + 1], cache) for t in range(target.size(1))]
-    return torch.cat(steps, dim=1)
-
-
-changes = [{}, {"pre_norm": True}, {"positions": "learned"}, {"d_k": 5, "d_v": 7}]
-changes.append({"attention_bias": True})
-for change in changes:
-    variant = Transformer(replace(toy, **change)).double().eval()
-    with torch.no_grad():
-        torch.testing.assert_close(step_by_step(variant, source, target), variant(source, target))
-print(len(changes), "models: cached equals uncached at", target.numel(), "positions each")
-
-# %% [markdown]
-# And does it save what we computed? PyTorch can count operations. On the device `meta`, tensors have shapes and no numbers, so a pass through the base model takes no time. PyTorch counts a multiplication and an addition as two, so we halve. Both runs contain the encoder, $12\,d^2$ for each position and layer, which is $20 \cdot 6 \cdot 12 \cdot 512^2 = 377$ M.
-
-# %%
-with torch.device("meta"):
-    base, twenty = Transformer(preset("base")).eval(), torch.full((1, 20), 4)
-with FlopCounterMode(display=False) as slow, torch.no_grad():
-    memory = base.encode(twenty)
-    for n in range(1, 21):
-        base.embedding.logits(base.decode(twenty[:, :n], memory, twenty)[:, -1])
-with FlopCounterMode(display=False) as fast, torch.no_grad():
-    step_by_step(base, twenty, twenty)
-for counted, by_hand in ((slow, 6261 + 377), (fast, 882 + 377)):
-    ratio = counted.get_total_flops() / 2e6 / by_hand
-    print(f"by hand {by_hand:,} M, counted the same within 1 %:", 1 <= ratio < 1.01)
-    assert 1 <= ratio < 1.01
-
-# %% [markdown]
-# The counts are ours and less than one percent more, which is the looking. A count is not yet a time. Here is what one step takes, at each length, for the `tiny` model and 16 sentences.
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-cache-time", "caption": "What does the next word cost? Time of one decoding step by the number of words already written, on the machine that ran this notebook (16 sentences, the tiny model). Without a cache (dashed orange) a step takes longer with each word; with it (blue) it stays about level."}}
-timed = Transformer(preset("tiny", vocabulary_size=2000)).eval()
-read, words = torch.randint(4, 2000, (2, 16, 72), generator=torch.Generator().manual_seed(0))
-measured, cached = [], []
-
-
-def milliseconds(run):
-    start = perf_counter()
-    run()
-    return 1000 * (perf_counter() - start)
-
-
-with torch.no_grad():
-    memory, cache = timed.encode(read), Cache(timed, read)
-    for n in range(1, 71):
-        cached.append(milliseconds(lambda n=n: next_logits(timed, words[:, n - 1 : n], cache)))
-        if n % 10 == 0:
-            whole = lambda n=n: timed.decode(words[:, :n], memory, read)
-            uncached = [milliseconds(whole) for _ in range(3)]
-            for name, times in (("without a cache", uncached), ("with a cache", cached[-10:])):
-                measured.append({"words": n, "ms": round(min(times), 2), "step": name})
-assert measured[-2]["ms"] > 3 * measured[-1]["ms"]
-looks = {"without a cache": (KEY, [5, 3]), "with a cache": (QUERY, [1, 0])}
-x = alt.X("words:Q", title="words written", scale=alt.Scale(domain=[0, 70]))
-show(
-    curves(measured, x, alt.Y("ms:Q", title="milliseconds a step"), "step", looks),
-    alt="Time of a step rises steeply with length without a cache and stays nearly level with one.",
-)
-
-# %% [markdown]
 # ## The best next word is not enough
 #
-# Now the second fault. What are we looking for? The model gives each word $y_t$ a probability, which depends on the source $X$ and on the words before it. The probability of a whole sentence $Y$ is the product of these, so its logarithm is a sum:
+# First: what are we looking for? The model gives each word $y_t$ a probability, which depends on the source $X$ and on the words before it. The probability of a whole sentence $Y$ is the product of these, so its logarithm is a sum:
 #
 # $$
 # \log P(Y \mid X) = \sum_{t=1}^{n} \log P(y_t \mid y_1, \dots, y_{t-1}, X)
@@ -509,7 +206,7 @@ for beam in (1, 2):
 
 # %% tags=["export"]
 def length_penalty(length: float, alpha: float) -> float:
-    """Divide a log-probability by this; length counts the words and `</s>` (section 6.1)."""
+    """Divide a log-probability by this; length counts the tokens and `</s>` (section 6.1)."""
     return float(((5 + length) / 6) ** alpha)
 
 
@@ -564,7 +261,317 @@ for name, by in (("with 5 and 6", length_penalty), ("without", lambda n, alpha: 
 # Why relative to the input? A constant that is large enough for a paragraph would let a caption of three words run on for hundreds. Why as much as 50? The limit is there to stop runaways, and it should never touch a good translation. With 50 more, a source of 30 tokens may even have a translation twice as long, 60 of the 80 allowed.
 #
 # Each sentence of a batch has a limit of its own. With one limit for all, a translation would depend on its neighbors. The positions of the model set the last bound: nothing gets longer than `max_length`.
+
+# %% [markdown]
+# ## The work that is done again
 #
+# Now the second fault. To write word 20, `greedy_decode` sends all 19 words before it through the decoder, with `<s>` in front. It did so for word 19, too. A sentence of $n$ words takes $1 + 2 + \dots + n = n(n+1)/2$ passes of a position through the decoder: 210 for 20 words, where 20 would do.
+#
+# Why does it do that? The model takes a whole target and returns logits for every position of it. In training each of them is used. In decoding all but the last repeat what earlier steps have seen, and `greedy_decode` keeps `states[:, -1]` and throws the others away.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-cache", "caption": "What does a step compute? Each row is a step of decoding, each column a position of the sentence. Without a cache (left) a step computes every position up to its own, and the total on the right of a row grows with the square of the length. With a cache (right) it computes one and reuses the keys and values of the others (outlined)."}}
+
+
+def work(n=8):
+    for way, cached in (("without a cache", False), ("with a cache", True)):
+        for step, position in product(range(1, n + 1), range(1, n + 1)):
+            if position <= step:
+                done = step if cached else step * (step + 1) // 2
+                fresh = not cached or position == step
+                row = {"step": step, "position": position, "done": done, "fresh": fresh}
+                yield row | {"way": way}
+
+
+def grid(way):
+    base = alt.Chart(alt.Data(values=[r for r in work() if r["way"] == way]))
+    position = alt.X("position:O", title="position", axis=alt.Axis(orient="top", labelAngle=0))
+    step = alt.Y("step:O", title="step")
+    fill = alt.condition("datum.fresh", alt.value(KEY), alt.value(PAPER))
+    cells = base.mark_rect(stroke=KEY, strokeWidth=1.5, width=26, height=21)
+    cells = cells.encode(position, step, fill=fill)
+    last = base.transform_filter("datum.position == datum.step")
+    total = last.mark_text(dx=28, align="left").encode(position, step, text="done:Q")
+    return (cells + total).properties(width=250, height=210, title=f"{way}: total so far")
+
+
+assert sum(r["fresh"] for r in work()) == 36 + 8
+show(
+    alt.hconcat(grid("without a cache"), grid("with a cache"), spacing=60),
+    alt="Two triangles of eight steps. Without a cache all 36 cells are computed; with one, the 8 on the diagonal.",
+)
+
+# %% [markdown]
+# May we reuse what an earlier step computed? It would be wrong if a new word changed what the old positions hold. The causal mask sees to it that it does not: a position attends to itself and to those before it, so the future cannot touch it. We decode a prefix and the whole, with a random model in double precision.
+
+# %%
+toy = TransformerConfig(13, layers=2, d_model=24, d_ff=40, heads=3, max_length=60)
+torch.manual_seed(0)
+model = Transformer(toy).double().eval()
+source = torch.tensor([[4, 5, 6, 7, EOS], [8, 9, EOS, PAD, PAD]])
+target = torch.tensor([[BOS, 7, 4, 9, 6], [BOS, 5, 5, 8, 12]])
+with torch.no_grad():
+    memory = model.encode(source)
+    whole = model.decode(target, memory, source)
+    prefix = model.decode(target[:, :3], memory, source)
+torch.testing.assert_close(whole[:, :3], prefix)
+print("prefix", tuple(prefix.shape), "is the start of the whole", tuple(whole.shape))
+
+# %% [markdown]
+# The states of old positions stay as they are, and nobody asks for them again. What a new word needs from an old one is its <span style="color:#D55E00">**key**</span> and its <span style="color:#009E73">**value**</span>, in every layer. So these are what we keep, and the store is called the **cache**. Queries need no keeping: an old query has had its answer.
+#
+# The causal mask is what pays for this. Without it, each new word would change the states of all old ones in every layer above the first, and nothing could be kept. The encoder is such a network: add a word to the source, and all of its output is new. That does no harm here, since the source is complete before we start.
+#
+# ## What to keep
+#
+# Each decoder layer attends twice, so there are two things to keep for each layer:
+#
+# - `self_kv`, the keys and values of the words written so far, the **past**. It grows by one word a step.
+# - `cross_kv`, the keys and values of the source, made from the memory. The encoder's output never changes while we write, so its projection is computed once for a sentence.
+#
+# Both belong to one batch of sentences, not to the model, so they live in an object of their own. The same weights may then serve two searches at a time.
+#
+# ### Why keys and values, and not the states?
+#
+# A state is one vector of 512 numbers in each layer of the base model; a key and a value are two. Keeping the states would take half the room. But then every step would have to project every old state again, which costs $2 \cdot 512^2$ multiplications for each old word and layer. With 20 old words these are $40 \cdot 512^2 = 10.5$ M, where all the layer's work for the new word is $14 \cdot 512^2 = 3.7$ M. We pay with memory and save time.
+#
+# ### Two halves of attention
+#
+# [Multi-head attention](05_multi_head_attention.ipynb) comes in two halves for this purpose. `project` makes keys and values, and `attend` lets a query look at them. `self_kv` starts as `cross_kv` cut to length 0, which has the right number of heads and the right widths for a model of any shape.
+#
+# Beam search follows several hypotheses of one sentence. Each has a past of its own, and all share one source. So the past has a row for each hypothesis, $B \cdot R$ rows in all, and the memory one for each sentence, $B$. We never copy the memory.
+#
+# ### The cache in code
+#
+# A cache is made for one batch of sources. Making it runs the encoder once and projects its output once for each decoder layer. The layers are picked out of the model by their type, so that a type checker knows what they are. Then the batch is decoded with the cache alone, and the encoder's output is no longer needed.
+
+
+# %% tags=["export"]
+class Cache:
+    """Keys and values that need not be computed twice, for R hypotheses of B sentences.
+
+    For each decoder layer, `self_kv` holds those of the target so far, (B * R, H, T, d_k or d_v),
+    and `cross_kv` those of the source, (B, H, S, d_k or d_v). Starts with R = 1 and length T = 0.
+    """
+
+    def __init__(self, model: Transformer, source: Tensor) -> None:
+        self.layers = [module for module in model.modules() if isinstance(module, DecoderLayer)]
+        self.length, self.mask, memory = 0, padding_mask(source), model.encode(source)
+        self.cross_kv = [layer.cross_attention.project(memory, memory) for layer in self.layers]
+        self.self_kv = [(keys[:, :, :0], values[:, :, :0]) for keys, values in self.cross_kv]
+
+    def keep(self, sentences: Tensor, parents: Tensor) -> None:
+        """Keep the sentences of these numbers (B,), and of each the hypotheses parents (B, R)."""
+        rows, count = len(self.self_kv[0][0]), len(self.mask)
+        chosen = (sentences[:, None] * (rows // count) + parents).flatten()
+        if len(sentences) < count:
+            self.mask = self.mask[sentences]
+            self.cross_kv = [pick(layer, sentences) for layer in self.cross_kv]
+        if not torch.equal(chosen, torch.arange(rows, device=chosen.device)):
+            self.self_kv = [pick(layer, chosen) for layer in self.self_kv]
+
+
+def pick(kv: tuple[Tensor, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return some rows of keys and values."""
+    return kv[0].index_select(0, rows), kv[1].index_select(0, rows)
+
+
+# %% [markdown]
+# `__init__` is the first half, what to keep. The method `keep`, the second half, is for beam search, and we come to it in a moment. First: is it worth the trouble?
+#
+# ## What it saves, in numbers
+#
+# Take the base model, a source of 20 tokens and a target of 20. A multiplication with the addition that follows it counts as one operation. A new word costs $14\,d^2$ of them in each layer:
+#
+# - $4\,d^2$ in self-attention, for query, key, value and output;
+# - $2\,d^2$ in cross-attention, for query and output, since the keys and values are the memory's;
+# - $8\,d^2$ in the feed-forward network, whose inner width is $4\,d$.
+#
+# With $d = 512$ and 6 layers this makes 22.0 M for each position. Projecting the memory costs $2\,d^2$ in each layer, 3.15 M for each source token. The logits cost $37{,}000 \cdot 512 = 18.9$ M for each word.
+#
+# | work | without a cache | with a cache |
+# |---|---|---|
+# | decoder layers | 210 positions × 22.0 M = 4,624 M | 20 × 22.0 M = 440 M |
+# | the memory's keys and values | 20 steps × 20 × 3.15 M = 1,258 M | 20 × 3.15 M = 63 M |
+# | logits of the newest word | 20 × 18.9 M = 379 M | 379 M |
+# | together | 6,261 M | 882 M |
+#
+# That is 7 times less. The gain grows with the length, since only the left column has squares in it. For 40 tokens on both sides it is $18{,}056 + 5{,}033 + 758 = 23{,}847$ M against $881 + 126 + 758 = 1{,}765$ M, or 13.5 times less.
+#
+# The table also shows where the time goes once there is a cache. The logits are 379 of 882 M, more than 40 %. Half the vocabulary would save 190 M, and half the decoder layers 252 M.
+#
+# We left one thing out: a new word also has to *look* at the past. Scores and mixture cost $2\,d$ for each key and layer. With 20 words written and 20 in the source that is $2 \cdot 512 \cdot 40 \cdot 6 = 0.25$ M, one percent of 22.0 M. The cache does not save it, and at this length it hardly matters.
+#
+# ### What it costs in memory
+#
+# The cache keeps 2 vectors of 512 numbers in each of 6 layers: 24 KiB in 32-bit floats for each word of each hypothesis. Four hypotheses of 64 sentences with 30 words make $4 \cdot 64 \cdot 30 \cdot 24$ KiB = 180 MiB. The memory of 64 sources of 30 tokens takes 45 MiB, because the four hypotheses share it. A copy for each would take another 135.
+#
+# ## When hypotheses change places
+#
+# Greedy search needs no `keep`. In beam search the rows do not stay what they were. Say a beam of 3 holds *the cat*, *a dog* and *one bird*. Of all their continuations, the best three are two of *the cat* and one of *one bird*. *A dog* dies out.
+#
+# | row | held | holds now | its parent | its past must be that of |
+# |:---:|---|---|:---:|---|
+# | 0 | the cat | the cat sat | 0 | the cat |
+# | 1 | a dog | the cat ran | 0 | the cat |
+# | 2 | one bird | one bird flew | 2 | one bird |
+#
+# That the words move is plain to see. The cache has to move with them: row 1 of the past still holds the keys and values of *a dog*. Left like that, *the cat ran* would go on as if it had begun with *a dog*. Nothing crashes, since all shapes fit, and what comes out reads well. But the probability that is printed beside the sentence belongs to no sentence at all. Exercise 3 tries it.
+#
+# The remedy is to gather the past by the row of the parent, here 0, 0 and 2. The memory stays where it is, for the source is the same.
+#
+# In a batch the parents are counted within a sentence, so they must be turned into row numbers. Suppose two sentences with three hypotheses each, so six rows. Sentence 0 keeps its hypotheses 0, 0 and 2, that is rows 0, 0 and 2 of the past. Sentence 1 keeps 1, 0 and 1, and its rows begin at 3, so that makes 4, 3 and 4.
+
+# %%
+cache = Cache(model, source)
+cache.self_kv = [(torch.arange(6.0).view(6, 1, 1, 1), torch.zeros(6, 1, 1, 1))]
+cache.keep(torch.tensor([0, 1]), torch.tensor([[0, 0, 2], [1, 0, 1]]))
+print("rows:", cache.self_kv[0][0].flatten().int().tolist(), " sentences:", len(cache.mask))
+cache.keep(torch.tensor([1]), torch.tensor([[2, 1]]))
+print("rows:", cache.self_kv[0][0].flatten().int().tolist(), " sentences:", len(cache.mask))
+
+# %% [markdown]
+# The second call drops sentence 0, whose translation is finished. From the rows 4, 3 and 4 of sentence 1 it takes the last and the middle one. The rows carry two hypotheses now; nothing says that there must be three.
+#
+# The number of rows may grow as well. After the first word, a beam of 4 has four hypotheses, which all come from the one row with `<s>`. Their parents are 0, 0, 0 and 0, and `keep` makes four rows of one.
+#
+# Moving has a price. It reads and writes the whole past, the 180 MiB from above, once a step. So where every row is its own parent, nothing is copied.
+#
+# ## One word through the decoder
+#
+# A step takes one new word for each hypothesis, $(B, R)$. Self-attention splits the hypotheses into rows, so that each attends to its own past. The new word's key and value join the past *before* it looks. A word attends to itself as well, and `<s>`, the first one, has nothing else to attend to.
+#
+# Why is there no mask? The causal mask hides the future, and here the future does not exist yet. The padding mask hides what fills up short rows, and at any step all hypotheses are equally long.
+
+
+# %% tags=["export"]
+def attend_to_past(x: Tensor, cache: Cache, number: int) -> Tensor:
+    """Self-attention of the newest tokens (B, R, D) in a layer, each to its own hypothesis."""
+    attention, rows = cache.layers[number].self_attention, x.flatten(0, 1)[:, None]
+    both = zip(cache.self_kv[number], attention.project(rows, rows))
+    keys, values = (torch.cat([old, new], dim=2) for old, new in both)
+    cache.self_kv[number] = keys, values
+    return attention.attend(rows, keys, values).view_as(x)
+
+
+# %% [markdown]
+# Follow the shapes for 2 sentences, 4 hypotheses each, with 5 words written, in a model with $d_\text{model} = 24$ and 3 heads:
+#
+# | what | shape |
+# |---|---|
+# | newest words, embedded | $(2, 4, 24)$ |
+# | each a row of one position | $(8, 1, 24)$ |
+# | their keys, 3 heads of width 8 | $(8, 3, 1, 8)$ |
+# | keys of the past, and with the new one | $(8, 3, 5, 8)$, $(8, 3, 6, 8)$ |
+# | weights: 1 query, 6 keys | $(8, 3, 1, 6)$ |
+# | the result, by sentence again | $(2, 4, 24)$ |
+#
+# Cross-attention takes the hypotheses as they are. Attention allows any number of queries beside one set of keys, and it does not care whether these are positions of one sentence or hypotheses at one position. So $R$ stands where $T$ used to be. Compare the function below to `DecoderLayer.forward` in [Layers](09_layers.ipynb): the same three lines.
+
+
+# %% tags=["export"]
+def layer_step(x: Tensor, cache: Cache, number: int) -> Tensor:
+    """Pass the newest tokens (B, R, D) through one decoder layer."""
+    layer, source_kv = cache.layers[number], cache.cross_kv[number]
+    x = layer.residuals[0](x, lambda y: attend_to_past(y, cache, number))
+    x = layer.residuals[1](x, lambda y: layer.cross_attention.attend(y, *source_kv, cache.mask))
+    return layer.residuals[2](x, layer.feed_forward)
+
+
+# %% [markdown]
+# Each residual connection adds and normalizes as in training, since it is the very same module.
+#
+# Around the layers stands what stands around them in the model: embedding and position below, the logits above. `embed` wants sentences, so it gets each hypothesis as a sentence of one word. It also has to know which position that word has. This is the number of words written before, since we count from 0, and the cache keeps it as its `length`. Forget it, and every word is embedded as the first. Nothing fails, and the model has lost count.
+#
+# The last line is for a model in 16 bits: its logits are handed on in 32, since sums of many logarithms need more than three digits.
+
+
+# %% tags=["export"]
+def next_logits(model: Transformer, tokens: Tensor, cache: Cache) -> Tensor:
+    """Read the newest token of each hypothesis (B, R); return logits (B, R, |V|) of the next one.
+
+    They are at least in single precision.
+    """
+    x = model.embed(tokens.reshape(-1, 1), cache.length).view(*tokens.shape, -1)
+    for number in range(len(cache.layers)):
+        x = layer_step(x, cache, number)
+    cache.length += 1
+    logits = model.embedding.logits(model.decoder.norm(x))
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+# %% [markdown]
+# Nothing else of the model has to know about the cache. Chapters 7 and 8 stay as they are, and training never comes here.
+#
+# ## Is it the same function?
+#
+# We feed a random target word by word and compare each step to one full pass. Every option of the model that changes a layer gets its turn. A source with padding is among the two, so a lost mask would show. So would a position that is off by one, or a key that joins after its own query.
+
+
+# %%
+def step_by_step(model, source, target):
+    cache = Cache(model, source)
+    steps = [next_logits(model, target[:, t : t + 1], cache) for t in range(target.size(1))]
+    return torch.cat(steps, dim=1)
+
+
+changes = [{}, {"pre_norm": True}, {"positions": "learned"}, {"d_k": 5, "d_v": 7}]
+changes.append({"attention_bias": True})
+for change in changes:
+    variant = Transformer(replace(toy, **change)).double().eval()
+    with torch.no_grad():
+        torch.testing.assert_close(step_by_step(variant, source, target), variant(source, target))
+print(len(changes), "models: cached equals uncached at", target.numel(), "positions each")
+
+# %% [markdown]
+# And does it save what we computed? PyTorch can count operations. On the device `meta`, tensors have shapes and no numbers, so a pass through the base model takes no time. PyTorch counts a multiplication and an addition as two, so we halve. Both runs contain the encoder, $12\,d^2$ for each position and layer, which is $20 \cdot 6 \cdot 12 \cdot 512^2 = 377$ M.
+
+# %%
+with torch.device("meta"):
+    base, twenty = Transformer(preset("base")).eval(), torch.full((1, 20), 4)
+with FlopCounterMode(display=False) as slow, torch.no_grad():
+    memory = base.encode(twenty)
+    for n in range(1, 21):
+        base.embedding.logits(base.decode(twenty[:, :n], memory, twenty)[:, -1])
+with FlopCounterMode(display=False) as fast, torch.no_grad():
+    step_by_step(base, twenty, twenty)
+for counted, by_hand in ((slow, 6261 + 377), (fast, 882 + 377)):
+    ratio = counted.get_total_flops() / 2e6 / by_hand
+    print(f"by hand {by_hand:,} M, counted the same within 1 %:", 1 <= ratio < 1.01)
+    assert 1 <= ratio < 1.01
+
+# %% [markdown]
+# The counts are ours and less than one percent more, which is the looking. A count is not yet a time. Here is what one step takes, at each length, for the `tiny` model and 16 sentences.
+
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-cache-time", "caption": "What does the next word cost? Time of one decoding step by the number of words already written, on the machine that ran this notebook (16 sentences, the tiny model). Without a cache (dashed orange) a step takes longer with each word; with it (blue) it stays about level."}}
+timed = Transformer(preset("tiny", vocabulary_size=2000)).eval()
+read, words = torch.randint(4, 2000, (2, 16, 72), generator=torch.Generator().manual_seed(0))
+measured, cached = [], []
+
+
+def milliseconds(run):
+    start = perf_counter()
+    run()
+    return 1000 * (perf_counter() - start)
+
+
+with torch.no_grad():
+    memory, cache = timed.encode(read), Cache(timed, read)
+    for n in range(1, 71):
+        cached.append(milliseconds(lambda n=n: next_logits(timed, words[:, n - 1 : n], cache)))
+        if n % 10 == 0:
+            whole = lambda n=n: timed.decode(words[:, :n], memory, read)
+            uncached = [milliseconds(whole) for _ in range(3)]
+            for name, times in (("without a cache", uncached), ("with a cache", cached[-10:])):
+                measured.append({"words": n, "ms": round(min(times), 2), "step": name})
+assert measured[-2]["ms"] > 3 * measured[-1]["ms"]
+looks = {"without a cache": (KEY, [5, 3]), "with a cache": (QUERY, [1, 0])}
+x = alt.X("words:Q", title="words written", scale=alt.Scale(domain=[0, 70]))
+show(
+    curves(measured, x, alt.Y("ms:Q", title="milliseconds a step"), "step", looks),
+    alt="Time of a step rises steeply with length without a cache and stays nearly level with one.",
+)
+
+# %% [markdown]
 # ## The race, in tensors
 #
 # The short `search` makes a Python tuple of each candidate: with 64 sentences, a beam of 4 and 8,000 words, two million tuples a step. The model's own work would be lost in it.
@@ -594,12 +601,12 @@ class Hypothesis(NamedTuple):
 # While the race is on, six tensors say where we are.
 
 
-# %% tags=["export", "internal"]
+# %% tags=["export"]
 class Beams(NamedTuple):
     """The running hypotheses, R places in each of the B sentences that are not done."""
 
     sentence: Tensor  # (B,), number in the batch
-    limit: Tensor  # (B,), words at most
+    limit: Tensor  # (B,), tokens at most
     free: Tensor  # (B,), places that no finished hypothesis holds
     best: Tensor  # (B, N), scores of the best finished hypotheses
     tokens: Tensor  # (B, R, T), from <s> on
@@ -627,56 +634,55 @@ class Beams(NamedTuple):
 # Why one, and not $k$ copies? Copies would all have the same best next word. The beam would fill with $k$ equal hypotheses, stay equal for ever, and search no wider than greedy. Libraries that need $k$ rows from the beginning give all but the first a total of minus infinity. With one row the problem does not come up. And no two hypotheses can become equal later, because they differ in the parent or in the newest word.
 
 
-# %% tags=["export", "internal"]
-def start_beams(source: Tensor, beam: int, limit: Tensor, n_best: int, like: Tensor) -> Beams:
-    """Begin with `<s>` for each source (B, S); numbers are of the type and device of like."""
-    count = len(source)
-    return Beams(
-        sentence=torch.arange(count, device=source.device),
-        limit=limit,
-        free=torch.full_like(limit, beam),
-        best=like.new_full((count, n_best), -torch.inf),
-        tokens=source.new_full((count, 1, 1), BOS),
-        total=like.new_zeros(count, 1),
-    )
+# %% tags=["export"]
+def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
+    """Begin with `<s>` for each source (B, S)."""
+    total = torch.zeros(len(source), 1, device=source.device)
+    numbers, best = torch.arange(len(source), device=source.device), total.expand(-1, n_best)
+    tokens, free = torch.full_like(source[:, :1, None], BOS), torch.full_like(limit, beam)
+    return Beams(numbers, limit, free, best - torch.inf, tokens, total)
 
 
 # %% [markdown]
-# `like` is a tensor whose type and device the new ones take over, so that the same function serves double precision and a GPU.
-#
 # ### Expand, score, prune: one `topk`
 #
 # The $R \cdot V$ continuations of a sentence stand in one row, and one `topk` finds the best of them. The place of a winner in that row tells both its parent and its word: with $V = 13$, place 30 is word 4 of hypothesis 2, both counted from 0, since $30 = 2 \cdot 13 + 4$.
 #
 # Padding and `<s>` are never a next word. We forbid them *after* the logarithm of the softmax. If we forbade them before, the probabilities of all other words would grow a little, and a score would no longer be what the model gives to the sentence.
 #
-# The best are taken for as many places as are free. Where one sentence has 4 places free and another has 2, the row has room for 4, and the last two of the second sentence are set to minus infinity. The first step, with one hypothesis, fills all places.
+# The best are taken for as many places as are free. Where one sentence has 4 places free and another has 2, the row has room for 4, and the last two of the second sentence are set to minus infinity: the sum of ones counts the winners from 1, and those beyond `free` get no place. The first step, with one hypothesis, fills all places.
+#
+# Damaged weights make logits that are infinite or NaN. Every comparison with NaN is false, so nothing would finish and the search would return nothing. `check_finite` looks at the best candidate of each sentence; it is better to say what is wrong.
 
 
-# %% tags=["export", "internal"]
+# %% tags=["export"]
+def check_finite(scores: Tensor) -> None:
+    """Raise ValueError if the model's numbers are no numbers any more."""
+    if not scores.isfinite().all():
+        raise ValueError("the model's logits are infinite or NaN: are its weights damaged?")
+
+
 def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
-    """Continue hypotheses by the best words of (B, R, V); return them and their parents (B, R)."""
-    words = logits.log_softmax(dim=-1)
-    words[..., [PAD, BOS]] = -torch.inf
-    everything = words.add_(beams.total[..., None]).flatten(1)
-    width = min(int(beams.free.max()), everything.size(1))
-    total, choice = everything.topk(width)
-    parent, word = choice // words.size(-1), choice % words.size(-1)
-    # Leave the places of finished hypotheses empty
-    rank = torch.arange(width, device=total.device)
-    total = total.masked_fill(rank >= beams.free[:, None], -torch.inf)
-    written = beams.tokens.gather(1, parent[..., None].expand(-1, -1, beams.tokens.size(-1)))
-    tokens = torch.cat([written, word[..., None]], dim=-1)
-    return beams._replace(tokens=tokens, total=total), parent
+    """Continue hypotheses by the best tokens of logits (B, R, |V|); return also parents (B, R)."""
+    log_probability = logits.log_softmax(dim=-1)
+    log_probability[..., [PAD, BOS]] = -torch.inf
+    candidates = log_probability.add_(beams.total[..., None]).flatten(1)
+    total, choice = candidates.topk(min(int(beams.free.max()), candidates.size(1)))
+    parent, token = choice // logits.size(-1), choice % logits.size(-1)
+    check_finite(total[:, 0])
+    # Finished hypotheses hold their places, so not all of these winners find one
+    total[torch.ones_like(total).cumsum(dim=1) > beams.free[:, None]] = -torch.inf
+    parts = [beams.tokens.take_along_dim(parent[..., None], dim=1), token[..., None]]
+    return beams._replace(tokens=torch.cat(parts, dim=-1), total=total), parent
 
 
 # %% [markdown]
-# The last lines put the winners' words together: the tokens of the parent, and the new word behind them. `gather` does for the tokens what `Cache.keep` does for the past. That is why the parents are returned.
+# The last lines put the winners' words together: the tokens of the parent, and the new word behind them. `take_along_dim` does for the tokens what `Cache.keep` does for the past. That is why the parents are returned.
 #
 # One step by hand. Two hypotheses with log-probability $-1$ and $-2$, a beam of 2, a vocabulary of six. The first gives word 4 half of the probability and word 5 a quarter, which is $-0.69$ and $-1.39$; the second is nearly sure of word 5. So the candidates have $-1.69$, $-2.39$ and about $-2.0$. The best two are word 4 after the first and word 5 after the second.
 
 # %%
-two = start_beams(torch.tensor([[4, EOS]]), 2, torch.tensor([9]), 1, like=torch.zeros(()))
+two = start_beams(torch.tensor([[4, EOS]]), limit=torch.tensor([9]), beam=2, n_best=1)
 two = two._replace(tokens=torch.tensor([[[BOS, 3], [BOS, 4]]]), total=torch.tensor([[-1.0, -2.0]]))
 shares = torch.tensor([[[0, 0, 0.25, 0, 0.5, 0.25], [0, 0, 0, 0, 0.01, 0.99]]])
 after, parent = extend(two, shares.log())
@@ -688,35 +694,21 @@ print("log-probabilities:", [round(total, 2) for total in after.total[0].tolist(
 #
 # ### Taking out what has finished
 #
-# Then those that wrote `</s>`, or reached their limit, are finished. They hand over what they are, keep their place for good, and leave minus infinity behind. Suppose that of four hypotheses two finish. Then `free` falls from 4 to 2, and the next step takes the best two continuations of the other two. When `free` is 0, the sentence is done.
+# Then those that wrote `</s>`, or reached their limit, are finished. They hand over what they are (the sentence, their tokens, score and log-probability), keep their place for good, and leave minus infinity behind. Suppose that of four hypotheses two finish. Then `free` falls from 4 to 2, and the next step takes the best two continuations of the other two. When `free` is 0, the sentence is done.
 
 
-# %% tags=["export", "internal"]
-class Finished(NamedTuple):
-    """Hypotheses that finished in one step, of any sentences."""
-
-    sentence: Tensor  # (F,)
-    tokens: Tensor  # (F, T)
-    score: Tensor  # (F,)
-    total: Tensor  # (F,)
-
-
-# %% tags=["export", "internal"]
-def finish(beams: Beams, alpha: float) -> tuple[Beams, Finished]:
+# %% tags=["export"]
+def finish(beams: Beams, alpha: float) -> tuple[Beams, list[Tensor]]:
     """Take out the hypotheses that have ended or reached their limit."""
     length = beams.tokens.size(-1) - 1  # without <s>
     done = (beams.tokens[..., -1] == EOS) | (beams.limit[:, None] <= length)
     done &= beams.total > -torch.inf
-    score = beams.total / length_penalty(length, alpha)
+    score = (beams.total / length_penalty(length, alpha)).where(done, -torch.inf)
     sentence = beams.sentence[:, None].expand_as(done)
-    finished = Finished(sentence[done], beams.tokens[done], score[done], beams.total[done])
-    scores = torch.cat([beams.best, score.masked_fill(~done, -torch.inf)], dim=1)
-    left = beams._replace(
-        free=beams.free - done.sum(dim=1),
-        best=scores.topk(beams.best.size(1)).values,
-        total=beams.total.masked_fill(done, -torch.inf),
-    )
-    return left, finished
+    finished = [part[done] for part in (sentence, beams.tokens, score, beams.total)]
+    best = torch.cat([beams.best, score], dim=1).topk(beams.best.size(1)).values
+    free, total = beams.free - done.sum(dim=1), beams.total.masked_fill(done, -torch.inf)
+    return beams._replace(free=free, best=best, total=total), finished
 
 
 # %% [markdown]
@@ -726,9 +718,9 @@ def finish(beams: Beams, alpha: float) -> tuple[Beams, Finished]:
 
 # %%
 ending = after._replace(tokens=torch.tensor([[[BOS, 3, EOS], [BOS, 4, 5]]]))
-left, gone = finish(ending, alpha=0.6)
+left, (_, tokens, score, _) = finish(ending, alpha=0.6)
 print("places free:", left.free.tolist(), " still running:", left.total.isfinite().tolist())
-print("finished:", gone.tokens.tolist(), " score:", round(gone.score.item(), 2))
+print("finished:", tokens.tolist(), " score:", round(score.item(), 2))
 
 # %% [markdown]
 # It has two words with `</s>`, so the score is $-1.69 / (7/6)^{0.6} = -1.69 / 1.10 = -1.54$. One place stays free for the other.
@@ -760,14 +752,11 @@ print("finished:", gone.tokens.tolist(), " score:", round(gone.score.item(), 2))
 # With $\alpha = 0$ the penalty is 1, and the bound is $s$ itself: the search stops as soon as the best finished hypothesis is ahead of all that run. For a negative $\alpha$, which prefers short sentences, the largest penalty is that of the next length, so we take the larger of the two.
 
 
-# %% tags=["export", "internal"]
-def still_open(beams: Beams, alpha: float, early_stop: bool) -> Tensor:
+# %% tags=["export"]
+def still_open(beams: Beams, alpha: float) -> Tensor:
     """Return (B,), True where a running hypothesis may still come among the best N."""
-    most = beams.total.max(dim=1).values
-    if not early_stop:
-        return most > -torch.inf
-    limit = beams.limit.to(most.dtype)
-    penalty = ((5 + limit) / 6) ** alpha
+    most = beams.total.amax(dim=1)
+    penalty = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
     penalty = penalty.clamp(min=length_penalty(beams.tokens.size(-1), alpha))
     return most / penalty > beams.best[:, -1]
 
@@ -780,7 +769,7 @@ def still_open(beams: Beams, alpha: float, early_stop: bool) -> Tensor:
 # %%
 late = two._replace(total=torch.tensor([[-0.82, -math.inf]]))
 for finished in (-0.50, -0.30):
-    goes_on = still_open(late._replace(best=torch.tensor([[finished]])), 1.0, early_stop=True)
+    goes_on = still_open(late._replace(best=torch.tensor([[finished]])), 1.0)
     print(f"best finished {finished}: the search goes on", goes_on.item())
     assert goes_on.item() == (finished == -0.50)
 
@@ -789,26 +778,17 @@ for finished in (-0.50, -0.30):
 #
 # ## The whole search
 #
-# What is left is the loop, and a last sorting. Note what is missing in the loop: any Python loop over sentences or hypotheses. These come only in `rank`, when the search is over.
-#
-# `rank` has one surprise, the error at its end. How can a sentence have no hypothesis? If the model's numbers are NaN, every comparison with them is false. Then no place counts as occupied, nothing finishes, and no sentence stays open. It is better to say so than to return an empty list.
+# What is left is the loop, and a last sorting. Note what is missing in the loop: any Python loop over sentences or hypotheses. These come only in `collect_n_best`, when the search is over.
 
 
-# %% tags=["export", "internal"]
-def rank(steps: Iterable[Finished], sentences: int, n_best: int) -> list[list[Hypothesis]]:
-    """Sort what has finished: the best N hypotheses of each sentence, best first.
-
-    Raises:
-        ValueError: a sentence has none, because the model's numbers are not numbers.
-    """
-    found: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+# %% tags=["export"]
+def collect_n_best(steps: list[list[Tensor]], count: int, n_best: int) -> list[list[Hypothesis]]:
+    """Sort what has finished in each step: the best N hypotheses of each sentence, best first."""
+    found: list[list[Hypothesis]] = [[] for _ in range(count)]
     for step in steps:
-        for number, tokens, score, total in zip(*(column.tolist() for column in step)):
+        for number, tokens, score, total in zip(*(part.tolist() for part in step)):
             ended = tokens[-1] == EOS
-            words = tokens[1:-1] if ended else tokens[1:]
-            found[number].append(Hypothesis(words, score, total, ended))
-    if not all(found):
-        raise ValueError("the model gives NaN in place of scores: its weights are damaged")
+            found[number].append(Hypothesis(tokens[1 : len(tokens) - ended], score, total, ended))
     return [sorted(row, key=lambda h: h.score, reverse=True)[:n_best] for row in found]
 
 
@@ -817,7 +797,7 @@ def rank(steps: Iterable[Finished], sentences: int, n_best: int) -> list[list[Hy
 #
 # | line | what it does |
 # |---|---|
-# | `read` | reads the newest words, grows the past by one |
+# | `next_logits` | reads the newest words, grows the past by one |
 # | `extend` | the best continuations, and whose they are |
 # | `finish` | takes out what ended |
 # | `still_open` | which sentences go on; `nonzero` makes numbers of the True ones |
@@ -826,40 +806,34 @@ def rank(steps: Iterable[Finished], sentences: int, n_best: int) -> list[list[Hy
 #
 # Follow two sentences with a beam of 4. At first $R = 1$: two rows, each with `<s>`. `extend` finds four first words for each sentence, all with parent 0, and `keep` makes 8 rows of the 2. Some steps later sentence 0 is done. Then `going` is [1], sentence 0 leaves all tensors, and 4 rows remain. So a batch gets cheaper while it runs, and its last sentence runs alone.
 #
-# `read` is `next_logits`. It is an argument because the search does not care how the logits come about. [Speed](25_speed.ipynb) has a reader that does the same in compiled code.
+# Two mistakes are refused before any work: more answers than the beam has places, and an $\alpha$ that is no number or so large that the penalty leaves the range of a float.
 
 
 # %% tags=["export"]
 def beam_search(
-    model: Transformer,
-    source: Tensor,
-    beam: int = 4,
-    alpha: float = 0.6,
-    max_extra_tokens: int = 50,
-    n_best: int = 1,
-    early_stop: bool = True,
-    read: Reader = next_logits,
-) -> list[list[Hypothesis]]:
+    model: Transformer, source: Tensor, beam: int = 4, alpha: float = 0.6,
+    max_extra_tokens: int = 50, n_best: int = 1,
+) -> list[list[Hypothesis]]:  # fmt: skip
     """Return the n_best best translations found for each source (B, S), best first (section 6.1).
 
-    A hypothesis has at most extra tokens more than its source. With beam 1 this is greedy search.
-    Without early_stop a sentence runs until the beam is full of finished ones; same result.
+    A hypothesis has at most max_extra_tokens more than its source. Beam 1 is greedy search.
     """
     if not 1 <= n_best <= beam:
         raise ValueError(f"beam={beam} and n_best={n_best}: take 1 <= n_best <= beam")
+    if not -5 <= alpha <= 5:
+        raise ValueError(f"alpha={alpha} must be from -5 to 5; the paper takes 0.6")
     limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
-    steps = []
+    beams, steps = start_beams(source, limit, beam, n_best), list[list[Tensor]]()
     with evaluating(model):
         cache = Cache(model, source)
-        beams = start_beams(source, beam, limit, n_best, like=model.embedding.weight)
         while len(beams.sentence):
-            beams, parent = extend(beams, read(model, beams.tokens[..., -1], cache))
+            beams, parent = extend(beams, next_logits(model, beams.tokens[..., -1], cache))
             beams, finished = finish(beams, alpha)
             steps.append(finished)
-            going = still_open(beams, alpha, early_stop).nonzero()[:, 0]
+            going = still_open(beams, alpha).nonzero()[:, 0]
             cache.keep(going, parent[going])
             beams = Beams(*(column[going] for column in beams))
-    return rank(steps, len(source), n_best)
+    return collect_n_best(steps, len(source), n_best)
 
 
 # %% [markdown]
@@ -888,7 +862,9 @@ random_model = Transformer(toy).double().eval()
 with torch.no_grad():
     random_model.embedding.weight[EOS] *= 1.4
 greedy = greedy_decode(random_model, source, max_extra_tokens=12)
-assert [best.tokens for (best,) in beam_search(random_model, source, beam=1, max_extra_tokens=12)] == greedy
+assert [
+    best.tokens for (best,) in beam_search(random_model, source, beam=1, max_extra_tokens=12)
+] == greedy
 print("words:", [len(words) for words in greedy], " limits:", [n + 12 for n in lengths])
 
 # %% [markdown]
@@ -904,7 +880,7 @@ def same(found, expected):
         assert all(abs(h.score - g.score) < 1e-9 for h, g in zip(one, other))
 
 
-wide = {"beam": 4, "n_best": 4, "extra": 12}
+wide = {"beam": 4, "n_best": 4, "max_extra_tokens": 12}
 together = beam_search(random_model, source, **wide)
 alone = [beam_search(random_model, row[row != PAD][None], **wide)[0] for row in source]
 same(together, alone)
@@ -969,26 +945,36 @@ print(round(sum(math.exp(h.log_probability) for h in widest), 2))
 # %% [markdown]
 # All 40 are found, in the order that a full enumeration with forced scores gives. Nothing in the enumeration knows of beams. Their probabilities do not sum to 1, because an untrained model gives a good part to padding and `<s>`, which we never write.
 #
-# **Fifth**, stopping early. It must not change anything, for any $\alpha$, and it must save work. We count the positions that pass through the decoder, for 20 new sources.
+# **Fifth**, stopping early. It must not change anything, for any $\alpha$, and it must save work. We count the positions that pass through the decoder, for 20 new sources, with the bound and with a rule that lets every hypothesis run to its end.
 
 # %%
 source = torch.randint(4, 13, (20, 6), generator=random)
 source[:, -1] = EOS
 
 
-def counted(**options):
+def counted(alpha):
     passed = []
     count = lambda _, x, y: passed.append(y[..., 0].numel())
     with random_model.decoder.norm.register_forward_hook(count):
-        return beam_search(random_model, source, max_extra_tokens=30, n_best=2, **options), sum(passed)
+        return beam_search(random_model, source, 4, alpha, max_extra_tokens=30, n_best=2), sum(
+            passed
+        )
 
 
+def run_on(beams, alpha):
+    return beams.total.amax(dim=1) > -torch.inf
+
+
+bound = still_open
 for alpha in (-0.5, 0.0, 0.6, 1.5):
-    early, passed = counted(alpha=alpha)
-    late, all_passed = counted(alpha=alpha, early_stop=False)
+    still_open = bound
+    early, passed = counted(alpha)
+    still_open = run_on  # a sentence is done when nothing runs any more
+    late, all_passed = counted(alpha)
     same(early, late)
     print(f"alpha {alpha}: the same, with {passed:,} of {all_passed:,} positions")
     assert (passed < all_passed) == (alpha < 1)
+still_open = bound
 
 # %% [markdown]
 # From 0 upwards, the larger $\alpha$ is, the more a late finisher can still gain, and the less is saved; at 1.5 it is nothing here. The bound is cautious: it allows for a hypothesis that runs to its limit and is certain of each word. At a limit of 62 tokens the penalty is $(67/6)^{0.6} = 4.25$, so a hypothesis at $-6$ could still reach $-1.41$. A tighter bound would need a promise about the model, and there is none.
@@ -1002,7 +988,7 @@ for alpha in (-0.5, 0.0, 0.6, 1.5):
 # %% tags=["nbval-ignore-output"]
 model, tokenizer = load_pretrained()
 captions = multi30k("val")[:250]
-sources = [encode_source(tokenizer, pair.source) for pair in captions]
+sources = [[*tokenizer.encode(pair.source), EOS] for pair in captions]
 
 
 def best_of(source, beam):
@@ -1117,65 +1103,54 @@ assert [h.score for h in four] == sorted((h.score for h in four), reverse=True)
 #
 # ### Errors before work
 #
-# Bad input should fail before any work is done, and say which sentence it is. There are two kinds: a sentence with more tokens than the model has positions, and a string that is no text. The second comes from bytes read with the wrong encoding. It holds half of a surrogate pair, which no UTF-8 can express.
+# Bad input should fail before any work is done, and say which sentence it is. There are two kinds: a sentence with more tokens than the model has positions, and a string that is no text. The second comes from bytes read with the wrong encoding. It holds half of a surrogate pair, which no UTF-8 can express; the tokenizer refuses it, and we add which sentence it was.
 
 
 # %% tags=["export"]
-def check_lengths(sources: Sequence[Sequence[int]], max_length: int) -> None:
-    """Raise ValueError for the first source that has more tokens than the model has positions."""
-    for number, source in enumerate(sources, start=1):
-        if len(source) > max_length:
-            raise ValueError(
-                f"sentence {number} has {len(source)} tokens, the model reads {max_length}: "
-                "cut it in parts"
-            )
+def encode_sources(tokenizer: Tokenizer, sentences: Iterable[str], most: int) -> Iterator[Tensor]:
+    """Yield the ids (S,) of each sentence, with `</s>`; of one without words, none.
 
-
-# %% tags=["export", "internal"]
-def check_text(sentences: Sequence[str]) -> None:
-    """Raise ValueError for the first sentence with half of a surrogate pair."""
-    for number, sentence in enumerate(sentences, start=1):
-        for position, character in enumerate(sentence, start=1):
-            if "\ud800" <= character <= "\udfff":
-                raise ValueError(
-                    f"sentence {number} has half a character, {character!a}, at position "
-                    f"{position}: read its file with the right encoding"
-                )
+    Raises ValueError for a sentence with more than `most` tokens, or that is no text.
+    """
+    for n, sentence in enumerate(sentences, start=1):
+        try:
+            ids = [*tokenizer.encode(sentence), EOS] if sentence.strip() else []
+        except ValueError as error:
+            raise ValueError(f"sentence {n}: {error}") from error
+        if len(ids) > most:
+            raise ValueError(f"sentence {n} has {len(ids)} tokens, the limit is {most}: split it")
+        yield torch.tensor(ids)
 
 
 # %% [markdown]
-# Both count sentences and positions from 1, since that is how an editor shows them. And both look at all sentences before the first is translated. An error after an hour of work, in the last batch, would cost that hour.
+# Sentences are counted from 1, since that is how an editor shows them. And all are looked at before the first is translated. An error after an hour of work, in the last batch, would cost that hour.
 #
 # ### Batches by length
 #
-# With padding, a batch costs its number of sentences times its longest. Take sources of 3, 14, 4, 3 and 12 tokens and room for 30. Sorted, they are 3, 3, 4, 12, 14. Three fit into $3 \cdot 4 = 12$. With the next there would be $4 \cdot 12 = 48$, too many, so a new batch begins; 12 and 14 fit into $2 \cdot 14 = 28$. That makes 40 places for 36 tokens. All five together would take $5 \cdot 14 = 70$.
+# With padding, a batch costs its number of sentences times its longest. Take sources of 3, 14, 4, 3 and 12 tokens and room for 30. Sorted, they are 14, 12, 4, 3, 3. The first of a batch is its longest, so it says at once how many fit: beside 14 there is room for $30 / 14$, rounded down, 2 sentences. Beside 4 there is room for 7, and three are left. That makes $2 \cdot 14 + 3 \cdot 4 = 40$ positions for 36 tokens. All five together would take $5 \cdot 14 = 70$.
 #
-# Lengths grow along the way, so the newest sentence is always the longest of its batch, and one product tells whether it still fits.
+# The long ones come first for one more reason: if a batch does not fit into memory, it is the first.
 
 
 # %% tags=["export"]
 def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Group sentences of like length, short ones first; yields their numbers.
+    """Group sentences of like length, long ones first; yields their numbers.
 
     With padding a batch has at most max_tokens tokens; a longer sentence goes alone. Length 0
     is left out.
     """
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and lengths[number] * (len(batch) + 1) > max_tokens:
-            yield batch
-            batch = []
-        if lengths[number]:
-            batch.append(number)
-    if batch:
-        yield batch
+    order = sorted((n for n, length in enumerate(lengths) if length), key=lambda n: -lengths[n])
+    while order:
+        size = max(1, max_tokens // lengths[order[0]])
+        yield order[:size]
+        order = order[size:]
 
 
 # %%
 lengths = [3, 14, 4, 3, 12, 0]
 batches = list(length_batches(lengths, max_tokens=30))
-places = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
-print(batches, f"{places} places for {sum(lengths)} tokens")
+positions = sum(len(batch) * max(lengths[i] for i in batch) for batch in batches)
+print(batches, f"{positions} positions for {sum(lengths)} tokens")
 
 # %% [markdown]
 # The numbers say which sentences they are, so that the caller can put results back. The sixth, of length 0, is in no batch. The plan of [Batching](15_batching.ipynb) cares about more: both sides, few shapes, a new order in each epoch. Here there is one side and one pass.
@@ -1185,15 +1160,9 @@ print(batches, f"{places} places for {sum(lengths)} tokens")
 
 # %% tags=["export"]
 def translate(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    sentences: Sequence[str],
-    beam: int = 4,
-    alpha: float = 0.6,
-    max_extra_tokens: int = 50,
-    max_tokens: int = 2048,
-    read: Reader = next_logits,
-) -> list[str]:
+    model: Transformer, tokenizer: Tokenizer, sentences: Iterable[str], beam: int = 4,
+    alpha: float = 0.6, max_extra_tokens: int = 50, max_tokens: int = 2048,
+) -> list[str]:  # fmt: skip
     """Translate sentences by beam search, the paper's by default; keeps the order.
 
     Sentences without words stay empty. A batch has at most max_tokens source tokens.
@@ -1202,16 +1171,13 @@ def translate(
     if isinstance(sentences, str):
         raise ValueError("sentences is one string: give a list of them")
     check_vocabulary(model, tokenizer)
-    check_text(sentences)
-    sources = [encode_source(tokenizer, line) if line.strip() else [] for line in sentences]
-    check_lengths(sources, model.config.max_length)
-    device = next(model.parameters()).device
+    sources = [*encode_sources(tokenizer, sentences, model.config.max_length)]
     translations = [""] * len(sources)
     for batch in length_batches([len(source) for source in sources], max_tokens):
-        source = pad([sources[number] for number in batch]).to(device)
-        search = beam_search(model, source, beam, alpha, extra, read=read)
-        for number, found in zip(batch, search):
-            translations[number] = tokenizer.decode(found[0].tokens)
+        source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)
+        source = source.to(model.embedding.weight.device)
+        for n, found in zip(batch, beam_search(model, source, beam, alpha, max_extra_tokens)):
+            translations[n] = tokenizer.decode(found[0].tokens)
     return translations
 
 
@@ -1232,7 +1198,7 @@ for line, translation in zip(lines[:3], together):
     print(line, "->", translation)
 
 # %% tags=["nbval-ignore-output"]
-for bad, say in ((["Kurz.", "sehr " * 2000], "sentence 2"), (["gr\udcfcn"], "half a character")):
+for bad, say in ((["Kurz.", "sehr " * 2000], "sentence 2"), (["gr\udcfcn"], "sentence 1")):
     try:
         translate(model, tokenizer, bad)
     except ValueError as error:
@@ -1269,8 +1235,12 @@ middle = pad(sorted(sources, key=len)[100:132])
 speed = {}
 for name, run in {
     "greedy_decode": lambda: greedy_decode(model, middle, max_extra_tokens=20),
-    "beam 1": lambda: [found[0].tokens for found in beam_search(model, middle, 1, max_extra_tokens=20)],
-    "beam 4": lambda: [found[0].tokens for found in beam_search(model, middle, 4, max_extra_tokens=20)],
+    "beam 1": lambda: [
+        found[0].tokens for found in beam_search(model, middle, 1, max_extra_tokens=20)
+    ],
+    "beam 4": lambda: [
+        found[0].tokens for found in beam_search(model, middle, 4, max_extra_tokens=20)
+    ],
 }.items():
     start = perf_counter()
     written = sum(len(row) + 1 for row in run())
@@ -1423,20 +1393,19 @@ assert missed < 50
 # | $\tau = 2$ | 0.379 | 0.294 | 0.208 | 0.120 |
 # | top-k 2, or top-p 0.7 | 0.625 | 0.375 | 0 | 0 |
 #
-# In code, all words are sorted, the tail is set to minus infinity, and `scatter` brings them back to the order of the vocabulary. `before` is what the words ahead of a word have together. A word is dropped if that is $p$ or more already. So the first word always stays, for nothing is ahead of it.
+# In code, all words are sorted, the tail is set to minus infinity, and `scatter` brings them back to the order of the vocabulary. `before` is what the words ahead of a word have together. A word is dropped if that is $p$ or more already. So the first word always stays, for nothing is ahead of it. With $p = 1$ all stay; rounding must not drop the last of them, so that case is left out.
 
 
 # %% tags=["export"]
-def restrict(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
+def filter_logits(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
     """Set logits (..., V) to minus infinity except the top k, and of these those that make up p."""
-    ordered, words = logits.sort(dim=-1, descending=True)
+    ordered, tokens = logits.sort(dim=-1, descending=True)
     if top_k is not None:
         ordered[..., top_k:] = -torch.inf
-    if top_p is not None:
+    if top_p is not None and top_p < 1:
         share = ordered.softmax(dim=-1)
-        before = share.cumsum(dim=-1) - share
-        ordered = ordered.masked_fill(before >= top_p, -torch.inf)
-    return torch.empty_like(logits).scatter(-1, words, ordered)
+        ordered[share.cumsum(dim=-1) - share >= top_p] = -torch.inf
+    return torch.empty_like(logits).scatter(-1, tokens, ordered)
 
 
 # %%
@@ -1446,7 +1415,7 @@ def rounded(logits):
 
 shares = torch.tensor([0.05, 0.5, 0.15, 0.3], dtype=torch.float64)
 for options in ({"top_k": 2}, {"top_p": 0.7}, {"top_k": 3}, {"top_k": 3, "top_p": 0.55}):
-    print(options, rounded(restrict(shares.log(), **options)))
+    print(options, rounded(filter_logits(shares.log(), **options)))
 for temperature in (0.5, 2):
     print("temperature", temperature, rounded(shares.log() / temperature))
 
@@ -1455,20 +1424,7 @@ for temperature in (0.5, 2):
 #
 # ### Drawing a sentence
 #
-# The loop needs no beams: one hypothesis for each sentence, and the cache. The generator is handed in, so that the same seed draws the same sentences. First come the knobs: a temperature of 0 would divide by zero, and what it stands for has a name already.
-
-
-# %% tags=["export", "internal"]
-def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Raise ValueError for a knob that no sampling can have."""
-    if not 0 < temperature < math.inf:
-        raise ValueError(
-            f"temperature={temperature} must be above 0; for greedy, search with beam=1"
-        )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k={top_k} must be 1 or more, or None for all words")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p={top_p} must be above 0 and at most 1, or None for all words")
+# The loop needs no beams: one hypothesis for each sentence, and the cache. The generator is handed in, so that the same seed draws the same sentences. The knobs are checked first: a temperature of 0 would divide by zero, and what it stands for has a name already, a beam of 1.
 
 
 # %% [markdown]
@@ -1477,29 +1433,28 @@ def check_sampling(temperature: float, top_k: int | None, top_p: float | None) -
 
 # %% tags=["export"]
 def sample(
-    model: Transformer,
-    source: Tensor,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    generator: torch.Generator | None = None,
+    model: Transformer, source: Tensor, temperature: float = 1.0, top_k: int | None = None,
+    top_p: float | None = None, generator: torch.Generator | None = None,
     max_extra_tokens: int = 50,
-) -> list[list[int]]:
-    """Draw a translation of each source (B, S) word by word; ids without `<s>` and `</s>`."""
-    check_sampling(temperature, top_k, top_p)
+) -> list[list[int]]:  # fmt: skip
+    """Draw a translation of each source (B, S) token by token; ids without `<s>` and `</s>`."""
+    if not 0.01 <= temperature <= 100:
+        raise ValueError(f"temperature={temperature} must be from 0.01 to 100; greedy is beam=1")
+    if (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+        raise ValueError(f"top_k={top_k} must be 1 or more, top_p={top_p} above 0 up to 1, or None")
     limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
-    target = torch.full_like(source[:, :1], BOS)
-    running = torch.ones_like(limit, dtype=torch.bool)
+    target, running = torch.full_like(source[:, :1], BOS), torch.ones_like(limit, dtype=torch.bool)
     with evaluating(model):
         cache = Cache(model, source)
         while running.any():
             logits = next_logits(model, target[:, -1:], cache)[:, 0]
+            check_finite(logits.amax(dim=-1))
             logits[:, [PAD, BOS]] = -torch.inf
-            shares = restrict(logits / temperature, top_k, top_p).softmax(dim=-1)
-            word = shares.multinomial(1, generator=generator)[:, 0].where(running, PAD)
-            target = torch.cat([target, word[:, None]], dim=1)
-            running &= (word != EOS) & (target.size(1) <= limit)
-    return [[word for word in row if word not in (PAD, EOS)] for row in target[:, 1:].tolist()]
+            shares = filter_logits(logits / temperature, top_k, top_p).softmax(dim=-1)
+            token = shares.multinomial(1, generator=generator)[:, 0].where(running, PAD)
+            target = torch.cat([target, token[:, None]], dim=1)
+            running &= (token != EOS) & (target.size(1) <= limit)
+    return [[token for token in row if token not in (PAD, EOS)] for row in target[:, 1:].tolist()]
 
 
 # %% [markdown]
@@ -1508,7 +1463,9 @@ def sample(
 # %%
 source = torch.tensor([[4, 5, 6, EOS]])
 drawn = sample(random_model, source, top_k=1, max_extra_tokens=3)
-assert drawn == [found[0].tokens for found in beam_search(random_model, source, beam=1, max_extra_tokens=3)]
+assert drawn == [
+    found[0].tokens for found in beam_search(random_model, source, beam=1, max_extra_tokens=3)
+]
 
 random = torch.Generator().manual_seed(0)
 many = sample(random_model, source.expand(20_000, -1), generator=random, max_extra_tokens=-3)
@@ -1532,7 +1489,7 @@ ids = first.topk(10).indices
 
 def bars(temperature):
     shares = (first / temperature).softmax(dim=-1)
-    inside = restrict(first / temperature, top_p=0.9) > -torch.inf
+    inside = filter_logits(first / temperature, top_p=0.9) > -torch.inf
     rows = []
     for number, i in enumerate(ids.tolist(), 1):
         word = f"{number}. {tokenizer.decode([i]).strip() or '·'}"
@@ -1555,7 +1512,9 @@ show_steps(pictures, "Temperature", start=1)
 # %% tags=["nbval-ignore-output"]
 generator = torch.Generator().manual_seed(0)
 for temperature in (0.5, 1.0, 2.0):
-    drawn = sample(model, memory_of.expand(3, -1), temperature, generator=generator, max_extra_tokens=5)
+    drawn = sample(
+        model, memory_of.expand(3, -1), temperature, generator=generator, max_extra_tokens=5
+    )
     print(f"temperature {temperature}:", " | ".join(tokenizer.decode(row) for row in drawn))
 
 # %% [markdown]
@@ -1631,7 +1590,7 @@ right = Cache.keep
 
 
 def forgetful(cache, sentences, parents):
-    if len(cache.past[0][0]) > len(cache.mask):
+    if len(cache.self_kv[0][0]) > len(cache.mask):
         parents = torch.arange(parents.size(1)).expand_as(parents)
     right(cache, sentences, parents)
 
@@ -1663,8 +1622,8 @@ assert first_done != best
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Top-k keeps the same words either way. A high temperature flattens the shares, so top-p then needs more words.
 for name, options in {"top-k": {"top_k": 2}, "top-p": {"top_p": 0.7}}.items():
-    before = restrict(shares.log() / 3, **options).isfinite().sum().item()
-    after = (restrict(shares.log(), **options) / 3).isfinite().sum().item()
+    before = filter_logits(shares.log() / 3, **options).isfinite().sum().item()
+    after = (filter_logits(shares.log(), **options) / 3).isfinite().sum().item()
     print(f"{name}: words kept with the temperature first {before}, last {after}")
 
 # %% [markdown]
