@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
 
 # --- Whole or not at all ---
 
@@ -92,12 +92,8 @@ def save_model(
     config = json.dumps(asdict(model.config), indent=2)
     weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}
-    contents = {
-        CONFIG: config.encode(),
-        TOKENIZER: tokenizer.to_json().encode(),
-        WEIGHTS: save(weights, notes),
-    }
-    for name, content in contents.items():
+    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.to_json().encode()}
+    for name, content in {**contents, WEIGHTS: save(weights, notes)}.items():
         with atomic_write(Path(folder) / name) as aside:
             aside.write_bytes(content)
 
@@ -108,41 +104,35 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
     except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a whole safetensors file ({error}); other formats, such as pickles, "
-            "are refused because they can run code"
-        ) from error
-
-
-def read_config(path: Path) -> TransformerConfig:
-    """Read a configuration; raises ValueError if the file is not one."""
-    try:
-        return TransformerConfig(**json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is not a model's configuration: {error}") from error
+        why = "other formats, such as pickles, are refused because they can run code"
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); {why}") from error
 
 
 def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     """Read what `save_model` wrote; the model is in evaluation mode.
 
     Raises FileNotFoundError if a file is missing, ValueError if one is damaged or they do not
-    belong together.
+    belong together. Nothing of the size that the configuration claims is built before that.
     """
     folder = Path(folder)
     if missing := [n for n in (WEIGHTS, CONFIG, TOKENIZER) if not (folder / n).is_file()]:
         raise FileNotFoundError(f"{folder} holds no model: {', '.join(missing)} missing")
-    config, tokenizer = read_config(folder / CONFIG), Tokenizer.load(folder / TOKENIZER)
+    text = (folder / CONFIG).read_text("utf-8", "replace")
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
     weights, notes = read_tensors(folder / WEIGHTS)
-    if notes.get("tokenizer", tokenizer.sha256) != tokenizer.sha256:
-        raise ValueError(f"{folder / TOKENIZER} is not the tokenizer the model was trained with")
-    if "config" in notes and TransformerConfig(**json.loads(notes["config"])) != config:
-        raise ValueError(f"{folder / WEIGHTS} holds the weights of another configuration")
-    model = Transformer(config)
-    check_vocabulary(model, tokenizer)
+    if not {"tokenizer": tokenizer.sha256, "config": text}.items() <= notes.items():
+        raise ValueError(f"{folder} mixes models: {WEIGHTS} came with other files beside it")
     try:
+        config = TransformerConfig(**json.loads(text))
+        one, two = (parameter_count(replace(config, layers=layers)) for layers in (1, 2))
+        wanted = one + (config.layers - 1) * (two - one)
+        if sum(tensor.numel() for tensor in weights.values()) != wanted:
+            raise ValueError(f"a model of this size has {wanted:,} weights")
+        model = Transformer(config)
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"{folder / WEIGHTS} does not fit {CONFIG}: {error}") from error
+    check_vocabulary(model, tokenizer)
     return model.eval(), tokenizer
 
 

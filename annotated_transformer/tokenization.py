@@ -7,195 +7,104 @@ with one vocabulary for both languages (section 5.1 of the paper).
 
 import hashlib
 import json
-import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer as Library
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import BOS, EOS, PAD, UNK
 
-# --- Byte-pair encoding ---
-
-
-def count_pairs(words: Mapping[tuple[str, ...], int]) -> Counter[tuple[str, str]]:
-    """How often two symbols stand side by side, in words that occur so many times."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for symbols, count in words.items():
-        for pair in pairwise(symbols):
-            counts[pair] += count
-    return counts
-
-
-def merge_pair(symbols: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
-    """The symbols of a word, with the pair joined wherever it stands, from left to right."""
-    joined: list[str] = []
-    at = 0
-    while at < len(symbols):
-        found = symbols[at : at + 2] == pair
-        joined.append("".join(pair) if found else symbols[at])
-        at += 2 if found else 1
-    return tuple(joined)
-
-
-def learn_bpe(words: Mapping[str, int], count: int) -> list[tuple[str, str]]:
-    """Learn up to `count` merges from words and how often they occur; among equals, the pair whose
-    symbols are older wins (section 5.1). Slow: it counts anew for each merge.
-    """
-    split = {tuple(word): times for word, times in words.items()}
-    letters = sorted({letter for word in words for letter in word})
-    numbers = {letter: number for number, letter in enumerate(letters)}
-    merges: list[tuple[str, str]] = []
-    while len(merges) < count and (counts := count_pairs(split)):
-        best = min(counts, key=lambda pair: (-counts[pair], numbers[pair[0]], numbers[pair[1]]))
-        merges.append(best)
-        numbers.setdefault("".join(best), len(numbers))
-        split = {merge_pair(symbols, best): times for symbols, times in split.items()}
-    return merges
-
-
-def pieces(word: str, merges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Cut a word into the pieces that the merges make, in the order in which they were learned."""
-    symbols = tuple(word)
-    for pair in merges:
-        symbols = merge_pair(symbols, pair)
-    return symbols
-
-
 # --- Reserved numbers ---
 
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
-# --- Is there text that has no bytes? ---
+# --- A tokenizer in code ---
+
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())  # a visible sign for each of the 256
 
 
-def encodable(text: str) -> str:
-    """The text itself; raises ValueError if it holds half a surrogate pair, which is no text."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {error.start} of a text, {text[error.start]!a}, is half a surrogate pair "
-            "and cannot be encoded: read the text as UTF-8, without errors='surrogateescape'"
-        ) from error
-    return text
-
-
-# --- Learning the merges ---
-
-
-def plain_texts(texts: Iterable[str | Pair]) -> Iterator[str]:
-    """Texts as they are, and both sides of pairs."""
-    for text in texts:
-        yield from [encodable(text)] if isinstance(text, str) else map(encodable, text[:2])
-
-
-def learn_merges(texts: Iterable[str | Pair], vocabulary_size: int) -> Library:
-    """Byte-pair encoding with the four reserved entries, 256 bytes and as many merges as there
-    is room for.
-
-    Raises ValueError if there is room for none.
-    """
-    room = vocabulary_size - len(SPECIAL) - 256
-    if room < 0:
-        raise ValueError(
-            f"vocabulary_size must be at least 260 (4 reserved, 256 bytes), not {vocabulary_size}"
-        )
-    library = Library(models.BPE())
+def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
+    """A tokenizer of the library: ids 0 to 3 are special, then bytes, then what the merges make."""
+    names = list(SPECIAL.values())
+    entries = dict.fromkeys([*names, *BYTES, *map("".join, merges)])
+    library = HFTokenizer(models.BPE({entry: i for i, entry in enumerate(entries)}, [*merges]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL.values()),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    library.train_from_iterator(plain_texts(texts), trainer)
-    return library
-
-
-# --- A tokenizer is part of the model ---
-
-
-def canonical(content: object) -> str:
-    """JSON in one fixed spelling: keys sorted, no spaces, no escapes."""
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def sha256_of(content: object) -> str:
-    """SHA-256 of the canonical JSON of something, in hexadecimal."""
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
-def read_content(path: str | Path) -> dict[str, object]:
-    """A tokenizer's JSON from a file, checked against the SHA-256 in it, if there is one.
-
-    Raises ValueError if the file is something else, or was altered.
-    """
-    raw = Path(path).read_bytes()
-    try:
-        content = dict(json.loads(raw))
-        stated = content.pop("sha256", None)
-        if stated in (None, sha256_of(content)):
-            Library.from_str(canonical(content))
-            return content
-    except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{path} is not a tokenizer: {error}; get the file again") from error
-    raise ValueError(
-        f"{path} was altered: it says SHA-256 {str(stated)[:12]}... and has "
-        f"{sha256_of(content)[:12]}...; get the file again"
-    )
-
-
-def prepare(library: Library) -> Library:
-    """Keep text from being read as a reserved entry; raises ValueError if the four reserved
-    ones do not come first.
-    """
-    if any(library.id_to_token(index) != name for index, name in SPECIAL.items()):
-        raise ValueError(f"a tokenizer's first entries must be {' '.join(SPECIAL.values())}")
-    library.encode_special_tokens = True
+    library.add_special_tokens(names)
+    library.encode_special_tokens = True  # "</s>" in a text is four characters like any others
     return library
 
 
 class Tokenizer:
-    """Text to ids below `len(tokenizer)` and back without loss (section 5.1); `sha256` names it."""
+    """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
 
-    def __init__(self, content: Mapping[str, object]) -> None:
-        self.content = dict(content)
-        self.sha256 = sha256_of(self.content)
-        self.library = prepare(Library.from_str(canonical(self.content)))
+    It is made from JSON, whose SHA-256 is its name. Raises ValueError for JSON of another kind.
+    """
+
+    def __init__(self, text: str, origin: str | Path = "this text") -> None:
+        try:
+            merges = json.loads(text)["model"]["merges"]
+            self.library = byte_level_bpe([(left, right) for left, right in merges])
+            if HFTokenizer.from_str(text).to_str() != self.library.to_str():
+                raise ValueError("it differs from what Tokenizer.train makes")
+        except Exception as error:  # the library raises nothing more precise
+            raise ValueError(f"{origin} is not a tokenizer of this package: {error}") from error
+        self.text, self.sha256 = text, hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
         """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
-        return cls(json.loads(learn_merges(texts, vocabulary_size).to_str()))
+        if isinstance(texts, (str, Pair)):
+            raise ValueError("texts is a single text or pair: put it into a list")
+        if vocabulary_size < 260:
+            raise ValueError(
+                f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4"
+            )
+        library = byte_level_bpe([])
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary_size,
+            special_tokens=list(SPECIAL.values()),
+            initial_alphabet=BYTES,
+            show_progress=False,
+        )
+        sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
+        library.train_from_iterator((side for both in sides for side in both), trainer)
+        return cls(library.to_str())
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end; half a surrogate raises ValueError."""
-        return list(self.library.encode(encodable(text), add_special_tokens=False).ids)
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """Make the tokenizer that `to_json` wrote down."""
+        return cls(text)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; reserved ones are left out."""
-        return str(self.library.decode([index for index in ids if index not in SPECIAL]))
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a saved tokenizer; raises ValueError if the file is something else."""
+        return cls(Path(path).read_text(encoding="utf-8", errors="replace"), path)
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer as JSON."""
+        Path(path).write_text(self.text, encoding="utf-8")
+
+    def to_json(self) -> str:
+        """Return the tokenizer as JSON."""
+        return self.text
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
+        return Tokenizer, (self.text,)  # a copy of the library's object would forget its option
 
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
 
-    def to_json(self) -> str:
-        """Return the tokenizer as JSON, with its SHA-256."""
-        return canonical({**self.content, "sha256": self.sha256})
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without start or end.
 
-    def save(self, path: str | Path) -> None:
-        """Write the tokenizer as JSON with its SHA-256, beside its place first."""
-        aside = Path(f"{path}.{os.getpid()}.part")
-        aside.write_text(self.to_json(), encoding="utf-8")
-        aside.replace(path)
+        Half a surrogate pair, which is no text, raises UnicodeEncodeError (a ValueError).
+        """
+        text.encode()  # the library's own error does not name the place
+        return list(self.library.encode(text, add_special_tokens=False).ids)
 
-    @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a saved tokenizer; raises ValueError if the file is something else or altered."""
-        return cls(read_content(path))
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; special ones are left out."""
+        return str(self.library.decode([index for index in ids if index not in SPECIAL]))

@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -21,20 +32,21 @@ sys.path.insert(0, "..")
 # %% tags=["export"]
 import hashlib
 import json
-import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer as Library
+from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import BOS, EOS, PAD, UNK
 
 # %%
+import copy
 import tempfile
+from collections import Counter
+from itertools import pairwise
+from random import Random
 
 import altair as alt
 import spacy
@@ -193,10 +205,10 @@ for symbols, count in letters.items():
 # Step one, count. Each word counts as often as it occurs, so what stands in *weit* counts five times. `pairwise` gives the neighbors: of *zwei*, it is *zw*, *we* and *ei*.
 
 
-# %% tags=["export"]
-def count_pairs(words: Mapping[tuple[str, ...], int]) -> Counter[tuple[str, str]]:
+# %%
+def count_pairs(words):
     """How often two symbols stand side by side, in words that occur so many times."""
-    counts: Counter[tuple[str, str]] = Counter()
+    counts = Counter()
     for symbols, count in words.items():
         for pair in pairwise(symbols):
             counts[pair] += count
@@ -213,11 +225,10 @@ for pair, count in count_pairs(letters).most_common(4):
 # Step two, merge. Wherever the two stand side by side, they become one symbol. We go from left to right, which matters where a letter is repeated: *aaa* becomes *aa a*. Where the pair is found, we step over both of its symbols, and otherwise over one.
 
 
-# %% tags=["export"]
-def merge_pair(symbols: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
+# %%
+def merge_pair(symbols, pair):
     """The symbols of a word, with the pair joined wherever it stands, from left to right."""
-    joined: list[str] = []
-    at = 0
+    joined, at = [], 0
     while at < len(symbols):
         found = symbols[at : at + 2] == pair
         joined.append("".join(pair) if found else symbols[at])
@@ -237,15 +248,14 @@ print(merge_pair(tuple("aaa"), ("a", "a")))
 # So `best` is the pair with the smallest triple: minus its count, then the number of its left symbol, then that of its right one. Tuples are compared from the left, and the numbers only come into play where counts are equal. `setdefault` gives a number to a new symbol, and leaves it alone if the symbol exists: *aaa* can arise from *aa* + *a* and again from *a* + *aa*, and it is one symbol.
 
 
-# %% tags=["export"]
-def learn_bpe(words: Mapping[str, int], count: int) -> list[tuple[str, str]]:
+# %%
+def learn_bpe(words, count):
     """Learn up to `count` merges from words and how often they occur; among equals, the pair whose
     symbols are older wins (section 5.1). Slow: it counts anew for each merge.
     """
     split = {tuple(word): times for word, times in words.items()}
-    letters = sorted({letter for word in words for letter in word})
-    numbers = {letter: number for number, letter in enumerate(letters)}
-    merges: list[tuple[str, str]] = []
+    numbers = {letter: number for number, letter in enumerate(sorted({*"".join(words)}))}
+    merges = []
     while len(merges) < count and (counts := count_pairs(split)):
         best = min(counts, key=lambda pair: (-counts[pair], numbers[pair[0]], numbers[pair[1]]))
         merges.append(best)
@@ -274,9 +284,9 @@ for step, pair in enumerate(merges, start=1):
 # The list of merges is all that has been learned. To **cut** a new word, start from its letters and apply the merges in the order in which they were learned. The order matters, since later merges are made of what earlier ones leave; exercise 2 shows what happens otherwise.
 
 
-# %% tags=["export"]
-def pieces(word: str, merges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Cut a word into the pieces that the merges make, in the order in which they were learned."""
+# %%
+def apply_bpe(word, merges):
+    """Cut a word into the subwords that the merges make, in the order in which they were learned."""
     symbols = tuple(word)
     for pair in merges:
         symbols = merge_pair(symbols, pair)
@@ -285,7 +295,7 @@ def pieces(word: str, merges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 # %%
 for word in ("weiter", "zweiter", "heiter"):
-    print(pieces(word, merges))
+    print(apply_bpe(word, merges))
 
 # %% [markdown]
 # *Zweiter* and *heiter* were not in the toy. The first comes out as its letter *z* and a known word, which is wrong, by the way: *zweiter* is *second*, and has nothing to do with *farther*. Merges know counts and no grammar. The *h* of *heiter* was in no word of the toy, so it has no number there. It is the last hole, and we will close it with bytes.
@@ -295,19 +305,45 @@ for word in ("weiter", "zweiter", "heiter"):
 # Does our toy do what others do? The `tokenizers` library counts in a cleverer way that does not start anew each time. Its merges must be ours, in the same order.
 
 # %%
-library = Library(models.BPE())
+library = HFTokenizer(models.BPE())
 library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-size = len({letter for word in toy for letter in word}) + len(merges)
+size = len({*"".join(toy)}) + len(merges)
 trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False)
 library.train_from_iterator((f"{word} " * count for word, count in toy.items()), trainer)
 learned = [tuple(pair) for pair in json.loads(library.to_str())["model"]["merges"]]
 assert learned == merges
-assert library.encode("zweiter").tokens == list(pieces("zweiter", merges))
+assert library.encode("zweiter").tokens == list(apply_bpe("zweiter", merges))
 print("the same", len(learned), "merges")
 
 # %% [markdown]
-# A test in the package does this for random words, where equal counts and repeated letters abound.
-#
+# One toy proves little. So we let chance make words of four letters, in which equal counts and repeated letters abound, and compare again: what is learned, how a new word is cut, and that its pieces are the word again.
+
+
+# %%
+def by_library(words, count):
+    """The library's tokenizer with the same number of merges, from the same words."""
+    library = HFTokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    size = len({*"".join(words)}) + count
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False)
+    library.train_from_iterator((f"{word} " * times for word, times in words.items()), trainer)
+    return library
+
+
+rng = Random(0)
+for _ in range(300):
+    drawn = ["".join(rng.choices("abcd", k=rng.randint(1, 8))) for _ in range(rng.randint(1, 12))]
+    corpus = {word: rng.randint(1, 9) for word in drawn}
+    new = "".join(rng.choices("".join(drawn), k=12))
+    theirs, ours = by_library(corpus, 8), learn_bpe(corpus, 8)
+    learned = [tuple(pair) for pair in json.loads(theirs.to_str())["model"]["merges"]]
+    assert ours[: len(learned)] == learned
+    assert list(apply_bpe(new, learned)) == theirs.encode(new).tokens
+    assert "".join(apply_bpe(new, ours)) == new
+    assert learn_bpe(dict(reversed(corpus.items())), 8) == ours  # the order does not matter
+print("the same merges and the same cuts for 300 random corpora")
+
+# %% [markdown]
 # Now more words: the German side of our grammar.
 
 # %%
@@ -317,7 +353,7 @@ print(sum(counts.values()), "words,", len(counts), "different ones")
 # %% [markdown]
 # This is the first saving, and both of us make it: we count different words with their numbers, and not the running text. But we walk through all of them again for each merge. The library remembers in which words a pair occurs and updates only those; exercise 5 shows why that is enough. It is also written in a faster language. Ours takes about a second for 400 merges of these words. The library learns 8,000 from 58,000 real captions in a few.
 #
-# Cutting can be made faster, too. `pieces` tries each merge on each word, and most do not occur in it. The other way around, we ask which of the pairs in the word was learned first, join it, and ask again. *Königinnen* needs at most nine rounds then, one for each pair of letters, however many merges there are.
+# Cutting can be made faster, too. `apply_bpe` tries each merge on each word, and most do not occur in it. The other way around, we ask which of the pairs in the word was learned first, join it, and ask again. *Königinnen* needs at most nine rounds then, one for each pair of letters, however many merges there are.
 
 # %%
 learned = learn_bpe(counts, 400)
@@ -331,7 +367,7 @@ def cut_faster(word):
     return symbols
 
 
-assert all(cut_faster(word) == pieces(word, learned) for word in counts)
+assert all(cut_faster(word) == apply_bpe(word, learned) for word in counts)
 print("the same pieces for all", len(counts), "words")
 
 # %% [markdown]
@@ -343,7 +379,7 @@ print("the same pieces for all", len(counts), "words")
 assert learned[:50] == learn_bpe(counts, 50)
 watched = {"Königinnen": "common", "schläft": "rare", "Gartenbuch": "new", "Großmutter": "new"}
 for word in watched:
-    print(f"{word:11} {counts[word]:3} times, {len(pieces(word, learned))} pieces")
+    print(f"{word:11} {counts[word]:3} times, {len(apply_bpe(word, learned))} pieces")
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "What happens to a word as merges grow? Four German words, cut by the first merges of our grammar. The common word becomes whole first. The new ones stay in pieces for good, and the pieces are made of what the grammar knows: *Gartenbuch* (garden book) keeps its garden."}}
@@ -352,7 +388,7 @@ def stage(count):
     boxes = []
     for word, kind in watched.items():
         x = 0
-        for piece in pieces(word, learned[:count]):
+        for piece in apply_bpe(word, learned[:count]):
             width = 12 * len(piece) + 6
             boxes.append({"word": f"{word}: {kind}", "x": x, "end": x + width, "piece": piece})
             x += width + 5
@@ -365,7 +401,7 @@ def stage(count):
     names = middle.mark_text(color=INK, fontSize=13).encode(
         alt.X("middle:Q", axis=None, scale=scale), text="piece:N"
     )
-    cut = {word: len(pieces(word, learned[:count])) for word in watched}
+    cut = {word: len(apply_bpe(word, learned[:count])) for word in watched}
     label = f"After {count} merges, the pieces are: " + ", ".join(
         f"{w} {n}" for w, n in cut.items()
     )
@@ -419,84 +455,39 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 #
 # Source and target share one vocabulary, as in the paper, where about 37,000 entries serve German and English. Names and numbers then look the same on both sides, and to translate *Berlin* is to copy a token. And one table of embeddings can serve source, target and output, which [embeddings](07_embeddings.ipynb) made use of. The paper says no more than that. It does not tell how text was cut into words before the merges, nor whether anything was lower-cased, so two people who follow it end up with two vocabularies. Ours is defined by the code below.
 #
-# ### Is there text that has no bytes?
+# ## A tokenizer in code
 #
-# Nearly none. Python lets a string hold half of a *surrogate pair*, a leftover of an older encoding. It comes about when a file is read with `errors="surrogateescape"`, and it is no character. Such a string is refused, with the place of the culprit.
+# A byte-level tokenizer is made of its merges and of nothing else. Its entries are the four special ones, the 256 bytes, and what each merge makes, in this order. So we can build the library's tokenizer from merges alone.
 
 
 # %% tags=["export"]
-def encodable(text: str) -> str:
-    """The text itself; raises ValueError if it holds half a surrogate pair, which is no text."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"character {error.start} of a text, {text[error.start]!a}, is half a surrogate pair "
-            "and cannot be encoded: read the text as UTF-8, without errors='surrogateescape'"
-        ) from error
-    return text
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())  # a visible sign for each of the 256
 
 
-# %%
-try:
-    encodable("Gr\udcfc\udcdfe")
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
-# ### Learning the merges
-#
-# A tokenizer can learn from texts or from pairs, of which it takes both sides. That is all there is to a joint vocabulary: the merges are counted over both languages together.
-
-
-# %% tags=["export"]
-def plain_texts(texts: Iterable[str | Pair]) -> Iterator[str]:
-    """Texts as they are, and both sides of pairs."""
-    for text in texts:
-        yield from [encodable(text)] if isinstance(text, str) else map(encodable, text[:2])
-
-
-# %% [markdown]
-# Training itself is the library's work. We say what it starts from and how large it may get. Of 2,000 entries, 4 are reserved and 256 are bytes, which leaves room for 1,740 merges.
-
-
-# %% tags=["export"]
-def learn_merges(texts: Iterable[str | Pair], vocabulary_size: int) -> Library:
-    """Byte-pair encoding with the four reserved entries, 256 bytes and as many merges as there
-    is room for.
-
-    Raises ValueError if there is room for none.
-    """
-    room = vocabulary_size - len(SPECIAL) - 256
-    if room < 0:
-        raise ValueError(
-            f"vocabulary_size must be at least 260 (4 reserved, 256 bytes), not {vocabulary_size}"
-        )
-    library = Library(models.BPE())
+def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
+    """A tokenizer of the library: ids 0 to 3 are special, then bytes, then what the merges make."""
+    names = list(SPECIAL.values())
+    entries = dict.fromkeys([*names, *BYTES, *map("".join, merges)])
+    library = HFTokenizer(models.BPE({entry: i for i, entry in enumerate(entries)}, [*merges]))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL.values()),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    library.train_from_iterator(plain_texts(texts), trainer)
+    library.add_special_tokens(names)
+    library.encode_special_tokens = True  # "</s>" in a text is four characters like any others
     return library
 
 
 # %% [markdown]
-# Four settings deserve a word.
+# Four lines deserve a word.
 #
+# - `dict.fromkeys` numbers the entries and drops repetitions: *aaa* can arise from *aa* + *a* and from *a* + *aa*, and it is one entry.
 # - `add_prefix_space=False`: no space is put in front of a text. With it, decoding would return one more than went in.
-# - `decoders.ByteLevel`: turns signs back into bytes, and bytes into text. A library without a decoder joins tokens with spaces.
-# - `special_tokens`: these come first, in this order, so their numbers are 0 to 3.
-# - `initial_alphabet`: all 256 bytes are entries, also those that the texts do not have.
+# - `decoders.ByteLevel` turns signs back into bytes, and bytes into text. A library without a decoder joins tokens with spaces.
+# - `encode_special_tokens = True` keeps text and special entries apart. By default the library searches each text for `</s>` and turns it into number 2. The option is named as if it did that. It means the opposite: encode such names like any other text.
 #
-# The last one is easily forgotten, and what breaks then breaks in silence. Without it the vocabulary holds only the bytes of the training texts. What has no entry is not unknown, it is dropped:
+# All 256 bytes are entries, also those that the training texts do not have. This is easily forgotten, and what breaks then breaks in silence. What has no entry is not unknown, it is dropped:
 
 # %%
-bare = Library(models.BPE())
+bare = HFTokenizer(models.BPE())
 bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 bare.decoder = decoders.ByteLevel()
 trainer = trainers.BpeTrainer(vocab_size=500, show_progress=False)
@@ -506,122 +497,92 @@ print(bare.decode(bare.encode("Quark für 5 Euro").ids))
 # %% [markdown]
 # Our grammar has no *Q* and no *5*, so they are gone. No error was raised, and a model would translate something that nobody said.
 #
-# ## A tokenizer is part of the model
+# A trained vocabulary belongs to a model as much as its weights do. Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, no error is raised, and fluent nonsense comes out. So the tokenizer must be kept, and a checkpoint must be able to say which one it was trained with. It is kept as JSON: text and numbers, nothing that could run. The SHA-256 of that text is its name.
 #
-# A trained vocabulary belongs to a model as much as its weights do. Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, no error is raised, and fluent nonsense comes out. So the tokenizer must be kept, and a checkpoint must be able to say which one it was trained with.
+# What the other chapters see is this class. There are three ways to get a tokenizer: `train` it, or read its JSON from text or from a file. All end in `__init__`, so a tokenizer that was loaded cannot behave differently from one that was trained. `__init__` builds the library's tokenizer anew from the merges and compares it with what the JSON describes. A file of another kind, such as one that normalizes text or has "a" in the place of padding, is refused. Copies, and the copies in other processes, are made from the JSON too (`__reduce__`): the library's own copy forgets the option above.
 #
-# It is kept as JSON: text and numbers, nothing that could run. Its name is the SHA-256 of that JSON, in one fixed spelling (sorted keys, no spaces), so that the hash depends on the content and not on the layout of the file.
-
-
-# %% tags=["export", "internal"]
-def canonical(content: object) -> str:
-    """JSON in one fixed spelling: keys sorted, no spaces, no escapes."""
-    return json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-
-
-def sha256_of(content: object) -> str:
-    """SHA-256 of the canonical JSON of something, in hexadecimal."""
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
-# %%
-one, other = {"version": 1, "merges": []}, {"merges": [], "version": 1}
-print(json.dumps(one) == json.dumps(other), sha256_of(one) == sha256_of(other))
-
-# %% [markdown]
-# The same content in another order is another text and the same hash.
+# Training itself is the library's work. A tokenizer can learn from texts or from pairs, of which it takes both sides: a joint vocabulary is counted over both languages together. Of 2,000 entries, 4 are special and 256 are bytes, which leaves room for 1,740 merges.
 #
-# The hash goes into the file as well. When a file is opened, three things can be wrong. It is no tokenizer at all. It was cut short or edited, and no longer is what its hash says. Or its first entries are not the reserved ones. Each is an error, since each would otherwise show up as bad translations weeks later.
-#
-# `read_content` looks for the first two. It takes the stated hash out of the content, since it cannot have been part of what was hashed, and computes the hash of the rest. The library gets to see the content inside of the `try`, and whatever it dislikes becomes one kind of error, with the name of the file.
-#
-# A file that the `tokenizers` library wrote itself has no hash and is taken as it is. That is no back door: whoever edits a file and removes the hash changes the tokenizer's own hash too, and the checkpoint notices.
-
-
-# %% tags=["export", "internal"]
-def read_content(path: str | Path) -> dict[str, object]:
-    """A tokenizer's JSON from a file, checked against the SHA-256 in it, if there is one.
-
-    Raises ValueError if the file is something else, or was altered.
-    """
-    raw = Path(path).read_bytes()
-    try:
-        content = dict(json.loads(raw))
-        stated = content.pop("sha256", None)
-        if stated in (None, sha256_of(content)):
-            Library.from_str(canonical(content))
-            return content
-    except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{path} is not a tokenizer: {error}; get the file again") from error
-    raise ValueError(
-        f"{path} was altered: it says SHA-256 {str(stated)[:12]}... and has "
-        f"{sha256_of(content)[:12]}...; get the file again"
-    )
-
-
-# %% [markdown]
-# The third fault needs the library, so it is looked for when that is set up. And here is the line that keeps text and reserved entries apart. By default the library searches each text for `</s>` and turns it into number 2. `encode_special_tokens = True` is named as if it did that. It means the opposite: encode such names like any other text.
-
-
-# %% tags=["export", "internal"]
-def prepare(library: Library) -> Library:
-    """Keep text from being read as a reserved entry; raises ValueError if the four reserved
-    ones do not come first.
-    """
-    if any(library.id_to_token(index) != name for index, name in SPECIAL.items()):
-        raise ValueError(f"a tokenizer's first entries must be {' '.join(SPECIAL.values())}")
-    library.encode_special_tokens = True
-    return library
-
-
-# %% [markdown]
-# What the other chapters see is this class. A tokenizer *is* its content, and the library is set up from it. There are two ways to get one, `train` and `load`, and both end in `__init__`: so a tokenizer that was loaded cannot behave differently from one that was trained.
-#
-# `encode` adds neither start nor end. Who needs them puts them there: the target gets both, and the source only an end ([batching](15_batching.ipynb)). `decode` leaves reserved numbers out, so the output of a model can be handed over as it is. `save` writes beside its place first and renames, as the download of the last chapter does.
+# `encode` adds neither start nor end. Who needs them puts them there: the target gets both, and the source only an end ([batching](15_batching.ipynb)). `decode` leaves special numbers out, so the output of a model can be handed over as it is.
 
 
 # %% tags=["export"]
 class Tokenizer:
-    """Text to ids below `len(tokenizer)` and back without loss (section 5.1); `sha256` names it."""
+    """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
 
-    def __init__(self, content: Mapping[str, object]) -> None:
-        self.content = dict(content)
-        self.sha256 = sha256_of(self.content)
-        self.library = prepare(Library.from_str(canonical(self.content)))
+    It is made from JSON, whose SHA-256 is its name. Raises ValueError for JSON of another kind.
+    """
+
+    def __init__(self, text: str, origin: str | Path = "this text") -> None:
+        try:
+            merges = json.loads(text)["model"]["merges"]
+            self.library = byte_level_bpe([(left, right) for left, right in merges])
+            if HFTokenizer.from_str(text).to_str() != self.library.to_str():
+                raise ValueError("it differs from what Tokenizer.train makes")
+        except Exception as error:  # the library raises nothing more precise
+            raise ValueError(f"{origin} is not a tokenizer of this package: {error}") from error
+        self.text, self.sha256 = text, hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
         """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
-        return cls(json.loads(learn_merges(texts, vocabulary_size).to_str()))
+        if isinstance(texts, (str, Pair)):
+            raise ValueError("texts is a single text or pair: put it into a list")
+        if vocabulary_size < 260:
+            raise ValueError(
+                f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4"
+            )
+        library = byte_level_bpe([])
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocabulary_size,
+            special_tokens=list(SPECIAL.values()),
+            initial_alphabet=BYTES,
+            show_progress=False,
+        )
+        sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
+        library.train_from_iterator((side for both in sides for side in both), trainer)
+        return cls(library.to_str())
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end; half a surrogate raises ValueError."""
-        return list(self.library.encode(encodable(text), add_special_tokens=False).ids)
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """Make the tokenizer that `to_json` wrote down."""
+        return cls(text)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; reserved ones are left out."""
-        return str(self.library.decode([index for index in ids if index not in SPECIAL]))
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a saved tokenizer; raises ValueError if the file is something else."""
+        return cls(Path(path).read_text(encoding="utf-8", errors="replace"), path)
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer as JSON."""
+        Path(path).write_text(self.text, encoding="utf-8")
+
+    def to_json(self) -> str:
+        """Return the tokenizer as JSON."""
+        return self.text
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
+        return Tokenizer, (self.text,)  # a copy of the library's object would forget its option
 
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
 
-    def to_json(self) -> str:
-        """Return the tokenizer as JSON, with its SHA-256."""
-        return canonical({**self.content, "sha256": self.sha256})
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without start or end.
 
-    def save(self, path: str | Path) -> None:
-        """Write the tokenizer as JSON with its SHA-256, beside its place first."""
-        aside = Path(f"{path}.{os.getpid()}.part")
-        aside.write_text(self.to_json(), encoding="utf-8")
-        aside.replace(path)
+        Half a surrogate pair, which is no text, raises UnicodeEncodeError (a ValueError).
+        """
+        text.encode()  # the library's own error does not name the place
+        return list(self.library.encode(text, add_special_tokens=False).ids)
 
-    @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a saved tokenizer; raises ValueError if the file is something else or altered."""
-        return cls(read_content(path))
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; special ones are left out."""
+        return str(self.library.decode([index for index in ids if index not in SPECIAL]))
 
 
 # %% [markdown]
+# Is there text that has no bytes? Nearly none. Python lets a string hold half of a *surrogate pair*, a leftover of an older encoding. It comes about when a file is read with `errors="surrogateescape"`, and it is no character. Such a string is refused, with the place of the culprit.
+#
 # ## What goes in comes out
 #
 # Two thousand entries hold every word of the grammar whole. An unknown word falls apart into pieces, and none is lost.
@@ -690,7 +651,7 @@ print(len(face), "tokens, whole:", ascii(tokenizer.decode(face)))
 print("cut after two:", ascii(tokenizer.decode(face[:2])))
 
 # %% [markdown]
-# Saving and loading changes nothing, and the hash says so. Then we edit the file as someone might by accident: one merge has its two sides exchanged. JSON, version and size of the file are as before, and it is found out.
+# Saving and loading changes nothing, and the hash says so. Then we edit the file as someone might by accident: one merge has its two sides exchanged. The library reads such a file without a word. Here the merges no longer make the entries that the file lists, and it is found out. (Had the edit been a consistent one, the hash would differ from the one that the model's weights remember.)
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -702,7 +663,16 @@ with tempfile.TemporaryDirectory() as folder:
     try:
         Tokenizer.load(path)
     except ValueError as error:
-        print(str(error).replace(folder + os.sep, "").partition(":")[0])
+        print(str(error).split("/")[-1])
+
+# %% [markdown]
+# A copy reads text as the original does, also text that looks like a special entry:
+
+# %%
+twin = copy.deepcopy(tokenizer)
+assert twin.encode("Ja </s> <pad>") == tokenizer.encode("Ja </s> <pad>")
+assert min(twin.encode("</s><pad>")) > UNK
+print("same name:", twin.sha256 == tokenizer.sha256)
 
 # %% [markdown]
 # ## How large should it be?
@@ -818,7 +788,7 @@ for first, last in ((260, 4000), (4000, 8000), (8000, len(tried))):
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # (a, b) stands side by side 4 + 3 = 7 times, (a, a) 4 times: first ab. Then aab is a·ab: (a, ab), 4.
 by_hand = learn_bpe({"aab": 4, "ab": 3}, 2)
-print(by_hand, pieces("aaab", by_hand))
+print(by_hand, apply_bpe("aaab", by_hand))
 assert by_hand == [("a", "b"), ("a", "ab")]
 
 # %% [markdown]
@@ -826,8 +796,8 @@ assert by_hand == [("a", "b"), ("a", "ab")]
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # A merge needs the symbols that earlier ones made. Too early, it finds nothing to join.
-print(pieces("weiter", merges), "in order;", pieces("weiter", merges[::-1]), "reversed")
-assert len(pieces("weiter", merges[::-1])) > len(pieces("weiter", merges))
+print(apply_bpe("weiter", merges), "in order;", apply_bpe("weiter", merges[::-1]), "reversed")
+assert len(apply_bpe("weiter", merges[::-1])) > len(apply_bpe("weiter", merges))
 
 # %% [markdown]
 # **3. One or two?** Compare one joint vocabulary of 1,000 entries with two of 500, one for each language, on the grammar. Which makes fewer tokens? What does the joint one save besides?
