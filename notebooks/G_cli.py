@@ -44,7 +44,7 @@ sys.path.insert(0, "..")
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from json import dumps, loads
@@ -94,26 +94,30 @@ class Data:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be above 0, not {self.limit}")
-        if self.prepared and (self.data or self.reverse):
-            raise ValueError(f"{self.prepared} is as it was prepared: leave data and reverse away")
+        if bool(self.data) + bool(self.prepared) + self.reverse > 1:
+            raise ValueError("take one of data (for which columns has an order), prepared, reverse")
 
-    def turned(self, pairs: Iterable[Pair]) -> list[Pair]:
+    def turned(self, pairs: list[Pair]) -> list[Pair]:
         """Return the pairs, the other way round if asked."""
-        return [Pair(*pair[:2][:: -1 if self.reverse else 1]) for pair in pairs]
+        return [Pair(pair.target, pair.source) for pair in pairs] if self.reverse else pairs
 
 
-def read_splits(data: Data, seed: int) -> Splits:
-    """Return pairs to learn from, to choose by and to measure on; the limit is not applied."""
+def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
+    """Return pairs to learn from, to choose by and to measure on; undivided files are all three."""
     if data.prepared:
         return Splits([], *large_corpora.open_corpus(data.prepared)[2:])
     if data.data:
-        pairs, dropped = filter_pairs(read_pairs(*data.data, columns=data.columns))
+        target = data.data[1] if len(data.data) == 2 else None
+        pairs = read_pairs(data.data[0], target, data.columns)
+        if not divide:
+            return Splits(pairs, pairs, pairs)
+        pairs, dropped = filter_pairs(pairs)
         say(f"{len(pairs):,} pairs; dropped: {dropped}")
     elif data.corpus == "multi30k":
         return Splits(*(data.turned(multi30k(p)) for p in ("train", "val", "test_2016_flickr")))
     else:
-        pairs = grammar(10_000, seed)
-    return split_pairs(data.turned(pairs), 0.01, 0.01, seed)
+        pairs = data.turned(grammar(10_000, seed))
+    return split_pairs(pairs, 0.01, 0.01, seed)
 
 
 # %% [markdown]
@@ -140,9 +144,10 @@ def translate_together(
     """Translate sentences, each process its share of them; all processes get all translations."""
     rank, world_size = rank_and_world_size()
     room = 16_384 if model.embedding.weight.is_cuda else 2048
-    mine = decode(model, tokenizer, sentences[rank::world_size], beam, alpha, max_tokens=room)
-    shares = gather_texts(mine)
-    return [shares[i % world_size][i // world_size] for i in range(len(sentences))]
+    share = sentences[rank::world_size]
+    shares = gather_texts(decode(model, tokenizer, share, beam, alpha, max_tokens=room))
+    lines = (shares[i % world_size][i // world_size] for i in range(len(sentences)))
+    return [line.replace("\n", " ") for line in lines]
 
 
 PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
@@ -254,11 +259,6 @@ def read_lines(content: bytes) -> list[str]:
     return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def one_per_line(sentences: Iterable[str]) -> str:
-    """Join sentences to a text with one on each line; a line feed inside becomes a space."""
-    return "".join(" ".join(sentence.split("\n")) + "\n" for sentence in sentences)
-
-
 def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None) -> None:
     """Translate standard input to standard output, line for line.
 
@@ -271,7 +271,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
     loaded, tokenizer = model_io.load_model(model)
     lines = read_lines(sys.stdin.buffer.read())
     made = translate_together(loaded.to(find_device(device)), tokenizer, lines, beam, alpha)
-    sys.stdout.buffer.write(one_per_line(made).encode())
+    sys.stdout.buffer.write("".join(f"{line}\n" for line in made).encode())
     sys.stdout.buffer.flush()
 
 
@@ -284,15 +284,13 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
 # %% tags=["export"]
 def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name; raises MissingData."""
-    if data.data:
-        return {data.data[0].name: data.turned(read_pairs(*data.data, columns=data.columns))}
     summary = data.prepared and (data.prepared / large_corpora.SUMMARY).read_text("utf-8")
     name = loads(summary)["settings"]["data"][0] if summary else data.corpus
     if name not in large_corpora.WMT14 or split != "test":
-        return {split: getattr(read_splits(data, seed), split)}
+        return {split: getattr(read_splits(data, seed, divide=False), split)}
     sets, way = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
     try:
-        return {s: read_pairs(get_source_file(s, way), *get_reference_files(s, way)) for s in sets}
+        return {s: read_pairs(get_source_file(s, way), get_reference_files(s, way)[0]) for s in sets}
     except (Exception, SystemExit) as error:  # of several unrelated types
         raise MissingData(f"sacreBLEU cannot fetch {sets}: {error}; check the network") from error
 
@@ -330,7 +328,7 @@ def evaluate(
             record["not_comparable"] = compound_split_bleu(hypotheses, references)
         print(dumps(record) if json else "\n".join(f"{k:15} {v}" for k, v in record.items()))
         if output and name == next(iter(sets)):
-            run_folder.write_text(output, one_per_line(hypotheses))
+            run_folder.write_text(output, "".join(f"{line}\n" for line in hypotheses))
 
 
 # %% [markdown]
