@@ -16,13 +16,13 @@ sys.path.insert(0, "..")
 #
 # This chapter trains the paper's models on the paper's corpus, from the download to the score, in four commands (sections 5 and 6.1 of the paper).
 #
-# The model of the paper has been ready for some time. What stood between it and the paper's results was size. There are 4.5 million pairs, too many for a list. The vocabulary has 37,000 pieces, so the logits of one batch fill gigabytes. A step takes about 25,000 source and 25,000 target tokens, and there are 100,000 steps. Each of these had its chapter. Nothing is left to write, and this notebook exports no code.
+# The model of the paper has been ready for some time. What stood between it and the paper's results was size. There are 4.5 million pairs, too many for a list. The vocabulary has 37,000 tokens, so the logits of one batch fill gigabytes. A step takes about 25,000 source and 25,000 target tokens, and there are 100,000 steps. Each of these had its chapter or its appendix. Nothing is left to write, and this notebook exports no code.
 #
 # So here is all of it:
 #
 # ```bash
 # annotated-transformer prepare wmt14-en-de
-# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset base --output base
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset base --compile --output base
 # annotated-transformer average --run base --last 5 --output base-average
 # torchrun --standalone --nproc-per-node 8 -m annotated_transformer evaluate --model base-average --prepared wmt14-en-de
 # ```
@@ -30,7 +30,7 @@ sys.path.insert(0, "..")
 # For the big model the preset changes, and how many checkpoints are averaged. The paper takes 20, so `train` keeps 20:
 #
 # ```bash
-# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset big --output big
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset big --compile --output big
 # annotated-transformer average --run big --last 20 --output big-average
 # torchrun --standalone --nproc-per-node 8 -m annotated_transformer evaluate --model big-average --prepared wmt14-en-de
 # ```
@@ -39,56 +39,54 @@ sys.path.insert(0, "..")
 #
 # The rest of the chapter is for the person who types these lines. What must be on the machine? What does each command say when all is well? Is it as fast as planned, and how does one see that in the first ten minutes? What if it is dead in the morning? And when the number is there, what does it mean?
 #
-# One thing must be said before all others. **Nobody has run these commands on the whole of WMT14 yet.** No GPU and no way to the archives was at hand when this was written. What was run, and what was not, has a section below, and every number on this page says which kind it is.
+# One thing must be said before all others. **Nobody has run these commands on the whole of WMT14 yet.** No GPU and no way to the corpus was at hand when this was written. What was run, and what was not, has a section below, and every number on this page says which kind it is.
 
 # %%
-import html
-import io
 import json
 import os
 import shlex
 import subprocess
-import tarfile
 import tempfile
-import threading
-import time
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from urllib.request import urlopen
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow as pa
 import torch
+from pyarrow.parquet import write_table
 
 from annotated_transformer.batching import plan_batches
-from annotated_transformer.cli import recipe, validation_bleu
+from annotated_transformer.cli import main, recipe
 from annotated_transformer.data import Pair
-from annotated_transformer.synchronous_grammar import grammar
-from book.figures import INK, KEY, QUERY, RESIDUAL, VALUE, style
-from annotated_transformer.distributed import Processes, deal
+from annotated_transformer.decoding import translate
+from annotated_transformer.evaluation import score
+from annotated_transformer.large_corpora import REVISION, WMT14, open_corpus
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.large_corpora import CATALOG, file_hash, read_manifest
-from annotated_transformer.speed import estimate, known_peak
+from annotated_transformer.speed import estimate
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import TrainingConfig, train
 from annotated_transformer.transformer import Transformer, parameter_count, preset
+from book.figures import INK, KEY, QUERY, RESIDUAL, VALUE, style
 
 # %% [markdown]
 # ## What each command takes
 #
 # The commands meet in folders. Each reads what the one before it has written, so the whole way can be seen in one picture:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first one needs the network, and only the two in orange want GPUs. The sizes are those of the base model, computed; that of the shards is from the log of a benchmark."}, "image": {"alt": "Four rows: prepare, train, average and evaluate, each reading what the one above has written. The folder wmt14-en-de is read twice: train takes its shards, evaluate its test sets."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first one needs the network, and only the two in orange want GPUs. The sizes are those of the base model, computed."}, "image": {"alt": "Four rows: prepare, train, average and evaluate, each reading what the one above has written. The folder wmt14-en-de is read twice: by train and by evaluate."}}
 style()
 weights = 4 * parameter_count(preset("base")) / 1e9
 CHAIN = (
-    ("archives in the cache\n1.7 GB", "prepare", "wmt14-en-de/\ntrain-*.npy, tokenizer.json,\nthree tables: 0.5 GB"),
-    ("wmt14-en-de/\nshards, validation.tsv", "train", f"base/\ncheckpoints/, log.jsonl:\n{7 * 3 * weights:.1f} GB"),
+    ("Parquet files in the cache\n0.8 GB", "prepare", "wmt14-en-de/\ntokens.bin, lengths.npy,\ntokenizer.json: 0.6 GB"),
+    ("wmt14-en-de/\ntokens, validation.tsv", "train", f"base/\ncheckpoints/, log.jsonl:\n{7 * 3 * weights:.1f} GB"),
     ("base/\nthe last checkpoints", "average", f"base-average/\nmodel.safetensors:\n{weights:.2f} GB"),
-    ("base-average/, wmt14-en-de/\ntest.tsv, test-filtered.tsv", "evaluate", "scores"),
+    ("base-average/, wmt14-en-de/\nnewstest2014", "evaluate", "scores"),
 )  # fmt: skip
 figure, axis = plt.subplots(figsize=(7.2, 3.3), layout="constrained")
 arrow = {"arrowstyle": "->", "color": RESIDUAL}
@@ -107,10 +105,10 @@ plt.show()
 # %% [markdown]
 # | command | reads | writes | if it is killed |
 # |---|---|---|---|
-# | `prepare` | archives, from the network into the [cache](D_large_corpora.ipynb) | `wmt14-en-de/`: shards, tokenizer, three tables of sentences to measure with | downloads go on where they broke, finished shards stand |
-# | `train` | `wmt14-en-de/` | `base/`: log, checkpoints, best model | goes on from the last checkpoint, at most ten minutes back |
+# | `prepare` | Parquet files from the Hugging Face hub, in its [cache](D_large_corpora.ipynb) | `wmt14-en-de/`: tokens, tokenizer, tables of sentences to measure with | what was downloaded and encoded is not made again |
+# | `train` | `wmt14-en-de/` | `base/`: log, checkpoints, best model | continues from the last checkpoint, at most ten minutes back |
 # | `average` | the last checkpoints | `base-average/`: a model | nothing is lost, start it again |
-# | `evaluate` | the model, `test.tsv`, `test-filtered.tsv` | scores; with `--output`, the translations | the same |
+# | `evaluate` | the model, the test sets of sacreBLEU | scores; with `--output`, the translations | the same |
 #
 # In each case the remedy is the same command again. Hours and memory of training are computed further down. `average` reads a few files, and `evaluate` translates about three thousand sentences; how long that takes on a GPU has not been measured.
 #
@@ -121,7 +119,7 @@ plt.show()
 # ```bash
 # git clone https://github.com/annotated-transformer/annotated-transformer
 # python3 -m venv wmt && source wmt/bin/activate
-# pip install "./annotated-transformer[train]"
+# pip install "./annotated-transformer[wmt14]"
 # nvidia-smi --list-gpus
 # python -c "import torch; print(torch.__version__, torch.cuda.device_count())"
 # df -h .
@@ -129,50 +127,18 @@ plt.show()
 #
 # The last three lines are checks. The two counts of GPUs must be the same. If PyTorch says 0 where `nvidia-smi` lists eight, it is a PyTorch for processors, or one that is too new for the driver. `df` shows the free space of the folder in which all that follows is written.
 #
-# The archives go into the user's cache, which on many clusters is a small disk. `export ANNOTATED_TRANSFORMER_CACHE=/scratch/data` names another place, and has to be set for `prepare` only.
-#
-# ### How long does preparing take?
-#
-# For `prepare` there is a measurement. Its [benchmark](D_large_corpora.ipynb) builds archives with the layout of WMT14 from real sentences, repeated until there are 4.5 million pairs, and serves them to itself. Here is its log:
-
-
-# %%
-def read_log(name):
-    """Return the records of a committed log."""
-    path = Path("../benchmarks/results", name)
-    address = f"https://github.com/annotated-transformer/annotated-transformer/raw/main/benchmarks/results/{name}"
-    text = path.read_text() if path.exists() else urlopen(address).read().decode()  # in Colab
-    return [json.loads(line) for line in text.splitlines()]
-
-
-log = read_log("prepare.jsonl")
-settings, made = next(two for two in pairwise(log) if two[1].get("what") == "prepare")
-opened = next(record for record in reversed(log) if record.get("what") == "open and plan")
-print(settings["command"])
-print(f"prepare: {made['pairs']:,} pairs in {made['seconds'] / 60:.0f} minutes, ", end="")
-print(f"{made['peak_megabytes'] / 1000:.1f} GB of memory, {made['bytes_of_shards'] / 1e9:.2f} GB")
-print(f"dropped: {1 - made['kept'] / made['pairs']:.1%} of the pairs")
-print(f"open and plan {opened['pairs']:,} pairs: ", end="")
-seconds = sum(opened["stages"][stage]["seconds"] for stage in ("open and check", "plan"))
-print(f"{seconds:.1f} s, {opened['peak_megabytes']} MB, {opened['batches']:,} batches")
-
-# %% [markdown]
-# That was on two cores which had other work as well, and the download is not in it. The real archives add 1.7 GB of disk, and they may be deleted afterwards. Preparing needs no GPU, so do it before one is rented. The folder can then be [copied to the machine with the GPUs](D_large_corpora.ipynb); no file in it names a path.
-#
-# The last line is what each process of a training needs of the main memory beside its model: with eight processes, about eight times as much.
+# The Parquet files go into the user's cache, which on many clusters is a small disk. `export HF_HOME=/scratch/data` names another place, and has to be set for `prepare` only. Preparing needs no GPU, so do it before one is rented. The folder can then be copied to the machine with the GPUs; no file in it names a path.
 #
 # ### How much disk does training need?
 #
-# A checkpoint holds each weight and two moments, twelve bytes a parameter. The last few are kept, and the best one besides, which may be older. While a new one is written, the oldest is still there. So there must be room for two more than the number says:
+# A checkpoint holds each weight and two moments, twelve bytes a parameter. The last few are kept, and while a new one is written, the oldest is still there. A second kind is written after a signal, or every ten minutes, and there is one of it at most. So there must be room for two more than the number says:
 
 # %%
 for name in ("base", "big"):
     config, run = preset(name), recipe(name)
-    each = 12 * parameter_count(config) / 1e9
-    most = (run.keep + 2) * each
-    print(
-        f"{name}: {run.steps:,} steps, {run.keep} checkpoints of {each:.2f} GB, at most {most:.0f}"
-    )
+    each, kept = 12 * parameter_count(config) / 1e9, run.keep_checkpoints
+    most = (kept + 2) * each
+    print(f"{name}: {run.steps:,} steps, {kept} checkpoints of {each:.2f} GB, at most {most:.0f}")
 
 # %% [markdown]
 # The twenty of the big model are the largest thing that the whole project writes. If the disk is full in the middle of a run, the checkpoint that was being written is given up, the older ones stand, and the command ends with one line. Make room and start it again.
@@ -182,170 +148,138 @@ for name in ("base", "big"):
 # Eight GPUs cost the same while one looks for a mistake in a path. So before the real run, a short one that touches everything: all processes, the compiler, the exchange, a checkpoint, a score.
 #
 # ```bash
-# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset base \
+# torchrun --standalone --nproc-per-node 8 -m annotated_transformer train --prepared wmt14-en-de --preset base --compile \
 #     --limit 100000 --steps 300 --save-every 100 --output try
 # ```
 #
-# It learns next to nothing, and its BLEU stays near 0. What counts is that three lines of progress come, that the number of target tokens a second is the same in the second and the third, and that the same command, given once more, ends without another step. Then delete `try`. It has a folder of its own, since [another limit is another run](18_training.ipynb).
+# It learns next to nothing, and its BLEU stays near 0. What counts is that three lines of progress come, that the number of target tokens a second in `try/log.jsonl` is the same in the second half, and that the same command, given once more, ends without another step. Then delete `try`. It has a folder of its own, since [another limit is another run](18_training.ipynb).
 #
 # ## What is "WMT14"?
 #
-# The paper says which task it means in half a sentence. The catalog that `prepare` reads says it in full:
+# The paper says which task it means in half a sentence. `prepare` takes the copy on the Hugging Face hub, at one revision:
 
 # %%
-for name, corpus in CATALOG.items():
-    print(f"{name}, vocabulary {corpus.vocabulary_size:,}")
-    for split, pieces in corpus.pieces.items():
-        for piece in pieces:
-            first = piece.sources[0]
-            known = "hash known" if first.hash else "no hash published"
-            print(f"   {split:13} {piece.name:22} {first.file:33} {known}")
+print(f"https://huggingface.co/datasets/wmt/wmt14, revision {REVISION[:12]}")
+for name, (vocabulary_size, pairs) in WMT14.items():
+    print(f"{name}: {pairs:,} pairs, a joint vocabulary of {vocabulary_size:,}")
 
 # %% [markdown]
-# The three common pieces have 4,520,620 pairs for German, before cleaning. Four facts matter, if a score is to be compared:
+# For German these are Europarl, Common Crawl and News Commentary, with 4,520,620 pairs in the archives of the task; the copy leaves those out in which a side is empty. Four facts matter, if a score is to be compared:
 #
 # - **News Commentary is version 9.** It is the one that the task of 2014 handed out. Other projects take a later version under the same name, and so train on more.
 # - **The authors' released code lists the corpora of WMT16**, as [departures](../book/departures.md) says. We follow the paper's text.
 # - **Choose on newstest2013, measure on newstest2014.** The paper's Table 3 is the former, its Table 2 the latter.
-# - **The test set has 3,003 sentences**, and a filtered version has 2,737. `evaluate` scores both and says which is which.
+# - **The test set has 3,003 sentences**, and a filtered version has 2,737. `evaluate` scores both, with the files that sacreBLEU fetches, and says which is which.
 #
-# What cleaning drops is in the manifest, piece by piece. In the benchmark above all that were dropped had lengths too far apart. The real corpus will have other faults, too.
-#
-# ### What if a server does not answer?
-#
-# Each archive of the training pieces has a second address, and the hash says whether what comes from there is right. If both fail, the message names the file, and the folder to put it into. A file that a colleague has, or that an old project left behind, will do: whoever made the copy, [only the hash counts](D_large_corpora.ipynb).
+# What cleaning drops, and why, stands in `summary.json`.
 #
 # ## A rehearsal
 #
-# A command that was never run does not work. So we run all four now, as processes of their own, on this machine. Only the corpus is a stand-in: the pairs of our [grammar](13_data.ipynb), turned round. They are packed under the names of the real archives and members, and served by a real server.
-
+# A command that was never run does not work. So we run all four now, on this machine. Only the corpus is a stand-in: the pairs of our [grammar](B_synchronous_grammar.ipynb), turned round, in Parquet files with the layout of WMT14: one column, in which each row has a text for each language.
 
 # %%
 home = tempfile.TemporaryDirectory()
 folder = Path(home.name)
-(folder / "served").mkdir()
-pairs = [Pair(english, german) for german, english, _ in grammar(4000, seed=0)]
-PARTS = {"train": [pairs[300:500], pairs[500:1800], pairs[1800:]], "validation": [pairs[:100]]}
-PARTS |= {"test": [pairs[100:300]], "test-filtered": [pairs[100:280]]}
-
-
-def content_of(member, texts):
-    """Return the bytes of a member: SGML, or one sentence a line."""
-    form = '<seg id="1">{}</seg>' if member.endswith(".sgm") else "{}"
-    return "".join(form.format(html.escape(text)) + "\n" for text in texts).encode()
-
-
-def pack(piece, some):
-    """Write the archive of a piece and return its entry for a catalog."""
-    path = folder / "served" / piece.sources[0].file
-    with tarfile.open(path, "w:gz") as tar:
-        for side, member in enumerate(piece.members):
-            content = content_of(member, [pair[side] for pair in some])
-            entry = tarfile.TarInfo(member)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    source = {"address": f"http://HOST/{path.name}", "hash": file_hash(path)}
-    return {"name": piece.name, "members": piece.members, "sources": [source]}
-
-
-entries = {
-    split: [pack(piece, some) for piece, some in zip(pieces, PARTS[split])]
-    for split, pieces in CATALOG["wmt14-en-de"].pieces.items()
-}
-print(sorted(path.name for path in (folder / "served").iterdir()))
+(folder / "de-en").mkdir()
+pairs = [Pair(pair.target, pair.source) for pair in grammar(2400, seed=0)]
+for part in range(2):
+    rows = [{"de": pair.target, "en": pair.source} for pair in pairs[1200 * part :][:1200]]
+    path = folder / "de-en" / f"train-{part:05}-of-00002.parquet"
+    write_table(pa.table({"translation": rows}), path)
+    print(path.name, rows[0])
 
 # %% [markdown]
-# The catalog is a JSON file, the form that a [large corpus of your own](D_large_corpora.ipynb) has. It names the server and the hash of each archive.
-
-
-# %%
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
-handler = partial(Quiet, directory=folder / "served")
-server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-threading.Thread(target=server.serve_forever, daemon=True).start()
-content = {"name": "wmt14-en-de", "vocabulary_size": 500, "pieces": entries}
-address = f"127.0.0.1:{server.server_port}"
-_ = (folder / "wmt14-en-de.json").write_text(json.dumps(content).replace("HOST", address))
-
-# %% [markdown]
-# A command is typed as in a shell. The function below starts it with the Python of this notebook, in a folder of its own, and prints each line as it comes. It can also kill it: no signal that could be caught, as when the power fails. And it insists on the exit code, 0 unless we say otherwise.
-
+# A command is typed as in a shell. The function below runs it in the folder of the rehearsal, prints what it says, and insists on its exit code. `torchrun` starts processes of their own. All other commands are called in this process, which saves the seconds that Python needs to begin. It can also kill a command: in a process of its own, no signal that could be caught, as when the power fails, as soon as the log has the record of some step.
 
 # %%
-FRONTS = {"torchrun": ["torch.distributed.run"], "annotated-transformer": ["annotated_transformer"]}
-HERE = {"OMP_NUM_THREADS": "1", "ANNOTATED_TRANSFORMER_CACHE": str(folder / "cache")}
+DIES = """
+import os, signal, sys
+from annotated_transformer import cli, run_folder
+
+def write_log(folder, record, write=run_folder.write_log):
+    write(folder, record)
+    if record["step"] == int(os.environ["DIES_AT"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+run_folder.write_log = write_log
+cli.main()
+"""
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def shell(line, kill_at=None, code=0):
-    """Run a command, show it and what it says, and return that; kill it after some line."""
+def shell(line, dies_at=0, code=0):
+    """Run a command, show it and what it says, and return that."""
     print("$", line)
     program, *words = shlex.split(line)
-    told = ""
-    with subprocess.Popen(
-        [sys.executable, "-m", *FRONTS[program], *words],
-        cwd=folder, env={**os.environ, **HERE},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    ) as process:  # fmt: skip
-        for text in process.stdout:
-            print(text, end="")
-            told += text
-            if kill_at and text.startswith(kill_at):
-                time.sleep(0.3)
-                process.kill()
-                break
-    assert process.returncode == (-9 if kill_at else code), told
+    if program == "torchrun" or dies_at:
+        start = ["-c", DIES] if dies_at else ["-m", "torch.distributed.run"]
+        done = subprocess.run(
+            [sys.executable, *start, *words], cwd=folder, text=True,
+            env={**ENVIRONMENT, "DIES_AT": str(dies_at)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        ended, told = done.returncode, done.stdout
+    else:
+        ended, before, output = 0, Path.cwd(), StringIO()
+        os.chdir(folder)
+        try:
+            with redirect_stdout(output), redirect_stderr(output):
+                main(words)
+        except SystemExit as stop:
+            ended = stop.code
+        finally:
+            os.chdir(before)
+        told = output.getvalue()
+    print(told, end="")
+    assert ended == (-9 if dies_at else code), ended
     return told
 
 
 # %% [markdown]
-# First `prepare`. Its only argument is the catalog; for WMT14 it is the name of one that the package has.
+# First `prepare`. For WMT14 its only argument is the name; for files, one says which columns and how large a vocabulary.
 
 # %% tags=["nbval-ignore-output"]
-told = shell("annotated-transformer prepare wmt14-en-de.json")
-manifest = read_manifest(folder / "wmt14-en-de")
-assert "vocabulary: 500 entries" in told and manifest.pairs > 3500
-
-# %% [markdown]
-# Three lines, one for each stage. For WMT14 the first must say 4,520,620 pairs in 3 pieces, if the archives are those that others have counted, and the second 37,000 entries. How many of the pairs remain in the third, nobody has counted with our rules. Above nine in ten would be no surprise. And this is what lies in the folder:
+_ = shell(
+    "annotated-transformer prepare de-en/train-00000-of-00002.parquet de-en/train-00001-of-00002.parquet "
+    "--columns translation.en translation.de --vocabulary-size 500 --output corpus"
+)
+corpus, words, validation, test = open_corpus(folder / "corpus")
+print(len(corpus), len(validation), len(test))
+assert len(words) == 500 and 2000 < len(corpus) < 2400 and min(len(validation), len(test)) > 50
 
 # %%
-print(*sorted(path.name for path in (folder / "wmt14-en-de").glob("[!.]*")))
+print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
 
 # %% [markdown]
-# Three shards, each with a note, and around them what the other commands need.
-#
 # ### What does a line of progress say?
 #
-# Now the training. The paper's settings make no sense for 3,700 short sentences, so we give smaller ones: the tiny model, 240 steps, 1,200 tokens. We begin with one process, and soon after step 80 we kill it.
+# Now the training. The paper's settings make no sense for 2,000 short sentences, so we give smaller ones: the tiny model, 160 steps, 1,000 tokens. We begin with one process, and at step 80 it is killed, before it can write its checkpoint.
 
 # %% tags=["nbval-ignore-output"]
 options = (
-    "train --prepared wmt14-en-de --output run --preset tiny --dropout 0 "
-    "--steps 240 --max-tokens 1200 --warmup 100 --factor 0.5 --save-every 40"
+    "train --prepared corpus --output run --preset tiny --dropout 0 --device cpu "
+    "--steps 160 --max-tokens 1000 --warmup 80 --lr-scale 0.5 --save-every 40"
 )
-told = shell(f"annotated-transformer {options}", kill_at="step 80")
-assert "step 40" in told and not (folder / "run" / "model.safetensors").exists()
+told = shell(f"annotated-transformer {options}", dies_at=80)
+assert "step 40" in told
+print(*sorted(path.name for path in (folder / "run" / "checkpoints").iterdir()))
 
 # %% [markdown]
-# A line comes with each validation, here every 40 steps, for base and big every 1,500. It says how far the run is, in steps and in passes through the corpus. `loss` is the mean over the latest steps, on training pairs with smoothed labels. `validation loss` is on whole sentences of newstest2013, without smoothing and without dropout, so [it may be the lower one](18_training.ipynb). BLEU is that of greedy translations. The speed counts real target tokens, of all processes together, and no validation. The time that is left includes the validations to come.
+# A line comes with each validation, here every 40 steps, for base and big every 1,500. `loss` is the mean over the latest steps, on training pairs with smoothed labels. `validation loss` is on whole sentences of newstest2013, without smoothing and without dropout, so [it may be the lower one](18_training.ipynb). BLEU is that of greedy translations. On a terminal there is a progress bar, too, which knows how much time is left.
 #
 # ### How does it go on after a kill?
 #
-# There is no model yet, only checkpoints. The same command goes on, this time as two processes that share each batch. On a machine with eight GPUs the number would be 8, and nothing else would change.
+# The same command continues, this time as two processes that share each batch. On a machine with eight GPUs the number would be 8, and nothing else would change.
 
 # %% tags=["nbval-ignore-output"]
 torchrun = "torchrun --standalone --nproc-per-node 2 -m annotated_transformer"
 told = shell(f"{torchrun} {options}")
-assert "step 40" not in told and "step 240" in told
+assert "step 40" not in told and "step 80" in told and "step 160" in told
 
 # %% [markdown]
-# The first part is not made again: this one went on from the last checkpoint. Nobody had to say so, and nobody had to find the file. The log in the folder covers both, and says what each was made with. In the figure the line goes on as if nothing had happened:
+# The first part is not made again: this one went on from the last checkpoint, of step 40. Nobody had to say so, and nobody had to find the file. The log in the folder covers both, and says what each was made with. In the figure the line goes on as if nothing had happened:
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "Does a kill leave a trace? Log of the rehearsal: loss on training and validation pairs, and BLEU of greedy translations of 100 validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "Does a kill leave a trace? Log of the rehearsal: loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
 records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
 reports = [record for record in records if "loss" in record]
 checks = [record for record in reports if "score" in record]
@@ -364,12 +298,12 @@ left.text(0.05, 0.12, "validation", color=KEY, transform=left.transAxes)
 left.set_ylabel("loss a target token, nats")
 right.set_ylabel("BLEU, validation")
 plt.show()
-assert 0 < restart < 240 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 2
+assert restart == 40 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 1.5
 
 # %% [markdown]
 # ### How do I watch it from another terminal?
 #
-# The run itself needs no terminal. Start it with `nohup` and an `&`, [as any training](G_cli.ipynb), and look at its folder from wherever you are:
+# The run itself needs no terminal. Start it with `nohup` and an `&`, and look at its folder from wherever you are:
 #
 # ```bash
 # tail -F base/log.jsonl                        # each record as it comes, every 50 steps
@@ -378,7 +312,7 @@ assert 0 < restart < 240 and checks[-1]["validation_loss"] < checks[0]["validati
 # nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv -l 5
 # ```
 #
-# It is `-F` and not `-f`, since the log is written anew when a run goes on, and `-f` would watch the old file for ever. With `--tensorboard`, `tensorboard --logdir base` draws the same numbers. To stop a run politely, send `kill` to the number of `torchrun`. It passes the signal on, and all leave a checkpoint.
+# It is `-F` and not `-f`, since the log is written anew when a run goes on, and `-f` would watch the old file for ever. To stop a run politely, send `kill` to the number of `torchrun`. It passes the signal on, and all leave a checkpoint.
 #
 # Here are the first record of the rehearsal and the last:
 
@@ -387,7 +321,7 @@ for record in (records[0], records[-1]):
     for name, value in record.items():
         print(f"{name:18} {value:.5g}" if isinstance(value, float) else f"{name:18} {value}")
     print()
-assert {"torch", "device", "processes"} <= set(records[0])
+assert {"torch", "processes"} <= set(records[0])
 
 # %% [markdown]
 # | column | what it is | in a healthy run |
@@ -401,7 +335,7 @@ assert {"torch", "device", "processes"} <= set(records[0])
 # | `score` | BLEU of greedy translations | near 0 for long, then rises |
 # | `time` | when the record was made | two times and the steps between them are the true pace, validations included |
 #
-# A record with `torch` and `device` begins each start of the command. So the number of such records is the number of times that the run was begun, and `processes` says with how many.
+# A record with `torch` and `processes` begins each start of the command. So the number of such records is the number of times that the run was begun, and `processes` says with how many.
 #
 # ### And the score?
 #
@@ -409,56 +343,68 @@ assert {"torch", "device", "processes"} <= set(records[0])
 
 # %% tags=["nbval-ignore-output"]
 shell("annotated-transformer average --run run --last 2 --output average")
-told = shell(f"{torchrun} evaluate --model average --prepared wmt14-en-de --output test.de --json")
+evaluate = "evaluate --model average --prepared corpus --output test.de --json"
+told = shell(f"{torchrun} {evaluate}")
 scores = json.loads(told.splitlines()[-1])
-assert scores["sentences"] == 200 and "tok:13a" in scores["bleu_signature"]
+assert scores["sentences"] == len(test) and "tok:13a" in scores["bleu_signature"]
 assert scores["bleu"] > 2
 
 # %% tags=["nbval-ignore-output"]
 written = (folder / "test.de").read_text().splitlines()
-for pair, line in list(zip(PARTS["test"][0], written))[:4]:
+for pair, line in list(zip(test, written))[:4]:
     print(f"{pair.source}\n   wants  {pair.target}\n   writes {line}")
-assert len(written) == 200
+assert len(written) == len(test)
 
 # %% [markdown]
-# The record has three BLEUs. `bleu` is the one to report, on the full test set. `filtered_bleu` is for papers that took the smaller set. `paper_style` is computed in the authors' way, as far as it is known, and has a name of its own so that nobody takes it for the first. `seconds` is the translation alone.
+# Do two processes translate what one does?
+
+# %%
+with redirect_stdout(StringIO()):
+    told = shell(f"annotated-transformer {evaluate}")
+print("the same scores:", json.loads(told.splitlines()[-1]) == scores)
+print("the same translations:", (folder / "test.de").read_text().splitlines() == written)
+
+# %% [markdown]
+# For WMT14 there are two records. The one to report is of `wmt14/full`, the full test set. That of `wmt14` is for papers that took the filtered set. `not_comparable` is computed in the authors' way, as far as it is known, and has a name of its own so that nobody takes it for the first.
 #
-# That is a score of a tiny model after a minute, on sentences that a grammar made. The model has learned what German looks like, and how a translation often begins. The score says that each step of the way works and that the files fit together. About WMT14 it says nothing. What the real run adds is size, the network, and what only a GPU has: products of 16 bits, compiled layers, and another way to exchange gradients.
+# What we have here is a score of a tiny model after half a minute, on sentences that a grammar made. The model has learned what German looks like, and how a translation often begins. The score says that each step of the way works and that the files fit together. About WMT14 it says nothing. What the real run adds is size, the network, and what only a GPU has: products of 16 bits, compiled layers, and another way to exchange gradients.
 #
 # ## What will it take?
 #
-# Before a GPU is rented, `train --dry-run` tells what a run will be made of. On the rehearsal's corpus, for eight GPUs that we do not have:
+# Before a GPU is rented, `train --dry-run` tells what a run will be made of. Somebody has to say what the GPU can do: 989e12 operations a second in 16 bits, for an H100 by its data sheet. On the rehearsal's corpus, for eight of them, which we do not have:
 
 # %% tags=["nbval-ignore-output"]
 told = shell(
-    "annotated-transformer train --prepared wmt14-en-de --preset base --output base "
-    "--dry-run --gpu H100 --gpus 8"
+    "annotated-transformer train --prepared corpus --preset base --output base "
+    "--dry-run --peak 989e12 --gpus 8 --precision bf16"
 )
-assert "operations" in told and not (folder / "base").exists()
+assert "100,000 steps" in told and "hours" in told and not (folder / "base").exists()
 
 # %% [markdown]
-# With a vocabulary of 500 this is not the paper's model, and an epoch is over in a few batches. For the real thing we need the lengths of 4.5 million pairs. We make some up, 28 pieces long on average, as in [speed](25_speed.ipynb), a few of them much longer, and plan an epoch. All that follows is **computed, not measured**.
+# With a vocabulary of 500 this is not the paper's model, and an epoch is over in a few batches. For the real thing we need the lengths of 4.5 million pairs. We make some up, 28 tokens long on average, as in [speed](25_speed.ipynb), a few of them much longer, and plan an epoch. All that follows is **computed, not measured**.
 
 # %%
 chance = np.random.default_rng(0)
-words = chance.gamma(2.2, 27 / 2.2, size=(4_500_000, 1))
-lengths = 1 + (words * chance.lognormal(0, 0.15, size=(4_500_000, 2))).round().clip(1, 249)
-print("mean lengths", lengths.mean(axis=0).round(1), "longest", lengths.max().astype(int))
-plan = plan_batches(torch.from_numpy(lengths.astype(np.int32)), 25_000, seed=0, epoch=0)
-print(f"{len(plan):,} batches: 100,000 steps are {100_000 / len(plan):.1f} epochs")
+typical = chance.gamma(2.2, 27 / 2.2, size=(4_500_000, 1))
+lengths = 1 + (typical * chance.lognormal(0, 0.15, size=(4_500_000, 2))).round().clip(1, 249)
+lengths = lengths.astype(np.int32)
+print("mean lengths", lengths.mean(axis=0).round(1), "longest", lengths.max())
+batches_per_epoch = len(plan_batches(lengths, 25_000, seed=0, epoch=0))
+print(f"{batches_per_epoch:,} batches: 100,000 steps are {100_000 / batches_per_epoch:.1f} epochs")
+size = 2 * (int(lengths.sum()) + len(lengths)) + lengths.nbytes
+print(f"tokens.bin and lengths.npy: {size / 1e9:.1f} GB")
 
 # %%
+PEAKS = {"H100": 989e12, "A100": 312e12, "RTX 4090": 165e12}  # FLOP/s in bf16, by data sheets
 runs = {}
-dealt = {count: [deal(batch, 0, count) for batch in plan] for count in (1, 8)}
 for name in ("base", "big"):
-    config = preset(name)
-    runs[name] = estimate(config, plan, recipe(name).steps, precision="bf16")
-    print(f"{name}: {runs[name].operations:.1e} operations")
     for gpu, count in (("H100", 1), ("H100", 8), ("A100", 8), ("RTX 4090", 1)):
-        parts = estimate(config, dealt[count], 1, precision="bf16").memory
-        hours = runs[name].hours(known_peak(gpu), count, share=0.2)
-        size = sum(parts.values()) / 2**30
-        print(f"   {count} x {gpu:9} {size:5.1f} GiB each, {hours:6.1f} hours at 20 % of the peak")
+        if (name, count) not in runs:
+            runs[name, count] = estimate(preset(name), recipe(name), lengths, "bf16", count)
+        plan = runs[name, count]
+        hours, size = plan.hours(PEAKS[gpu], count, 0.2), plan.memory_bytes / 2**30
+        print(f"{name:4} {count} x {gpu:9} {size:5.1f} GiB each, {hours:6.1f} hours at 20 %")
+    print(f"{name:4} {runs[name, 1].flops:.1e} operations")
 
 # %% [markdown]
 # How does this compare with the paper? Its Table 2 states the cost of training in operations too, but means another thing: time on the GPUs, times what such a GPU keeps up, 9.5 trillion a second. The models' own products are a part of that.
@@ -466,7 +412,7 @@ for name in ("base", "big"):
 # %%
 for name, hours in (("base", 12), ("big", 3.5 * 24)):
     spent = 8 * hours * 3600 * 9.5e12
-    print(f"{name}: {spent:.1e} spent, {runs[name].operations / spent:.0%} of it in the model")
+    print(f"{name}: {spent:.1e} spent, {runs[name, 1].flops / spent:.0%} of it in the model")
 
 # %% [markdown]
 # The first numbers are those of Table 2. So the paper's eight GPUs put between a quarter and a half of what they could do into the model. We plan with 20 % of a much higher peak. It is a guess, and it decides about everything. The figure shows what becomes of the hours if the guess is wrong:
@@ -476,8 +422,9 @@ shares = np.geomspace(0.03, 0.5, 30)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
 for axis, (name, color), paper in zip(axes, (("base", QUERY), ("big", KEY)), (12, 84)):
     for count, line in ((1, "-"), (8, "--")):
-        hours = [runs[name].hours(known_peak("H100"), count, share) for share in shares]
-        planned = runs[name].hours(known_peak("H100"), count, 0.2)
+        plan = runs[name, count]
+        hours = [plan.hours(PEAKS["H100"], count, share) for share in shares]
+        planned = plan.hours(PEAKS["H100"], count, 0.2)
         axis.plot(100 * shares, hours, line, color=color, lw=1.6)
         axis.plot(20, planned, "o", color=color)
         for text, place in (
@@ -500,7 +447,7 @@ plt.show()
 #
 # ### What is not in these hours?
 #
-# Three things. The start: opening the corpus, compiling, trying the largest batch. That is minutes, once a start. The checkpoints: a second or so each. And the validations, one every 1,500 steps, in which nothing is learned. Base has $100{,}000 / 1{,}500 = 66$ of them, big 200, and each translates 1,500 sentences greedily.
+# Three things. The start: opening the corpus, compiling. That is minutes, once a start. The checkpoints: a second or so each. And the validations, one every 1,500 steps, in which nothing is learned. Base has $100{,}000 / 1{,}500 = 66$ of them, big 200, and each translates 1,500 sentences greedily.
 #
 # How long one takes on your GPUs we do not know. The log does, from the first one on: the times of two records tell, as above. Say it is 20 seconds. Then base spends 22 minutes on them, which on eight fast GPUs would be more than the training itself. In that case `--save-every 5000` is allowed, also for a run that is under way. The price is that what is averaged at the end lies further apart.
 #
@@ -509,11 +456,10 @@ plt.show()
 # A run that gets a quarter of the planned speed looks exactly like one that gets all of it, only for four times as long. So one compares, in the first ten minutes. The hours of a plan can be turned into a number that the log shows. Each step has so many real target tokens, and all steps have to fit into the hours:
 
 # %%
-a_step = lengths[:, 1].sum() / len(plan)
-print(f"{a_step:,.0f} real target tokens a step, of 25,000 places")
-for name, run in runs.items():
-    seconds = 3600 * run.hours(known_peak("H100"), 1, share=0.2)
-    pace = recipe(name).steps / seconds
+a_step = lengths[:, 1].sum() / batches_per_epoch
+print(f"{a_step:,.0f} real target tokens a step, of 25,000 positions")
+for name in ("base", "big"):
+    pace = recipe(name).steps / (3600 * runs[name, 1].hours(PEAKS["H100"], 1, 0.2))
     print(f"{name}: {pace:.1f} steps and {pace * a_step:,.0f} tokens a second, ", end="")
     print(f"first validation after {1500 / pace:.0f} s")
 
@@ -522,10 +468,10 @@ for name, run in runs.items():
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-needed", "caption": "How many target tokens a second does the plan need? Each machine's line goes from 5 to 40 percent of its peak, with a mark at the 20 percent that we plan with. Read `tokens_per_second` in your log and find it on the line of your machine. Computed from the made-up lengths; nothing here was measured."}, "image": {"alt": "For base, from 40 thousand tokens a second on an RTX 3090 through half a million on one H100 to about four million on eight. Big needs about a third of these numbers."}}
 figure, axis = plt.subplots(figsize=(8.5, 3.6), layout="constrained")
-MACHINES = (("RTX 3090", 1), ("RTX 4090", 1), ("A100", 1), ("H100", 1), ("A100", 8), ("H100", 8))
+MACHINES = (("RTX 4090", 1), ("A100", 1), ("H100", 1), ("A100", 8), ("H100", 8))
 for row, (gpu, count) in enumerate(MACHINES):
     for name, color, mark, shift in (("base", QUERY, "o", -0.17), ("big", KEY, "s", 0.17)):
-        whole = 3600 * runs[name].hours(known_peak(gpu), count, share=1)
+        whole = 3600 * runs[name, count].hours(PEAKS[gpu], count, 1)
         needed = [share * recipe(name).steps * a_step / whole for share in (0.05, 0.2, 0.4)]
         axis.plot((needed[0], needed[2]), (row + shift,) * 2, color=color, lw=1.2)
         axis.plot(needed[1], row + shift, mark, color=color)
@@ -539,10 +485,10 @@ plt.show()
 # %% [markdown]
 # Three records are enough, those of steps 100, 150 and 200. If the number is far below the mark, look in this order:
 #
-# 1. Does the first record of the log say the name of the GPU, and the right number of `processes`? If it says `cpu`, PyTorch has not found the GPUs.
+# 1. Does the first record of the log say the right number of `processes`, and does `nvidia-smi` list one on each GPU? If not, PyTorch has not found the GPUs.
 # 2. Does `nvidia-smi` show another program on them? Two programs on a GPU share it.
 # 3. Does the number stay if you take fewer GPUs? Then steps are too short to be shared. By the arithmetic of [many GPUs](26_distributed.ipynb), launches alone take 6.4 ms a step, if nothing is compiled. That is an end at $22{,}700 / 0.0064 = 3.5$ million tokens a second, however many GPUs there are. Larger batches are the remedy, or fewer GPUs.
-# 4. Is one core of the processor busy all the time, and the GPU idle in between? Then launches are what limits, and compiling should have helped. Was it turned off?
+# 4. Is one core of the processor busy all the time, and the GPU idle in between? Then launches are what limits, and `--compile` helps.
 # 5. Does the number fall after some minutes? A GPU that gets too hot slows down.
 #
 # [Speed](25_speed.ipynb) goes through the levers one at a time. The important thing is to ask before the night and not after it.
@@ -553,30 +499,35 @@ plt.show()
 
 
 # %%
-good = [pair for part in PARTS["train"] for pair in part]
+held_out = {*validation, *test}
+good = [pair for pair in pairs if pair not in held_out]
 shifted = [Pair(one.source, other.target) for one, other in pairwise(good)]
-words = Tokenizer.load(folder / "wmt14-en-de" / "tokenizer.json")
-watched = PARTS["validation"][0]
 
 
-def small_run(pairs, steps, factor):
+def small_run(pairs, steps, lr_scale):
     """Train as in the rehearsal, and return the reports of the validations."""
     torch.manual_seed(0)
     model = Transformer(preset("tiny", vocabulary_size=len(words), dropout=0.0))
-    bleu = validation_bleu(Processes(torch.device("cpu")), words, watched)
-    config = TrainingConfig(steps=steps, max_tokens=1200, warmup=100, lr_scale=factor, save_every=40)
+    config = TrainingConfig(
+        steps=steps, max_tokens=1000, warmup=80, lr_scale=lr_scale, save_every=40
+    )
+
+    def bleu(model):
+        made = translate(model, words, [pair.source for pair in validation], beam=1)
+        return score(made, [pair.target for pair in validation]).bleu
+
     reports = []
-    train(model, words, pairs, config, validation=watched, score=bleu, report=reports.append)
-    return [report._asdict() for report in reports if report.score is not None]
+    train(model, words, pairs, config, validation=validation, score=bleu, report=reports.append)
+    return [report for report in reports if "score" in report]
 
 
 # %% [markdown]
-# Beside them we need a number to compare with. What loss has a model that knows how frequent each piece is, and nothing else? It is the entropy of the pieces, and it can be counted:
+# Beside them we need a number to compare with. What loss has a model that knows how frequent each token is, and nothing else? It is the entropy of the tokens, and it can be counted:
 
 # %% tags=["nbval-ignore-output"]
-sick = {"rate": small_run(good, 120, lr_scale=5.0), "lines": small_run(shifted, 240, lr_scale=0.5)}
-pieces = np.bincount([i for pair in good for i in [*words.encode(pair.target), 2]])
-shares = pieces[pieces > 0] / pieces.sum()
+sick = {"rate": small_run(good, 80, lr_scale=5.0), "lines": small_run(shifted, 160, lr_scale=0.5)}
+counts = np.bincount([i for pair in good for i in [*words.encode(pair.target), 2]])
+shares = counts[counts > 0] / counts.sum()
 frequencies = -(shares * np.log(shares)).sum()
 print(f"loss of a model that knows the frequencies alone: {frequencies:.2f}")
 for name, some in sick.items():
@@ -586,7 +537,7 @@ for name, some in sick.items():
 assert sick["rate"][-1]["validation_loss"] > 0.9 * frequencies
 assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.2
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the pieces are and nothing else."}, "image": {"alt": "With too high a rate the loss stays at the dotted line. With shifted lines the loss falls nearly as in the healthy run for half of the time and then lags behind, while BLEU stays near zero."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the tokens are and nothing else."}, "image": {"alt": "With too high a rate the loss stays at the dotted line. With shifted lines the loss falls nearly as in the healthy run for half of the time and then lags behind, while BLEU stays near zero."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 for name, some, color, line in (
     ("healthy", checks, VALUE, "s-"),
@@ -598,17 +549,17 @@ for name, some, color, line in (
         place = some[-1]["step"] + 5, some[-1][column] + (lift if name == "rate x 10" else 0)
         axis.text(*place, name, color=color, va="center", fontsize=9)
 left.axhline(frequencies, color=INK, lw=0.8, ls=":")
-left.text(308, frequencies - 0.22, "frequencies alone", ha="right", va="center", fontsize=9)
-left.set(xlabel="step", xlim=(30, 310), ylim=(0, 5.5))
-right.set(xlabel="step", xlim=(30, 310), ylim=(-1.3, None))
+left.text(208, frequencies - 0.22, "frequencies alone", ha="right", va="center", fontsize=9)
+left.set(xlabel="step", xlim=(30, 210), ylim=(0, 5.5))
+right.set(xlabel="step", xlim=(30, 210), ylim=(-1.3, None))
 left.set_ylabel("validation loss")
 right.set_ylabel("BLEU, validation")
 plt.show()
 
 # %% [markdown]
-# The first illness is easy to see. The loss comes down to the dotted line and stays there. The model has learned which pieces are frequent, and nothing else. So a flat line at this height means a rate that is too high, or a warm-up that is too short.
+# The first illness is easy to see. The loss comes down to the dotted line and stays there. The model has learned which tokens are frequent, and nothing else. So a flat line at this height means a rate that is too high, or a warm-up that is too short.
 #
-# The second one is dangerous. For a hundred steps the loss falls as it should, since most of what can be learned at first is German, and German does not need the source. Only then does it lag behind. Without a healthy run beside it nobody would notice. BLEU is what tells: it stays where it was. So a falling loss is no proof that a model translates. For WMT14 the hash of each archive and the equal number of lines make this case unlikely. With a corpus of your own it is the first thing to suspect.
+# The second one is dangerous. For a hundred steps the loss falls as it should, since most of what can be learned at first is German, and German does not need the source. Only then does it lag behind. Without a healthy run beside it nobody would notice. BLEU is what tells: it stays where it was. So a falling loss is no proof that a model translates. For WMT14, where both languages stand in one row of a file, this case is unlikely. With a corpus of your own it is the first thing to suspect.
 #
 # ### What if the loss is not a number?
 #
@@ -616,8 +567,8 @@ plt.show()
 
 # %% tags=["nbval-ignore-output"]
 told = shell(
-    "annotated-transformer train --prepared wmt14-en-de --output hot --preset tiny "
-    "--dropout 0 --max-tokens 1200 --factor 1e30 --steps 20 --save-every 10",
+    "annotated-transformer train --prepared corpus --output hot --preset tiny --device cpu "
+    "--dropout 0 --max-tokens 1000 --lr-scale 1e30 --steps 20 --save-every 10",
     code=2,
 )
 assert "is not finite; it was not used" in told
@@ -626,8 +577,8 @@ assert "is not finite; it was not used" in told
 # The command has ended, with code 2 and one line. No `nan` has reached the weights, and no checkpoint was written after the bad step. So the last checkpoint is good. What to do depends on what comes next:
 #
 # 1. **The same command again.** The run repeats the same batches from its last checkpoint. If it gets past the step, it was most likely a fault of the hardware, and one may go on. If it happens twice in a night, test the GPUs.
-# 2. **It stops at the same step.** Look at `gradient_norm` in the records before. If it has grown for hundreds of steps, the rate is too high for this model: a longer `--warmup`, a smaller `--factor`, or `--clip 1`. Each of them is another training, in another folder.
-# 3. **It stops at the same step, and the norm was calm.** Go on with `--precision fp32`, in the same folder, for the next checkpoint or two. Precision is no setting of a run. If that works, the narrow numbers had overflowed; stop it, and go back to `auto`.
+# 2. **It stops at the same step.** Look at `gradient_norm` in the records before. If it has grown for hundreds of steps, the rate is too high for this model: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`. Each of them is another training, in another folder.
+# 3. **It stops at the same step, and the norm was calm.** Try `--precision fp32`, which is another training, too, in another folder. If it gets past that step, the narrow numbers had overflowed.
 #
 # With `torchrun --max-restarts=3` the first point happens by itself, and the second costs three restarts more. A run over night should have it. On a cluster that gives hours and no nights, [the script for Slurm](26_distributed.ipynb) does the rest; its last line becomes `-m annotated_transformer train --prepared wmt14-en-de --preset base --output /shared/runs/base`.
 #
@@ -636,8 +587,7 @@ assert "is not finite; it was not used" in told
 # | | run? | on what |
 # |---|---|---|
 # | the four commands, with a kill | yes, on this page | two processes on a processor, grammar sentences |
-# | `prepare` | yes, 4.5 million pairs, log above | real sentences repeated, archives of the same layout, two cores |
-# | the addresses and hashes of the catalog | no | taken from what others have published |
+# | the download of WMT14 from the hub | no | the number of rows is what the hub states |
 # | parts of the GPU path: 16 bits, compiling, many GPUs | no GPU was available | on processors only: [speed](25_speed.ipynb), [many GPUs](26_distributed.ipynb) |
 # | base and big on WMT14, either language | **no** | |
 #
@@ -656,7 +606,10 @@ PUBLISHED = (
     ("Ott et al., big", "sacreBLEU", 28.6),
     ("NVIDIA, big", "without case", 27.9),
 )
-ours = [record for record in read_log("wmt14.jsonl") if "bleu" in record]
+path = Path("../benchmarks/results/wmt14.jsonl")
+address = "https://github.com/annotated-transformer/annotated-transformer/raw/main/benchmarks/results/wmt14.jsonl"
+text = path.read_text() if path.exists() else urlopen(address).read().decode()  # in Colab
+ours = [record for record in map(json.loads, text.splitlines()) if "bleu" in record]
 for name, how, bleu in PUBLISHED:
     print(f"{bleu:6.2f}  {name:31} {how}")
 for name in ("base", "big"):
@@ -694,7 +647,7 @@ axis.grid(False)
 plt.show()
 
 # %% [markdown]
-# The wide gaps are from tensor2tensor's script, the paper's own. So a score of ours around 25.8 for base and 26.9 for big would be the paper's level, give or take 0.3. `evaluate` prints the [paper-style score](20_evaluation.ipynb) too, so that nobody has to guess.
+# The wide gaps are from tensor2tensor's script, the paper's own. So a score of ours around 25.8 for base and 26.9 for big would be the paper's level, give or take 0.3. `evaluate` prints the [score with compounds split](20_evaluation.ipynb) too, so that nobody has to guess.
 #
 # ### Why will mine differ from the paper's?
 #
@@ -732,10 +685,10 @@ line = {
     **scores,
 }  # fmt: skip
 print(json.dumps(line, indent=1))
-assert line["hours"] > 0 and {"bleu", "chrf", "filtered_bleu", "paper_style"} <= set(line)
+assert line["hours"] > 0 and {"bleu", "chrf", "bleu_signature"} <= set(line)
 
 # %% [markdown]
-# Append yours to `benchmarks/results/wmt14.jsonl`, as one line, and open a pull request with `log.jsonl`, `training.json` and `manifest.json` beside it. The manifest has the hashes of the archives and of the tokenizer. Send a bad score too, and say so if a setting was changed.
+# Append yours to `benchmarks/results/wmt14.jsonl`, as one line, and open a pull request with `log.jsonl`, `training.json` and `summary.json` beside it. Send a bad score too, and say so if a setting was changed.
 #
 # ## How to judge a run
 #
@@ -745,18 +698,18 @@ assert line["hours"] > 0 and {"bleu", "chrf", "filtered_bleu", "paper_style"} <=
 base = preset("base")
 size, eps = base.vocabulary_size, 0.1
 floor = (1 - eps) * np.log(1 / (1 - eps)) + eps * np.log(size / eps)
-print(f"loss if all pieces are equally likely: {np.log(size):.1f} nats")
+print(f"loss if all tokens are equally likely: {np.log(size):.1f} nats")
 print(f"loss on smoothed labels of a perfect model: {floor:.2f}")
 print(f"the paper's perplexities in nats: base {np.log(4.92):.2f}, big {np.log(4.33):.2f}")
 for step in (100, 1_000, 4_000, 10_000, 100_000):
     print(f"rate at step {step:7,}: {learning_rate(step, base.d_model, 4000):.6f}")
 
 # %% [markdown]
-# The paper's perplexities are its Table 3, on newstest2013, with pieces that are not ours. Our `validation_loss` is the same quantity and should end near them. The training loss is higher by its floor.
+# The paper's perplexities are its Table 3, on newstest2013, with tokens that are not ours. Our `validation_loss` is the same quantity and should end near them. The training loss is higher by its floor.
 #
 # | when | what to look for | if not |
 # |---|---|---|
-# | before step 1 | the dry run fits into memory, and the largest batch was tried | halve `--max-tokens`, double `--accumulate` |
+# | before step 1 | the dry run fits into memory | halve `--max-tokens`, double `--grad-accum-steps` |
 # | step 50, in `log.jsonl` | a loss near the first number above, or half a unit more | far above it: the weights did not start as ours do |
 # | step 200 | target tokens a second near the plan | the list of five questions above |
 # | step 1,500, the first line on the terminal | the loss has fallen all the way; the validation loss too; BLEU may still be near 0 | flat for hundreds of steps: the rate, as in {numref}`fig-sick` |
@@ -798,27 +751,23 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 # The option is `--dropout 0.1`, which the paper gave to its big model here, in place of 0.3. With so many sentences a model has little chance to learn them by heart. For base, nothing changes but the name of the corpus. The vocabulary has 32,000 entries and not 37,000, which `prepare` knows. What eight times the pairs mean, by the rates of the log:
 
 # %%
-french, german = 36e6, 4.5e6
-shards = french * made["bytes_of_shards"] / made["kept"] / 1e9
-hours = french / made["pairs_per_cpu_second_encode"] / 3600
-each = (opened["peak_megabytes"] - opened["megabytes_of_imports"]) * french / opened["pairs"] / 1000
-print(f"shards {shards:.1f} GB, encoded in {hours:.1f} hours of one core")
-print(f"main memory for the plan: {each:.1f} GB, {8 * each:.0f} GB with eight processes")
+french = 36e6 / len(lengths)
+print(f"tokens.bin and lengths.npy: {french * (2 * lengths.sum() + lengths.nbytes) / 1e9:.1f} GB")
 for steps in (100_000, 300_000):
-    print(f"{steps:,} steps: {steps / (len(plan) * french / german):.1f} epochs")
+    print(f"{steps:,} steps: {steps / (batches_per_epoch * french):.1f} epochs")
 
 # %% [markdown]
-# The 36 million are the paper's count. Others have counted 40.8 million in the same archives before cleaning, so add a seventh to the hours. A training takes as long as for German, since a step is a step. It only sees each sentence twice, or with 300,000 steps nearly seven times, and not eighteen times or fifty.
+# The 36 million are the paper's count; the copy on the hub has 40.8 million before cleaning. A training takes as long as for German, since a step is a step. It only sees each sentence twice, or with 300,000 steps nearly seven times, and not eighteen times or fifty.
 #
-# Two of the five archives have no published hash: the first download is taken as it is, and [its hash is written down](D_large_corpora.ipynb). Their sizes are not in our list either. Leave 30 GB free, and let it run. The paper's scores are 38.1 and 41.8, with the authors' tool. We know of no way to say what they would be with sacreBLEU.
+# The paper's scores are 38.1 and 41.8, with the authors' tool. We know of no way to say what they would be with sacreBLEU.
 #
 # ## Other roads
 #
-# **One GPU with 24 GB.** The update is the same if it is made in four parts: `--max-tokens 6250 --accumulate 4`. An exercise computes the memory.
+# **One GPU with 24 GB.** The update is the same if it is made in four parts: `--max-tokens 6250 --grad-accum-steps 4`. An exercise computes the memory.
 #
-# **Larger batches.** On many GPUs the paper's batch is small. Ott et al. took about 400,000 tokens an update with a peak rate near 0.001, and the big model then got better, in fewer steps. With `--accumulate` and `--factor` this can be tried here: for the big model our peak is $1024^{-0.5} \cdot 4000^{-0.5} = 0.0005$, so a factor of 2 is theirs. It is another recipe than the paper's, and has to be named.
+# **Larger batches.** On many GPUs the paper's batch is small. Ott et al. took about 400,000 tokens an update with a peak rate near 0.001, and the big model then got better, in fewer steps. With `--grad-accum-steps` and `--lr-scale` this can be tried here: for the big model our peak is $1024^{-0.5} \cdot 4000^{-0.5} = 0.0005$, so `--lr-scale 2` is theirs. It is another recipe than the paper's, and has to be named.
 #
-# **Another large corpus.** Write a [catalog](D_large_corpora.ipynb), as the rehearsal did, and the four commands stay the same. For some hundred thousand pairs in two text files, [your own language pair](../book/own_pair.md) is the shorter road.
+# **Another large corpus.** Give its files to [`prepare`](D_large_corpora.ipynb), as the rehearsal did, and the other commands stay the same. For some hundred thousand pairs in two text files, [your own language pair](../book/own_pair.md) is the shorter road.
 #
 # **Putting it to work.** `export` hands the averaged model to [an engine made for serving](F_export.ipynb).
 #
@@ -831,7 +780,7 @@ for steps in (100_000, 300_000):
 # ## What to remember
 #
 # - Four commands lead from nothing to a score: prepare, train, average, evaluate. Each may be killed and started again.
-# - "WMT14" is a list of files with hashes. Say which ones you took.
+# - "WMT14" is a revision of a data set. Say which one you took.
 # - A score without its tool, its test set and its number of sentences is half a score. The same translations get 0.7 to 1.5 points more from some scripts.
 # - A falling loss is no proof. Watch the speed in the first ten minutes and BLEU from then on.
 # - Computed is not measured, and a rehearsal is not a run. This page says of each number which it is.
@@ -842,41 +791,38 @@ for steps in (100_000, 300_000):
 # 1. By hand: 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each. How many epochs? Why is the number above smaller?
 # 2. What breaks if the vocabulary is learned from the test set too?
 # 3. A GPU costs 3 (in your currency) an hour. What do base and big cost on one H100 at 20 % of its peak, and what if training gets only 5 %?
-# 4. How much memory does base need at 25,000 tokens, and how much at 6,250 with `--accumulate 4`? What does not become smaller?
+# 4. How much memory does base need at 25,000 tokens, and how much at 6,250 with `--grad-accum-steps 4`? What does not become smaller?
 # 5. Your run has 26.4 on the 2,737 filtered sentences. A paper reports 26.1 for the same model. Which is better?
 # 6. The log of a base run on one A100 says 120,000 target tokens a second, with the steps of this page. How long will it take, without validations? Which share of the peak is that?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# 1. The 25,000 count padding, and a batch is seldom full to the last place
-print(f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / len(plan):.1f} planned")
+# 1. The 25,000 count padding, and a batch is seldom full to the last position
+print(f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / batches_per_epoch:.1f} planned")
 
-# 2. No number looks wrong, which is the bad thing. Rare words of the test become whole pieces,
+# 2. No number looks wrong, which is the bad thing. Rare words of the test become whole tokens,
 # and a name that the training never met is spelled less. The score is a little too good
 quagga = [Pair("The quagga sleeps.", "Das Quagga schläft.")] * 20
-for text in (pairs[300:800], [*pairs[300:800], *quagga]):
-    print(len(Tokenizer.train(text, 500).encode("quagga")), "pieces for quagga")
+for text in (pairs[:500], [*pairs[:500], *quagga]):
+    print(len(Tokenizer.train(text, 500).encode("quagga")), "tokens for quagga")
 
 # 3. Hours go with one over the share
-for name, run in runs.items():
-    costs = [3 * run.hours(known_peak("H100"), 1, share) for share in (0.2, 0.05)]
+for name in ("base", "big"):
+    costs = [3 * runs[name, 1].hours(PEAKS["H100"], 1, share) for share in (0.2, 0.05)]
     print(f"{name}: {costs[0]:.0f} or {costs[1]:.0f}")
 
-# 4. Weights, gradients and moments stay. Only what belongs to a batch shrinks
-quarter = plan_batches(torch.from_numpy(lengths[::100].astype(np.int32)), 6250, seed=0, epoch=0)
-for some in (plan, quarter):
-    parts = estimate(base, some, 1, precision="bf16").memory
-    print({part: round(size / 2**30, 1) for part, size in parts.items()})
+# 4. Weights, gradients and moments stay, 16 bytes a parameter. Only what belongs to a batch shrinks
+for most, batches in ((25_000, 1), (6250, 4)):
+    settings = TrainingConfig(steps=100_000, max_tokens=most, grad_accum_steps=batches)
+    plan = estimate(preset("base"), settings, lengths[::100], "bf16")
+    print(f"{most:6,}: {plan.memory_bytes / 2**30:.1f} GiB", end=", of these ")
+    print(f"{16 * plan.parameters / 2**30:.1f} for the weights")
 
-# 5. Nobody can say: the paper may have scored all 3,003, or cut the text in another way. Score
 # yours on all of them, compare the signatures, and remember that a seed moves a score by 0.3
 
 # 6. All real tokens of all steps, divided by those of a second
 hours = 100_000 * a_step / 120_000 / 3600
-share = runs["base"].hours(known_peak("A100"), 1, share=1) / hours
+share = runs["base", 1].hours(PEAKS["A100"], 1, 1) / hours
 print(f"{hours:.1f} hours, {share:.0%} of the peak")
-
-server.shutdown()
-server.server_close()
 home.cleanup()
 
 # %% [markdown]

@@ -1,141 +1,136 @@
-"""The command line as a user runs it: in a process of its own, with files and pipes."""
+"""The command line: `main` is called here with arguments and standard input, as a shell does it.
 
+Only a broken pipe, exit codes and what gets imported need processes of their own.
+"""
+
+import functools
 import gzip
+import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
 
+from annotated_transformer import cli, run_folder, speed
+from annotated_transformer.cli import Data, main, one_per_line, read_lines, read_splits, recipe
+from annotated_transformer.data import Pair
+from annotated_transformer.evaluation import compound_split_bleu
+from annotated_transformer.own_data import split_pairs
 from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.training import TrainingConfig
 
-FAST = ["--steps", "30", "--save-every", "10", "--vocabulary-size", "400", "--max-tokens", "300"]
+GRAMMAR = functools.cache(grammar)
+FAST = ["--steps", 30, "--save-every", 10, "--vocabulary-size", 400, "--max-tokens", 300]
 
 
-MAIN = [sys.executable, "-c", "from annotated_transformer.cli import main; main()"]
+class Result(NamedTuple):
+    code: Any
+    out: str
+    err: str
 
 
-def run(*arguments: object, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    words = [*MAIN, *map(str, arguments)]
-    return subprocess.run(words, input=text, capture_output=True, timeout=300)
+def run(*arguments: object, text: bytes = b"") -> Result:
+    """Call the command; give its exit code and what it wrote."""
+    out, err, code = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO(), 0
+    before, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(text))
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        code = stop.code  # type: ignore[assignment]
+    finally:
+        sys.stdin = before
+    out.flush()
+    # tyro draws boxes, and breaks lines in them
+    plain = " ".join(err.getvalue().replace("│", " ").split())
+    return Result(code, out.buffer.getvalue().decode(), plain)  # type: ignore[attr-defined]
+
+
+def table(path: Path, pairs: list[Pair]) -> Path:
+    path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def grammar_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "grammar", GRAMMAR)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained") / "run"
-    result = run("train", "--output", folder, "--limit", 400, *FAST)
-    assert result.returncode == 0, result.stderr
-    return folder
+    """A training on a packed table of our own, with the target in the first column."""
+    home = tmp_path_factory.mktemp("trained")
+    rows = [f"{pair.target}\t{pair.source}\tCC BY\n" for pair in grammar(500, seed=4)]
+    packed = home / "pairs.tsv.gz"
+    packed.write_bytes(gzip.compress("".join([*rows, "one side only\t\tx\n"]).encode()))
+    result = run("train", "--data", packed, "--columns", 1, 0, "--output", home / "run", *FAST)
+    assert result.code == 0, result.err
+    assert "'empty': 1" in result.err and "step 30: loss" in result.err
+    return home / "run"
+
+
+# --- Options ---
 
 
 @pytest.mark.parametrize(
-    "command", ["prepare", "train", "average", "translate", "evaluate", "export"]
+    ("command", "known"),
+    [
+        ("prepare", "Entries of the joint vocabulary"),
+        ("train", "steps until the learning rate is at its peak"),
+        ("average", "How many checkpoints"),
+        ("translate", "Hypotheses kept at each step; 1 is greedy"),
+        ("evaluate", "Which part of a corpus"),
+        ("export", "Folder for the exported one"),
+    ],
 )
-def test_help_is_made_from_docstrings(command: str) -> None:
+def test_help_is_made_from_docstrings_and_comments(command: str, known: str) -> None:
     result = run(command, "--help")
-    assert result.returncode == 0
-    text = " ".join(result.stdout.decode().replace("│", " ").split())
-    known = {
-        "train": "Steps until the learning rate is at its peak",
-        "average": "How many checkpoints",
-        "translate": "Hypotheses kept at each step; 1 is greedy",
-        "evaluate": "Which part of a corpus",
-        "prepare": "Entries of the joint vocabulary",
-        "export": "Folder for the exported one",
+    assert result.code == 0
+    assert known in " ".join(result.out.replace("│", " ").split())
+
+
+def test_help_shows_the_defaults_of_the_preset() -> None:
+    shown = {
+        name: " ".join(run("train", "--preset", name, "--help").out.replace("│", " ").split())
+        for name in ("tiny", "big")
     }
-    assert known[command] in text
+    assert f"updates of the weights (default: {TrainingConfig().steps})" in shown["tiny"]
+    assert "updates of the weights (default: 300000)" in shown["big"]
 
 
-def test_lines_in_lines_out(trained: Path) -> None:
-    text = "Der Hund schläft.\n\n  \nDie Katze lacht.\r\nEin 日本 😀".encode()
-    result = run("translate", "--model", trained, "--beam", 2, text=text)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.decode().split("\n")
-    assert len(lines) == 6 and lines[-1] == "" and lines[1] == lines[2] == ""
-    assert run("translate", "--model", trained, text=b"").stdout == b""
-    sentence = "Der Hund schläft.\n".encode()
-    marked = run("translate", "--model", trained, text=b"\xef\xbb\xbf" + sentence)
-    assert marked.stdout == run("translate", "--model", trained, text=sentence).stdout
+def test_a_preset_brings_its_settings_and_what_is_typed_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[TrainingConfig] = []
+    estimate = speed.estimate
 
+    def look_on(config: Any, settings: TrainingConfig, *others: Any) -> Any:
+        seen.append(settings)
+        return estimate(config, settings, *others)
 
-def test_a_reader_that_has_enough(trained: Path) -> None:
-    words = [*MAIN, "translate", "--model", str(trained)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(words, **pipes)
-    assert process.stdout and process.stdin and process.stderr
-    process.stdout.close()
-    process.stdin.write(b"Ja.\n")
-    process.stdin.close()
-    assert (process.wait(timeout=120), process.stderr.read()) == (141, b"")
-
-
-def test_bytes_that_are_no_text(trained: Path) -> None:
-    result = run("translate", "--model", trained, text=b"gut\n\xff\n")
-    assert result.returncode == 2 and not result.stdout
-    assert "line 2 of the input is not UTF-8" in result.stderr.decode()
-
-
-def test_scores_with_signatures(trained: Path, tmp_path: Path) -> None:
-    written = tmp_path / "new" / "hypotheses.txt"
-    result = run(
-        "evaluate", "--model", trained, "--limit", 400, "--beam", 1, "--json", "--output", written
+    monkeypatch.setattr(speed, "estimate", look_on)
+    plan = ["train", "--output", "x", "--dry-run", "--limit", 200, "--vocabulary-size", 300]
+    result = run(*plan, "--preset=big", "--steps", 77, "--peak", 1e15, "--gpus", 8)
+    assert result.code == 0, result.err
+    assert seen[-1] == TrainingConfig(
+        steps=77, max_tokens=25_000, warmup=4000, lr_scale=1.0, save_every=1500, keep_checkpoints=20
     )
-    assert result.returncode == 0, result.stderr
-    record = json.loads(result.stdout)
-    assert record["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
-    assert record["sentences"] == len(written.read_text().splitlines()) > 0
-    assert 0 <= record["bleu"] <= 100 and record["beam"] == 1
-
-
-def test_the_average_is_a_model(trained: Path, tmp_path: Path) -> None:
-    result = run("average", "--run", trained, "--last", 2, "--half", "--output", tmp_path / "mean")
-    assert result.returncode == 0, result.stderr
-    assert run("translate", "--model", tmp_path / "mean", text=b"Ja.\n").stdout.count(b"\n") == 1
-    result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
-    assert result.returncode == 2 and b"3 checkpoints, 9 were asked for" in result.stderr
-
-
-def test_own_pairs_from_a_table_to_a_score(tmp_path: Path) -> None:
-    table = tmp_path / "pairs.tsv.gz"
-    rows = [f"{pair.target}\t{pair.source}\tCC BY\n" for pair in grammar(900, seed=4)]
-    table.write_bytes(gzip.compress("".join([*rows, "one side only\t\tx\n"]).encode()))
-    folder = tmp_path / "run"
-    result = run("train", "--data", table, "--columns", 1, 0, "--output", folder, *FAST)
-    assert result.returncode == 0, result.stderr
-    assert b"dropped" in result.stderr and b"pairs for validation" in result.stderr
-    test = folder / "test.tsv"
-    count = len(test.read_text().splitlines())
-    result = run("evaluate", "--model", folder, "--data", test, "--beam", 1)
-    assert result.returncode == 0, result.stderr
-    assert f"{count} sentences" in result.stdout.decode()
-    assert (folder / "validation.tsv").read_text().count("\n") > 0
-    before = test.read_bytes()
-    result = run("train", "--data", table, "--output", folder, *FAST)  # the other direction
-    assert result.returncode == 2 and b"take another folder" in result.stderr
-    assert test.read_bytes() == before
-
-
-def test_too_few_pairs_to_watch(tmp_path: Path) -> None:
-    table = tmp_path / "few.tsv"
-    table.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in grammar(30, seed=6)))
-    result = run("train", "--data", table, "--output", tmp_path / "run", *FAST)
-    assert result.returncode == 0, result.stderr
-    assert b" 0 pairs for validation" in result.stderr
-
-
-def test_own_pairs_from_two_files(tmp_path: Path) -> None:
-    pairs = grammar(300, seed=5)
-    source, target = tmp_path / "text.de", tmp_path / "text.en"
-    source.write_text("".join(f"{pair.source}\n" for pair in pairs))
-    target.write_text("".join(f"{pair.target}\n" for pair in pairs[1:]))
-    result = run("train", "--data", source, target, "--output", tmp_path / "run", *FAST)
-    assert result.returncode == 2 and b"300" in result.stderr and b"299" in result.stderr
-    assert not (tmp_path / "run").exists()
+    assert "200 pairs, 77 steps" in result.out and "on each of 8" in result.out
+    run(*plan, "--preset", "D-smoothing0.2", "--peak", 1e15)
+    assert seen[-1].label_smoothing == 0.2 and seen[-1].steps == 100_000
+    run(*plan, "--peak", 1e15)
+    assert seen[-1] == TrainingConfig() == recipe("tiny") == recipe("small")
+    assert not Path("x").exists()
 
 
 @pytest.mark.parametrize(
@@ -144,75 +139,368 @@ def test_own_pairs_from_two_files(tmp_path: Path) -> None:
         (["translate", "--model", "nowhere"], "nowhere holds no model"),
         (["train", "--output", "x", "--preset", "huge"], 'there is no preset "huge"'),
         (["train", "--output", "x", "--steps", "0"], "steps must be above 0"),
-        (["train", "--output", "x", "--data", "a", "b", "c"], "not 3 files"),
+        (["train", "--output", "x", "--data", "a", "b", "c"], "--data"),
         (["train", "--output", "x", "--data", "missing.tsv"], "missing.tsv"),
         (["train", "--output", "x", "--prepared", "nowhere"], "nowhere"),
-        (["train", "--output", "x", "--prepared", "c", "--reverse"], "prepared in one direction"),
-        (["train", "--output", "x", "--dry-run", "--gpu", "Z80"], "the peak of 'Z80' is not known"),
+        (["train", "--output", "x", "--prepared", "c", "--reverse"], "as it was prepared"),
+        (["evaluate", "--model", "m", "--prepared", "c", "--data", "d"], "as it was prepared"),
         (["train", "--output", "x", "--device", "gpu"], "there is no device 'gpu'"),
-        (["prepare", "wmt99"], "wmt99"),
-        (["prepare", "missing.json"], "missing.json"),
+        (["train", "--output", "x", "--device", "meta"], "there is no device 'meta'"),
+        (["train", "--output", "x", "--limit", "-5"], "limit must be above 0, not -5"),
+        (["evaluate", "--model", "m", "--limit", "0"], "limit must be above 0, not 0"),
+        (["train", "--output", "x", "--columns", "1", "1", "--data", "t.tsv"], "columns"),
+        (["average", "--run", "nowhere", "--output", "x"], "nowhere has 0 checkpoints"),
+        (["prepare", "wmt99", "--output", "x"], "wmt99"),
+        (["prepare", "missing.tsv", "--output", "x"], "missing.tsv"),
         (["export", "--model", "nowhere", "--output", "x"], "nowhere holds no model"),
     ],
 )
-def test_bad_input_gets_one_line(
+def test_bad_input_gets_a_sentence(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    table(tmp_path / "t.tsv", grammar(50, seed=1))
     result = run(*arguments)
-    errors = result.stderr.decode()
-    assert result.returncode == 2
-    assert "Traceback" not in errors
-    assert message in " ".join(errors.replace("│", " ").split())
+    assert result.code == 2 and not result.out
+    assert message in result.err and "Traceback" not in result.err
+    assert not (tmp_path / "x").exists()
 
 
-def test_sigterm_leaves_a_checkpoint(tmp_path: Path) -> None:
-    words = [*MAIN, "train", "--output", str(tmp_path)]
-    options = ["--limit", "300", "--vocabulary-size", "400", "--steps", "100000"]
-    process = subprocess.Popen([*words, *options, "--save-every", "10"], stderr=subprocess.PIPE)
-    while not list(tmp_path.glob("checkpoints/*.safetensors")) and process.poll() is None:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert b"the same command goes on from there" in errors
+# --- Which pairs? ---
 
 
-def test_a_preset_brings_its_settings_along() -> None:
-    plan = ["train", "--output", "x", "--dry-run", "--limit", "300", "--gpu", "A100"]
-    shown = run(*plan, "--preset", "base").stdout.decode()
-    assert "100,000 of 1 x 25,000 tokens a side" in shown
-    shown = run(*plan, "--preset=big", "--steps", "77").stdout.decode()
-    assert "77 of 1 x 25,000" in shown
-    assert "1,300 of 1 x 384" in run(*plan).stdout.decode()
+def test_a_corpus_is_divided_and_turned() -> None:
+    splits = read_splits(Data(), seed=0)
+    assert sum(map(len, splits)) == 10_000 and 60 < len(splits.test) < 140
+    turned = read_splits(Data(reverse=True), seed=0)
+    assert {p[:2] for part in turned for p in part} == {p[1::-1] for part in splits for p in part}
+    assert read_splits(Data(), seed=1).test != splits.test
+
+
+def test_own_files_are_turned_as_if_they_were_exchanged(tmp_path: Path) -> None:
+    pairs = grammar(300, seed=5)
+    files = tmp_path / "text.de", tmp_path / "text.en"
+    for side, path in enumerate(files):
+        path.write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    both = table(tmp_path / "both.tsv", pairs)
+    wanted = read_splits(Data(data=(both,)), seed=3)
+    assert read_splits(Data(data=files), seed=3) == wanted
+    turned = read_splits(Data(data=(both,), columns=(1, 0)), seed=3)
+    assert read_splits(Data(data=files, reverse=True), seed=3) == turned
+    assert turned.train[0].source == turned.train[0][0] in {pair.target for pair in pairs}
+
+
+def test_two_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    source, target = tmp_path / "text.de", tmp_path / "text.en"
+    source.write_text("eins\nzwei\ndrei\n")
+    target.write_text("one\ntwo\n")
+    result = run("train", "--data", source, target, "--output", tmp_path / "run", *FAST)
+    assert result.code == 2 and "3 lines" in result.err and "2" in result.err
+    assert not (tmp_path / "run").exists()
+
+
+# --- Training ---
+
+
+def test_own_pairs_are_put_aside_for_the_score(trained: Path) -> None:
+    count = len((trained / "test.tsv").read_text().splitlines())
+    assert count > 0 and (trained / "validation.tsv").stat().st_size > 0
+    german = {pair.source for pair in grammar(500, seed=4)}
+    assert all(line.split("\t")[0] in german for line in (trained / "test.tsv").open())
+    result = run("evaluate", "--model", trained, "--data", trained / "test.tsv", "--beam", 1)
+    assert result.code == 0, result.err
+    assert f"sentences       {count}\n" in result.out
+
+
+def test_another_direction_needs_another_folder(trained: Path) -> None:
+    before = (trained / "test.tsv").read_bytes()
+    result = run("train", "--data", trained.parent / "pairs.tsv.gz", "--output", trained, *FAST)
+    assert result.code == 2 and "take another folder" in result.err
+    assert (trained / "test.tsv").read_bytes() == before
+
+
+def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "work.txt").write_text("keep")
+    pairs = table(tmp_path.parent / f"{tmp_path.name}.tsv", grammar(100, seed=6))
+    result = run("train", "--data", pairs, "--output", tmp_path, *FAST)
+    assert result.code == 2 and "take another folder" in result.err
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["work.txt"]
+
+
+def test_too_few_pairs_to_watch(tmp_path: Path) -> None:
+    never_put_aside = split_pairs(grammar(60, seed=6), 0.01, 0.01, seed=0).train
+    pairs = table(tmp_path / "few.tsv", never_put_aside)
+    result = run("train", "--data", pairs, "--output", tmp_path / "run", *FAST)
+    assert result.code == 0, result.err
+    assert ", 0 for validation" in result.err
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_told_to_stop_it_leaves_a_checkpoint_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = table(tmp_path / "pairs.tsv", grammar(60, seed=7))
+    command = ["train", "--data", pairs, "--output", tmp_path / "run", *FAST]
+    write_log = run_folder.write_log
+
+    def write_and_stop(folder: Path, record: dict[str, Any]) -> None:
+        write_log(folder, record)
+        if record["step"] == 20 and "loss" in record:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_log", write_and_stop)
+        result = run(*command)
+    assert result.code == 143 and "the same command continues there" in result.err
+    assert run_folder.last_checkpoint(tmp_path / "run") is not None
+    assert run(*command).code == 0
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").open()]
+    assert steps[-1] == 30 and 20 in steps
+
+
+@pytest.mark.slow
+def test_compiled_layers_learn_the_same(tmp_path: Path) -> None:
+    pairs = table(tmp_path / "pairs.tsv", grammar(300, seed=8))
+    losses = []
+    for name, more in (("plain", []), ("compiled", ["--compile"])):
+        command = ["train", "--data", pairs, "--output", tmp_path / name, "--dropout", 0, *FAST]
+        result = run(*command, *more)
+        assert result.code == 0, result.err
+        records = map(json.loads, (tmp_path / name / "log.jsonl").open())
+        losses.append([record["loss"] for record in records if "loss" in record])
+    assert len(losses[0]) == 3 and losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+# --- Averaging ---
+
+
+def test_the_average_is_a_model_and_no_training(trained: Path, tmp_path: Path) -> None:
+    mean = tmp_path / "mean"
+    result = run("average", "--run", trained, "--last", 2, "--half", "--output", mean)
+    assert result.code == 0, result.err
+    assert run("translate", "--model", mean, text=b"Ja.\n").out.count("\n") == 1
+    assert (mean / "log.jsonl").read_bytes() == (trained / "log.jsonl").read_bytes()
+    note = json.loads((mean / "averaged.json").read_text())
+    assert note["last"] == 2 and note["settings"]["training.steps"] == 30
+    assert not (mean / "training.json").exists()
+    weights = (mean / "model.safetensors").read_bytes()
+    assert len(weights) < 0.6 * (trained / "model.safetensors").stat().st_size
+    pairs = trained.parent / "pairs.tsv.gz"
+    result = run("train", "--data", pairs, "--columns", 1, 0, "--output", mean, *FAST)
+    assert result.code == 2 and "take another folder" in result.err
+    assert (mean / "model.safetensors").read_bytes() == weights
+    assert run("average", "--run", trained, "--last", 1, "--output", mean).code == 0
+    assert (mean / "model.safetensors").read_bytes() != weights
+
+
+def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None:
+    before = {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()}
+    result = run("average", "--run", trained, "--last", 2, "--output", trained)
+    assert result.code == 2 and "take an empty folder" in result.err
+    assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
+    result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
+    assert result.code == 2 and "3 checkpoints, 9 were asked for" in result.err
+    assert not (tmp_path / "none").exists()
+
+
+# --- Translating ---
+
+
+def test_lines_in_lines_out(trained: Path) -> None:
+    text = "Der Hund schläft.\n\n  \nDie Katze lacht.\r\nEin 日本 😀".encode()
+    result = run("translate", "--model", trained, "--beam", 2, text=text)
+    assert result.code == 0, result.err
+    lines = result.out.split("\n")
+    assert len(lines) == 6 and lines[-1] == "" and lines[1] == lines[2] == ""
+    assert run("translate", "--model", trained, text=b"").out == ""
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r"))), st.sampled_from(["\n", "\r\n"]))
+def test_lines_are_what_stands_between_line_feeds(lines: list[str], end: str) -> None:
+    text = "".join(line + end for line in lines).encode(errors="replace")
+    wanted = [line.encode(errors="replace").decode() for line in lines]
+    assert read_lines(b"\xef\xbb\xbf" + text) == wanted
+    if not text.startswith(b"\xef\xbb\xbf"):
+        assert read_lines(text) == wanted
+    if lines and lines[-1]:
+        assert read_lines(text.removesuffix(end.encode())) == wanted
+    assert one_per_line(["a\nb", *wanted]).split("\n")[:-1] == ["a b", *wanted]
+
+
+def test_bytes_that_are_no_text(trained: Path) -> None:
+    for text in (b"gut\n\xff\n", b"\xef\xbb\xbfgut\nK\xe4se\n"):
+        result = run("translate", "--model", trained, text=text)
+        assert result.code == 2 and not result.out
+        assert "line 2 of the input is not UTF-8" in result.err
+
+
+@pytest.mark.parametrize("alpha", ["nan", "inf", "400", "-400"])
+def test_an_alpha_that_is_no_penalty(trained: Path, alpha: str) -> None:
+    result = run("translate", "--model", trained, "--alpha", alpha, text=b"Ja.\n")
+    assert result.code == 2 and not result.out
+    assert "alpha" in result.err and "damaged" not in result.err
+
+
+@given(st.integers(0, 20), st.integers(1, 6))
+def test_shares_of_all_processes_come_back_in_order(count: int, world_size: int) -> None:
+    sentences, place, shares = [str(number) for number in range(count)], _Cpu(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            cli, "decode", lambda model, tokenizer, mine, *_, **__: [*map("<{}>".format, mine)]
+        )  # noqa: E501
+        for rank in range(world_size):
+            patch.setattr(cli, "rank_and_world_size", lambda rank=rank: (rank, world_size))
+            patch.setattr(
+                cli, "gather_texts", lambda mine: shares.append(mine) or [[""] * count] * world_size
+            )  # noqa: E501
+            cli.translate_together(place, None, sentences, 1, 0.6)  # type: ignore[arg-type]
+        patch.setattr(cli, "gather_texts", lambda mine: shares)
+        made = cli.translate_together(place, None, sentences, 1, 0.6)  # type: ignore[arg-type]
+    assert made == [f"<{sentence}>" for sentence in sentences]
+
+
+class _Cpu:
+    """What translate_together asks of a model: where it is."""
+
+    class embedding:
+        class weight:
+            is_cuda = False
+
+
+# --- Scoring ---
+
+
+def test_scores_with_signatures(trained: Path, tmp_path: Path) -> None:
+    written = tmp_path / "new" / "hypotheses.txt"
+    search = ["--beam", 1, "--limit", 25, "--json", "--output", written]
+    result = run("evaluate", "--model", trained, *search)
+    assert result.code == 0, result.err
+    record = json.loads(result.out)
+    assert record["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    assert record["sentences"] == len(written.read_text().splitlines()) == 25
+    assert 0 <= record["bleu"] <= 100 and record["beam"] == 1 and record["split"] == "test"
+    hypotheses = written.read_text().splitlines()
+    references = [pair.target for pair in read_splits(Data(), seed=0).test[:25]]
+    assert record["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score)
+
+
+def test_a_limit_shortens_what_is_scored_and_not_the_corpus(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "translate_together", lambda m, t, sentences, b, a: [*sentences])
+    test = read_splits(Data(), seed=0).test
+    for limit, count in ((100, min(100, len(test))), (7, 7), (100_000, len(test))):
+        record = json.loads(run("evaluate", "--model", trained, "--limit", limit, "--json").out)
+        assert record["sentences"] == count
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("prepared")
+    pairs = table(home / "pairs.tsv", grammar(600, seed=9))
+    result = run("prepare", pairs, "--output", home / "corpus", "--vocabulary-size", 400)
+    assert result.code == 0, result.err
+    return home / "corpus"
+
+
+def test_from_a_prepared_corpus_to_a_score(prepared: Path, tmp_path: Path) -> None:
+    train = ["train", "--prepared", prepared, "--output", tmp_path / "run", "--limit", 100, *FAST]
+    result = run(*train)
+    assert result.code == 0, result.err
+    assert "100 pairs to learn from" in result.err
+    evaluate = ["evaluate", "--model", tmp_path / "run", "--prepared", prepared, "--beam", 1]
+    record = json.loads(run(*evaluate, "--split", "validation", "--json").out)
+    assert record["sentences"] == len((prepared / "validation.tsv").read_text().splitlines())
+    result = run(*evaluate, "--split", "train")
+    assert result.code == 2 and "empty" in result.err
+    result = run(*train[: -len(FAST) - 2], *FAST)  # without the limit it is another training
+    assert result.code == 2 and "take another folder" in result.err
+
+
+def test_wmt14_is_scored_on_the_sets_of_sacrebleu(
+    prepared: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = [Pair(f"Satz {n} so-lala.", f"Sentence {n} so-so.") for n in range(9)]
+    sets = {"wmt14/full": full, "wmt14": full[:6]}
+
+    def side(number: int) -> Callable[[str, str], Path]:
+        def write(name: str, languages: str) -> Path:
+            assert languages == "en-de"
+            path = tmp_path / f"{name.replace('/', '-')}.{number}"
+            path.write_text("".join(f"{pair[number]}\n" for pair in sets[name]))
+            return path
+
+        return write
+
+    summary = prepared / "summary.json"
+    before = summary.read_text()
+    content = json.loads(before)
+    content["settings"]["data"] = ["wmt14-en-de", "revision"]
+    summary.write_text(json.dumps(content))
+    written = tmp_path / "hypotheses"
+    evaluate = ["evaluate", "--model", trained, "--prepared", prepared, "--beam", 1]
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(cli, "get_source_file", side(0))
+            patch.setattr(cli, "get_reference_files", lambda *names: [side(1)(*names)])
+            lines = run(*evaluate, "--json", "--output", written).out.splitlines()
+            shown = run(*evaluate).out
+        one, other = map(json.loads, lines)
+        assert (one["split"], one["sentences"]) == ("wmt14/full", 9)
+        assert (other["split"], other["sentences"]) == ("wmt14", 6)
+        hypotheses = written.read_text().splitlines()
+        wanted = compound_split_bleu(hypotheses, [pair.target for pair in full])
+        assert one["not_comparable"] == pytest.approx(wanted)
+        assert "not_comparable" not in other and "not_comparable" in shown
+
+        def offline(name: str, languages: str) -> str:
+            raise OSError("no network")
+
+        monkeypatch.setattr(cli, "get_source_file", offline)
+        result = run(*evaluate)
+        assert result.code == 2 and "sacreBLEU cannot fetch" in result.err
+        assert "check the network" in result.err
+    finally:
+        summary.write_text(before)
+
+
+# --- Exporting ---
 
 
 def test_an_exported_model_is_a_folder_of_its_own(trained: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
     result = run("export", "--model", trained, "--output", tmp_path / "served")
-    assert result.returncode == 0, result.stderr
+    assert result.code == 0, result.err
     assert (tmp_path / "served" / "model.bin").stat().st_size > 0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "work.txt").write_text("keep")
     result = run("export", "--model", trained, "--output", tmp_path / "mine")
-    assert result.returncode == 2 and b"take an empty folder" in result.stderr
+    assert result.code == 2 and str(tmp_path / "mine") in result.err
     assert (tmp_path / "mine" / "work.txt").read_text() == "keep"
 
 
-@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="no C++ compiler")
-def test_compiled_code_does_the_same(trained: Path, tmp_path: Path) -> None:
-    text = "Der Hund schläft.\nDie Katze lacht.\n".encode()
-    plain, fast = (
-        run("translate", "--model", trained, "--beam", 2, *more, text=text)
-        for more in ([], ["--compile"])
+# --- Processes of their own ---
+
+
+def test_a_reader_that_has_enough(trained: Path) -> None:
+    words = [sys.executable, "-m", "annotated_transformer", "translate", "--model", str(trained)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(words, **pipes)  # type: ignore[call-overload]
+    process.stdout.close()
+    process.stdin.write(b"Ja.\n")
+    process.stdin.close()
+    assert (process.wait(timeout=120), process.stderr.read()) == (141, b"")
+
+
+def test_a_translation_starts_without_what_it_does_not_need(trained: Path) -> None:
+    code = (
+        "import sys; from annotated_transformer.cli import main; main(sys.argv[1:]); "
+        "print(*sys.modules, file=sys.stderr)"
     )
-    assert fast.returncode == 0, fast.stderr
-    assert fast.stdout == plain.stdout
-    losses = []
-    for choice in ("no", "yes"):
-        command = ["train", "--output", tmp_path / choice, "--limit", 400, "--dropout", 0, *FAST]
-        result = run(*command, "--compile", choice)
-        assert result.returncode == 0, result.stderr
-        assert (b"compiling" in result.stderr) == (choice == "yes")
-        records = map(json.loads, (tmp_path / choice / "log.jsonl").read_text().splitlines())
-        losses.append([r["validation_loss"] for r in records if "validation_loss" in r])
-    assert len(losses[0]) == 3 and losses[1] == pytest.approx(losses[0], rel=1e-3)
+    result = subprocess.run(
+        [sys.executable, "-c", code, "translate", "--model", str(trained)],
+        input=b"Ja.\n", capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert result.returncode == 0 and result.stdout.count(b"\n") == 1
+    heavy = {"datasets", "pandas", "pyarrow", "ctranslate2", "matplotlib", "scipy"}
+    assert not heavy & set(result.stderr.decode().split())

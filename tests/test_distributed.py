@@ -1,6 +1,7 @@
 """Several processes make the updates of one, and survive what happens to processes.
 
-Each test launches real processes with torchrun; they exchange gradients by gloo on the CPU.
+Real processes, launched by torchrun, exchange gradients by gloo on the CPU. One launch of three
+goes through everything that processes can do together; signals are sent from inside, at a step.
 """
 
 import json
@@ -8,172 +9,232 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from annotated_transformer.batching import BatchPlan
-from annotated_transformer.distributed import deal
-
-SCRIPT = """
-import json, os, signal, sys, time
-from pathlib import Path
-
-import torch
-
+from annotated_transformer.distributed import find_device, gather_texts, process_group
+from annotated_transformer.run_folder import last_checkpoint, read_checkpoint
 from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.distributed import Processes, processes
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, train
+from annotated_transformer.training import TrainingConfig, rank_and_world_size, train
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
-torch.set_num_threads(1)
-folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-pairs = grammar(300, seed=0)
-tokenizer = Tokenizer.train(pairs, vocabulary_size=400)
-config = TrainingConfig(max_tokens=150, grad_accum_steps=2, save_every=10, warmup=20, **options["training"])
-shape = TransformerConfig(len(tokenizer), 1, 16, 32, 2, dropout=options.get("dropout", 0.0))
+# --- The training that all of these make; workers run this file ---
+
+STEPS, SAVE_EVERY = 30, 10
 
 
-class Fragile(Processes):
-    def asked(self, stop, step):
-        first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-        if self.rank == 1 and first and step == options.get("die"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().asked(stop, step)
-
-
-if options.get("die") and os.environ["RANK"] == os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
-    time.sleep(3)  # after a restart one comes late, and must not be looked for where it was
-
-with processes("cpu") as joined:
-    team = Fragile(joined.device)
-    torch.manual_seed(team.rank)  # the first one's weights must win
-    model = Transformer(shape)
-    if options.get("poison") and team.rank == 1:
+def learn(
+    folder: Path, dropout: float = 0.0, steps: int = STEPS, score: Any = None, report: Any = None,
+    poisoned: bool = False,
+) -> None:  # fmt: skip
+    """Train a very small model in double precision, with all that several processes must share."""
+    pairs = grammar(120, seed=0)
+    tokenizer = Tokenizer.train(pairs, vocabulary_size=300)
+    torch.manual_seed(rank_and_world_size()[0])  # the first one's weights must win
+    model = Transformer(TransformerConfig(len(tokenizer), 1, 16, 32, 2, dropout=dropout)).double()
+    if poisoned:
         model.embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
-    train(
-        model, tokenizer, pairs, config, validation=pairs[:20], folder=folder, team=team,
-        report=lambda progress: print("step", progress.step, flush=True),
-    )
-    total = sum(float(p.detach().double().abs().sum()) for p in model.parameters())
-    Path(f"{folder}-{team.rank}.txt").write_text(repr(total))
-"""  # noqa: E501
-
-
-def command(folder: Path, size: int, options: dict[str, object], restarts: int = 0) -> list[str]:
-    script = folder.with_suffix(".py")
-    script.write_text(SCRIPT)
-    given = [str(script), str(folder), json.dumps({"training": {"steps": 40}, **options})]
-    if size == 1:
-        return [sys.executable, *given]
-    run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
-    return [sys.executable, *run, f"--max-restarts={restarts}", *given]
-
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def launch(folder: Path, size: int, restarts: int = 0, **options: object) -> str:
-    done = subprocess.run(
-        command(folder, size, options, restarts),
-        capture_output=True, text=True, timeout=300, env=ENVIRONMENT,
+    # 100 positions: some batches have fewer rows than there are processes
+    config = TrainingConfig(
+        steps=steps, max_tokens=100, grad_accum_steps=2, save_every=SAVE_EVERY, warmup=20,
+        grad_clip=0.5,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    train(
+        model, tokenizer, pairs[10:], config, validation=pairs[:10], folder=folder, score=score,
+        report=report or (lambda line: None),
+    )  # fmt: skip
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
+def error_of(call: Any) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
 
 
-def losses(folder: Path) -> list[tuple[int, float]]:
+def together(home: Path) -> None:
+    """What each of the three does; a second life after one was killed starts at the top again."""
+    with process_group("cpu"):
+        rank, world_size = rank_and_world_size()
+        first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        learn(home / "same")
+        learn(home / "straight", dropout=0.2)
+
+        calls = count(1)
+
+        def die(model: Transformer) -> float:
+            if next(calls) == 2 and first_life and rank == 1:  # at step 20
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 0.0
+
+        learn(home / "killed", dropout=0.2, score=die)
+
+        def terminate(model: Transformer) -> float:
+            if rank == world_size - 1:  # at step 10, in the last process only
+                os.kill(os.getpid(), signal.SIGTERM)
+            return 0.0
+
+        found = {
+            "lives": 1 if first_life else 2,
+            "texts": gather_texts([f"{rank}", "x"][: 1 + rank]),
+            "stopped": error_of(lambda: learn(home / "stopped", score=terminate)),
+            "apart": error_of(lambda: learn(home / ("same" if rank == 0 else f"own-{rank}"))),
+            "nan": error_of(lambda: learn(home / "nan", poisoned=rank == 1)),
+        }
+        (home / f"{rank}.json").write_text(json.dumps(found))
+
+
+def until_told(folder: Path) -> None:
+    """Train until torchrun is told to stop, which the first process does at step 50."""
+
+    def report(line: dict[str, Any]) -> None:
+        if line["step"] == 50:
+            os.kill(os.getppid(), signal.SIGTERM)
+
+    with process_group("cpu"):
+        learn(folder, steps=100_000, report=report)
+
+
+# --- The tests ---
+
+
+def launch(
+    what: str, folder: Path, processes: int, restarts: int = 0
+) -> subprocess.CompletedProcess[str]:
+    run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return subprocess.run(
+        [sys.executable, *run, f"--max-restarts={restarts}", __file__, what, str(folder)],
+        capture_output=True, text=True, timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+
+
+def final(folder: Path) -> dict[str, Any]:
+    """The state of a training after its last step."""
+    path = last_checkpoint(folder)
+    assert path is not None and path.name == f"step-{STEPS:08}.pt"
+    return read_checkpoint(path)
+
+
+def losses(folder: Path) -> list[tuple[int, float, float]]:
     records = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [(record["step"], record["loss"]) for record in records if "loss" in record]
+    return [(r["step"], r["loss"], r["validation_loss"]) for r in records if "loss" in r]
+
+
+def assert_same_updates(folder: Path, expected: Path) -> None:
+    for name, tensor in final(folder)["model"].items():
+        torch.testing.assert_close(tensor, final(expected)["model"][name], rtol=0, atol=1e-12)
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        other = load_file(expected / "model.safetensors")[name]
+        torch.testing.assert_close(tensor, other, rtol=0, atol=1e-12)
+    for found, right in zip(losses(folder), losses(expected), strict=True):
+        assert found == pytest.approx(right, abs=1e-6)  # summed in single precision
+    assert [step for step, *_ in losses(folder)] == [10, 20, 30]
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one") / "run"
-    launch(folder, 1)
+    """The training in this process alone."""
+    learn(folder := tmp_path_factory.mktemp("one") / "run")
     return folder
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_any_number_of_processes_makes_the_same_updates(
-    one: Path, tmp_path: Path, size: int
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Folder of the launch of three processes, and what each of them says."""
+    home = tmp_path_factory.mktemp("three")
+    done = launch("together", home, 3, restarts=1)
+    assert done.returncode == 0, done.stderr
+    return home, [json.loads((home / f"{rank}.json").read_text()) for rank in range(3)]
+
+
+Three = tuple[Path, list[dict[str, Any]]]
+
+
+def test_three_processes_make_the_updates_of_one(one: Path, three: Three) -> None:
+    assert_same_updates(three[0] / "same", one)
+
+
+def test_a_killed_worker_is_restarted_and_nothing_changes(three: Three) -> None:
+    """With dropout, too: what is drawn follows from seed, step and rank."""
+    home, found = three
+    assert [each["lives"] for each in found] == [2, 2, 2]
+    straight, killed, same = (final(home / n)["model"] for n in ("straight", "killed", "same"))
+    for name, tensor in straight.items():
+        # Of three or more, DDP adds up in another order in the first step after each start
+        torch.testing.assert_close(tensor, killed[name], rtol=0, atol=1e-12)
+    assert not torch.equal(straight["embedding.weight"], same["embedding.weight"])
+
+
+def test_one_that_is_told_to_stop_stops_all_with_a_checkpoint(one: Path, three: Three) -> None:
+    home, found = three
+    assert len({each["stopped"] for each in found}) == 1
+    assert found[0]["stopped"].startswith("Stopped: stopped at step 11")
+    path = last_checkpoint(home / "stopped")
+    assert path is not None and read_checkpoint(path)["step"] == 11
+    learn(home / "stopped", score=lambda model: 0.0)  # one process goes on where three were
+    for name, tensor in final(home / "stopped")["model"].items():
+        torch.testing.assert_close(tensor, final(one)["model"][name], rtol=0, atol=1e-12)
+
+
+def test_a_folder_that_is_not_shared_is_refused_by_all(three: Three) -> None:
+    assert all("not the same for all processes" in each["apart"] for each in three[1])
+    assert not list(three[0].glob("own-*"))
+
+
+def test_a_bad_gradient_of_one_ends_all_before_it_is_used(three: Three) -> None:
+    home, found = three
+    message = "FloatingPointError: the gradient of step 1 is not finite"
+    assert all(each["nan"].startswith(message) for each in found)
+    assert not list((home / "nan").glob("checkpoints/*"))
+
+
+def test_texts_come_together_in_order_of_ranks(three: Three) -> None:
+    for each in three[1]:
+        assert each["texts"] == [["0"], ["1", "x"], ["2", "x"]]
+    assert gather_texts(["alone"]) == [["alone"]]
+
+
+@pytest.mark.parametrize("name", ["mps", "xpu", "meta", "gpu", "cuda:99", ""])
+def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"no device {name!r} here: take one of .*cpu"):
+        find_device(name)
+
+
+def test_without_torchrun_there_is_one_process() -> None:
+    with process_group("cpu") as device:
+        assert device.type == "cpu" and rank_and_world_size() == (0, 1)
+    assert find_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.slow
+def test_torchrun_told_to_stop_leaves_a_checkpoint(tmp_path: Path) -> None:
+    done = launch("until_told", tmp_path / "run", 2)
+    assert done.returncode != 0
+    path = last_checkpoint(tmp_path / "run")
+    assert path is not None and read_checkpoint(path)["step"] >= 50
+    assert not list(tmp_path.glob("**/*.part"))
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_updates_of_one_and_a_restart_changes_no_bit(
+    one: Path, tmp_path: Path
 ) -> None:
-    launch(tmp_path / "run", size)
-    for name, tensor in weights(tmp_path / "run").items():
-        torch.testing.assert_close(tensor, weights(one)[name], rtol=0, atol=1e-5)
-    for (step, loss), (same, expected) in zip(losses(tmp_path / "run"), losses(one), strict=True):
-        assert step == same and loss == pytest.approx(expected, abs=1e-5)
-    ends = {(tmp_path / f"run-{rank}.txt").read_text() for rank in range(size)}
-    assert len(ends) == 1, "all processes end with the same weights"
-
-
-def test_a_run_goes_on_with_another_number_of_processes(one: Path, tmp_path: Path) -> None:
-    launch(tmp_path / "run", 2, training={"steps": 20})
-    launch(tmp_path / "run", 1)
-    for name, tensor in weights(tmp_path / "run").items():
-        torch.testing.assert_close(tensor, weights(one)[name], rtol=0, atol=1e-5)
-
-
-def test_a_killed_worker_is_restarted_and_nothing_changes(tmp_path: Path) -> None:
-    """With dropout too: what is drawn follows from seed, step and process."""
-    launch(tmp_path / "straight", 2, dropout=0.2)
-    out = launch(tmp_path / "killed", 2, restarts=2, dropout=0.2, die=25)
-    told = [line.split()[-1] for line in out.splitlines() if line.startswith("step")]
-    assert told == ["10", "20", "30", "40"]
-    straight, killed = weights(tmp_path / "straight"), weights(tmp_path / "killed")
-    assert all(torch.equal(straight[name], killed[name]) for name in straight)
+    done = launch("together", tmp_path, 2, restarts=1)
+    assert done.returncode == 0, done.stderr
+    assert_same_updates(tmp_path / "same", one)
+    straight, killed = (final(tmp_path / name)["model"] for name in ("straight", "killed"))
+    assert all(torch.equal(tensor, killed[name]) for name, tensor in straight.items())
     assert losses(tmp_path / "straight") == losses(tmp_path / "killed")
 
 
-def test_told_to_stop_all_leave_a_checkpoint_and_go_on(one: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    options = {"training": {"steps": 4000}}
-    process = subprocess.Popen(
-        command(folder, 2, options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=ENVIRONMENT,
-    )  # fmt: skip
-    assert process.stdout is not None
-    while "step 20" not in process.stdout.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert not list(folder.glob("**/*.part"))
-    last = max(int(p.stem.removeprefix("step-")) for p in (folder / "checkpoints").iterdir())
-    assert last >= 20
-    start = time.perf_counter()
-    launch(folder, 2, training={"steps": last + 10})
-    assert losses(folder)[-1][0] == last + 10
-    assert time.perf_counter() - start < 120
-
-
-def test_one_bad_gradient_stops_all_before_it_is_used(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(tmp_path / "run", 2, {"poison": True}),
-        capture_output=True, text=True, timeout=300, env=ENVIRONMENT,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert done.stderr.count("the gradient of step 1 is not finite") >= 2
-    assert not list((tmp_path / "run").glob("checkpoints/*"))
-
-
-@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 50))
-def test_dealing_loses_no_sentence_and_all_get_as_many_rows(
-    count: int, size: int, rows: int
-) -> None:
-    batch = BatchPlan(list(range(count)), (3, 4), rows)
-    shares = [deal(batch, rank, size) for rank in range(size)]
-    assert sorted(index for share in shares for index in share.indices) == batch.indices
-    assert len({share.rows for share in shares}) == 1
-    assert shares[0].rows * size >= max(rows, count) > (shares[0].rows - 1) * size
-    assert all(len(share.indices) <= share.rows for share in shares)
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"together": together, "until_told": until_told}[sys.argv[1]](Path(sys.argv[2]))
