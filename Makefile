@@ -14,6 +14,7 @@ SITE := _build/html/index.html
 SPHINX := -b html -j auto -W --keep-going -q
 TWO := -n 2 --dist loadfile# two processes; a file, and so a notebook, stays in one
 PORT ?= 8000
+UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
 
 .PHONY: help book serve test test-slow check execute export lint clean
 
@@ -25,7 +26,7 @@ book: $(VENV)/docs.done ## build the website from the stored outputs
 	@echo "The book: file://$(CURDIR)/$(SITE)"
 
 serve: $(VENV)/docs.done ## serve the website on 127.0.0.1 and rebuild when a page changes
-	@$(BIN)/python -m sphinx_autobuild --port $(PORT) --re-ignore '/[._]|/notebooks/.*\.py$$' $(SPHINX) . _build/html
+	@$(BIN)/python -m sphinx_autobuild --port $(PORT) --re-ignore $(UNWATCHED) $(SPHINX) . _build/html
 
 test: $(VENV)/test.done ## check, test and run every notebook, in ten minutes on two cores
 	@$(BIN)/python -m tools.check
