@@ -112,8 +112,11 @@ def refused(handler: BaseHTTPRequestHandler) -> None:
 
 
 def test_a_data_set_is_downloaded_once_and_quietly(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd
-) -> None:  # type: ignore[no-untyped-def]
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with server(whole) as address, caplog.at_level(logging.INFO):
         monkeypatch.setattr(data, "MULTI30K", address)
         assert multi30k("val") == PAIRS
