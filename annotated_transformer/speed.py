@@ -14,7 +14,7 @@ from torch import Tensor
 
 from annotated_transformer.batching import plan_batches
 from annotated_transformer.masks import PAD
-from annotated_transformer.regularization import SmoothedLoss
+from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
 
@@ -80,7 +80,7 @@ def chunked_loss(
     total = label_smoothing * away.sum(dim=-1).masked_fill(labels == PAD, 0).sum()
     inputs: Any = [tensor.detach().requires_grad_() for tensor in (states, weight)]
     for some, wanted in zip(inputs[0].split(chunk), labels.split(chunk)):
-        loss = F.cross_entropy(F.linear(some, inputs[1]), wanted, ignore_index=PAD, reduction="sum")
+        loss = label_smoothed_loss(F.linear(some, inputs[1]), wanted, label_smoothing=0)
         loss.backward()
         total = total + loss.detach()
     # Adds nothing but the gradients, which are known already
@@ -92,7 +92,7 @@ def chunked_loss(
 
 
 def best_precision(device: torch.device | str) -> Precision:
-    """Return "bf16" where the device multiplies such numbers faster, by what it has, else "fp32"."""
+    """Return "bf16" where a device has units for products of such numbers, else "fp32"."""
     if torch.device(device).type == "cuda":
         able = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -133,7 +133,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
     try:
         torch.compile(lambda x: x + 1, backend=backend)(model.embedding.weight[0].detach())
     except Exception as error:  # of Dynamo, of Triton, of a C++ compiler
-        why = str(error).partition("\n")[0]
+        why = " ".join(str(error).split())[:200]
         raise OSError(f"cannot compile: install g++ or triton, or do without ({why})") from error
     torch._dynamo.config.cache_size_limit = 64  # programs; beyond them Dynamo gives up
     for layer in [*model.encoder.layers, *model.decoder.layers]:

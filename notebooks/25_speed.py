@@ -40,7 +40,7 @@ from torch import Tensor
 # %% tags=["export"]
 from annotated_transformer.batching import plan_batches
 from annotated_transformer.masks import PAD
-from annotated_transformer.regularization import SmoothedLoss
+from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
 
@@ -62,7 +62,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated_transformer.batching import Batch, batches, encode_pairs
 from annotated_transformer.data import multi30k
 from annotated_transformer.multi_head_attention import MultiHeadAttention
-from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import training_step
 from annotated_transformer.transformer import preset
@@ -108,6 +107,7 @@ def flops(c: TransformerConfig, source: Any, target: Any) -> dict[str, float]:
         "output projection": c.d_model * c.vocabulary_size * t,
     }
     return {block: 3 * 2 * float(products.sum()) for block, products in forward.items()}
+
 
 # %% [markdown]
 # The numbers are floats, since the whole run will have more operations than an integer of 64 bits likes to multiply. What is not counted are sums, norms, softmax and dropout. They take few operations. Further down we see that they take time all the same.
@@ -217,6 +217,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
     timer = Timer("a @ b", globals=dict(zip("ab", both)), num_threads=torch.get_num_threads())
     return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
 
+
 # %% [markdown]
 # The two together give the one number by which trainings on different machines can be compared. The **model FLOPs utilization**, MFU ([Chowdhery et al.](https://arxiv.org/abs/2204.02311)), is the share of the peak that useful operations take:
 #
@@ -229,6 +230,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 def mfu(flops: float, seconds: float, peak: float) -> float:
     """Return the share of a machine's peak that useful operations took in some time."""
     return flops / seconds / peak
+
 
 # %% [markdown]
 # What is a good value? Records for this very model are between 28 and 41 % on A100 cards: NVIDIA's own example trains the big model with 69,000 to 82,000 target tokens a second on one, and its entry to a benchmark in 2020 had 102,000. For sentences this short, half of the peak is out of reach. We plan with 20 %.
@@ -459,12 +461,13 @@ def chunked_loss(
     total = label_smoothing * away.sum(dim=-1).masked_fill(labels == PAD, 0).sum()
     inputs: Any = [tensor.detach().requires_grad_() for tensor in (states, weight)]
     for some, wanted in zip(inputs[0].split(chunk), labels.split(chunk)):
-        loss = F.cross_entropy(F.linear(some, inputs[1]), wanted, ignore_index=PAD, reduction="sum")
+        loss = label_smoothed_loss(F.linear(some, inputs[1]), wanted, label_smoothing=0)
         loss.backward()
         total = total + loss.detach()
     # Adds nothing but the gradients, which are known already
     known = (states * inputs[0].grad).sum() + (weight * inputs[1].grad).sum()
     return total + known - known.detach()
+
 
 # %% [markdown]
 # Does it agree with the readable loss? We compare value and both gradients, with five positions a chunk and some padding, in double precision. Then we ask autograd what each of the two keeps between the passes.
@@ -502,7 +505,9 @@ def kept(action):
         result = action()
     alive = [tensor for tensor in (ref() for ref in found) if tensor is not None]
     del result
-    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in alive}.values())
+    return sum(
+        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in alive}.values()
+    )
 
 
 states = torch.randn(1024, 256, requires_grad=True)
@@ -569,9 +574,10 @@ print({kind: f"{peak / 1e9:.0f} GFLOP/s" for kind, peak in peaks.items()})
 # %% [markdown]
 # So we ask before we choose. For a GPU there is an official question, with an option that rules out emulation; without it, a V100 says yes. For a processor the question is AMX, a unit for products of narrow matrices. To ask for any instruction on 16 bits is not enough: the numbers above are from a processor that has AVX512-BF16, and the narrow products take longer. The function that knows about AMX begins with an underscore and may go away in another release of PyTorch. Then `getattr` finds `bool` in its place, and `bool()` is `False`.
 
+
 # %% tags=["export"]
 def best_precision(device: torch.device | str) -> Precision:
-    """Return "bf16" where the device multiplies such numbers faster, by what it has, else "fp32"."""
+    """Return "bf16" where a device has units for products of such numbers, else "fp32"."""
     if torch.device(device).type == "cuda":
         able = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -588,6 +594,7 @@ assert best_precision("cpu") in ("fp32", "bf16")
 # ## The fast loss
 #
 # Now both come together, in a class that is called like `SmoothedLoss` and returns the same number. It has no weights of its own. Dropout draws the same numbers in the same order, so a run may change from one to the other. Nothing here is special to one process, and [many](26_distributed.ipynb) can share the work.
+
 
 # %% tags=["export"]
 class FastLoss(SmoothedLoss):
@@ -661,6 +668,7 @@ print(all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in zip(*found)))
 #
 # What is missing on a machine shows best in an attempt, before a training begins: PyTorch writes C++ for a processor and Triton for a GPU, and needs a compiler for either.
 
+
 # %% tags=["export"]
 def compile_layers(model: Transformer, backend: str = "inductor") -> None:
     """Compile each layer of a model in place, for batches of all sizes.
@@ -670,7 +678,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
     try:
         torch.compile(lambda x: x + 1, backend=backend)(model.embedding.weight[0].detach())
     except Exception as error:  # of Dynamo, of Triton, of a C++ compiler
-        why = str(error).partition("\n")[0]
+        why = " ".join(str(error).split())[:200]
         raise OSError(f"cannot compile: install g++ or triton, or do without ({why})") from error
     torch._dynamo.config.cache_size_limit = 64  # programs; beyond them Dynamo gives up
     for layer in [*model.encoder.layers, *model.decoder.layers]:
@@ -702,6 +710,7 @@ for run in measured:
 # A run that takes a day should be estimated in a second. Operations we can count. Memory is the other question. Weights and gradients take 4 bytes each for every parameter, Adam's moments 8; in bf16 there is a narrow copy of the weights, with 2. The loss takes three tensors of the size of a chunk's logits. The rest are **activations**, what the layers keep for the backward pass.
 #
 # We count those a position: which vectors does a layer keep? An encoder layer keeps its input, queries, keys, values, what comes out of the heads, the hidden layer of the feed-forward network and its input, and twice a dropout mask and the input of a normalization. That is $6 d + 2 w + d_\text{ff}$ numbers, with $w = H (d_k + d_v)$ as above, if attention does not keep its weights. A decoder layer has one attention more: $9 d + 4 w + d_\text{ff}$, of which $w$, keys and values of the source, stand at the source's positions. In bf16 all of them are half as wide, except what goes into the normalizations.
+
 
 # %% tags=["export"]
 def activations(c: TransformerConfig, shape: Any, precision: Precision = "fp32") -> Any:
@@ -761,6 +770,7 @@ plt.show()
 # %% [markdown]
 # The parts come together in one object. The batches of a plan count with all their positions, padding included, since this is about time and not about merit. The memory is that of the batch that needs most; several processes share its sentences.
 
+
 # %% tags=["export"]
 class Estimate(NamedTuple):
     """What a run will take: parameters, operations in all, bytes of the largest batch."""
@@ -796,6 +806,7 @@ def estimate(
     fixed = (18 if precision == "bf16" else 16) * parameters
     return Estimate(parameters, epoch / len(plan) * updates, fixed + largest)
 
+
 # %% [markdown]
 # Hours are operations over peak, number of GPUs, and the share of the peak. With the 20 % that we plan with, and sentences of 28 tokens:
 
@@ -806,7 +817,9 @@ lengths = np.full((892, 2), 28)
 for name, steps in runs.items():
     training = TrainingConfig(steps=steps, max_tokens=25_000)
     found = estimate(preset(name), training, lengths, precision="bf16")
-    print(f"{name}: {found.parameters / 1e6:.0f} M parameters, {found.flops:.1e} operations", end="")
+    print(
+        f"{name}: {found.parameters / 1e6:.0f} M parameters, {found.flops:.1e} operations", end=""
+    )
     print(f", {found.memory_bytes / 1e9:.0f} GB")
     for gpu, count in (("H200", 1), ("H200", 8), ("A100", 8), ("RTX 4090", 1)):
         print(f"   {count} x {gpu}: {found.hours(PEAKS[gpu], count):.1f} hours")
