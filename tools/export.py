@@ -161,14 +161,14 @@ def build(chapter: Chapter, book: list[Chapter], problems: list[Problem]) -> Mod
 
 
 def check_names(modules: list[Module]) -> Iterator[Problem]:
-    """No name is defined twice, so that each has one place; a command has its function's name."""
-    first: dict[tuple[str, str], str] = {}
-    for module in modules:
-        room = "cli" if module.chapter.module == "cli" else PACKAGE
-        for name, where in module.names:
-            if (before := first.setdefault((room, name), where)) != where:
-                what = f'exports "{name}", which {before} exports already'
-                yield Problem(where, what, "rename one, or export only the last stage")
+    """No name is defined twice, so that each has one place in the book; commands are named freely."""
+    first: dict[str, str] = {}
+    library = [module for module in modules if module.chapter.module != "cli"]
+    for name, where in [definition for module in library for definition in module.names]:
+        if name in first:
+            what = f'exports "{name}", which {first[name]} exports already'
+            yield Problem(where, what, "rename one, or export only the last stage")
+        first.setdefault(name, where)
 
 
 def render_model(modules: list[Module]) -> str:
