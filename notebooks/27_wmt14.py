@@ -258,7 +258,7 @@ print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
 # %% tags=["nbval-ignore-output"]
 options = (
     "train --prepared corpus --output run --preset tiny --dropout 0 --device cpu "
-    "--steps 200 --max-tokens 800 --warmup 80 --lr-scale 0.5 --save-every 50"
+    "--steps 200 --max-tokens 800 --warmup 80 --lr-scale 0.3 --save-every 50"
 )
 told = shell(f"annotated-transformer {options}", dies_at=100)
 assert "step 50" in told
@@ -347,7 +347,7 @@ evaluate = "evaluate --model average --prepared corpus --output test.de --json"
 told = shell(f"{torchrun} {evaluate}")
 scores = json.loads(told.splitlines()[-1])
 assert scores["sentences"] == len(test) and "tok:13a" in scores["bleu_signature"]
-assert scores["bleu"] > 2
+assert scores["bleu"] > 10
 
 # %% tags=["nbval-ignore-output"]
 written = (folder / "test.de").read_text().splitlines()
@@ -525,7 +525,7 @@ def small_run(pairs, steps, lr_scale):
 # Beside them we need a number to compare with. What loss has a model that knows how frequent each token is, and nothing else? It is the entropy of the tokens, and it can be counted:
 
 # %% tags=["nbval-ignore-output"]
-sick = {"rate": small_run(good, 100, lr_scale=5.0), "lines": small_run(shifted, 200, lr_scale=0.5)}
+sick = {"rate": small_run(good, 100, lr_scale=3.0), "lines": small_run(shifted, 200, lr_scale=0.3)}
 counts = np.bincount([i for pair in good for i in [*words.encode(pair.target), 2]])
 shares = counts[counts > 0] / counts.sum()
 frequencies = -(shares * np.log(shares)).sum()
@@ -535,7 +535,8 @@ for name, some in sick.items():
         f"{name}: validation loss {some[-1]['validation_loss']:.2f}, BLEU {some[-1]['score']:.1f}"
     )
 assert sick["rate"][-1]["validation_loss"] > 0.9 * frequencies
-assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.2
+assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.5
+assert sick["lines"][-1]["score"] < checks[-1]["score"] / 3
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the tokens are and nothing else."}, "image": {"alt": "With too high a rate the loss stays at the dotted line. With shifted lines the loss falls nearly as in the healthy run for half of the time and then lags behind, while BLEU stays near zero."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
