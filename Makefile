@@ -11,22 +11,30 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LISTS := $(wildcard tools/requirements/*.txt)
 SITE := _build/html/index.html
+SPHINX := -b html -j auto -W --keep-going -q
+TWO := -n 2 --dist loadfile# two processes; a file, and so a notebook, stays in one
+PORT ?= 8000
+UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
 
-.PHONY: help book serve test check execute export lint clean
+.PHONY: help book serve test test-slow check execute export lint clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 book: $(VENV)/docs.done ## build the website from the stored outputs
-	@$(BIN)/jupyter-book build . --warningiserror --keep-going --quiet
+	@$(BIN)/python -m sphinx $(SPHINX) . _build/html
 	@echo "The book: file://$(CURDIR)/$(SITE)"
 
 serve: $(VENV)/docs.done ## serve the website on 127.0.0.1 and rebuild when a page changes
-	@$(BIN)/python -m tools.serve $(PORT)
+	@$(BIN)/python -m sphinx_autobuild --port $(PORT) --re-ignore $(UNWATCHED) $(SPHINX) . _build/html
 
-test: $(VENV)/test.done ## check, test and run everything
+test: $(VENV)/test.done ## check, test and run every notebook, in ten minutes on two cores
 	@$(BIN)/python -m tools.check
-	@$(BIN)/python -m pytest --nbval
+	@$(BIN)/python -m pytest --nbval $(TWO) -m "not slow"
+
+test-slow: $(VENV)/test.done ## more seeds, every variant, a training in full; the built site in a browser
+	@$(BIN)/python -m pytest $(TWO) -m slow --hypothesis-profile nightly
+	@$(BIN)/python -m pytest $(TWO) tests/browser
 
 check: $(VENV)/test.done ## script = notebook = package, import law, ruff, mypy
 	@$(BIN)/python -m tools.check
@@ -34,8 +42,8 @@ check: $(VENV)/test.done ## script = notebook = package, import law, ruff, mypy
 execute: $(VENV)/test.done ## run the changed notebooks, or NOTEBOOK=03_attention, or NOTEBOOK=--all
 	@$(BIN)/python -m tools.execute $(NOTEBOOK)
 
-export: $(VENV)/test.done ## write the package from the notebooks
-	@$(BIN)/python -m tools.export
+export: $(VENV)/test.done ## write the package from the notebooks, or the module of NOTEBOOK=03_attention
+	@$(BIN)/python -m tools.export $(NOTEBOOK)
 
 lint: $(VENV)/test.done ## format and mend what can be mended
 	@$(BIN)/python -m ruff check --fix --quiet . || true

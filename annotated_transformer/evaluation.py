@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
@@ -42,7 +41,7 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Score translations by corpus BLEU and chrF2, cased and as sacreBLEU tokenizes (section 6.1).
 
-    Both are plain text as people write it: not tokenized, not in pieces, not lower-cased.
+    Both are plain text as people write it: not tokenized, not in subwords, not lower-cased.
     Raises ValueError if they differ in number or there are none.
     """
     check_lines(hypotheses, references)
@@ -58,7 +57,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 # --- Why never to compare tokenized BLEU ---
 
 
-def paper_pieces(text: str) -> str:
+def split_compounds(text: str) -> str:
     """Cut text nearly as the paper's authors did: 13a, plain quotes, compounds cut at hyphens."""
     plain = re.sub("[„“”«»]", '"', re.sub("[‚‘’]", "'", text))
     return re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", Tokenizer13a()(plain))
@@ -67,62 +66,5 @@ def paper_pieces(text: str) -> str:
 def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Score nearly as the paper did (section 6.1): higher than `score`, comparable with nothing."""
     check_lines(hypotheses, references)
-    cut = [[paper_pieces(line) for line in lines] for lines in (hypotheses, references)]
-    return float(BLEU(tokenize="none", force=True).corpus_score(cut[0], [cut[1]]).score)
-
-
-# --- Ten counts for a caption ---
-
-
-def sentence_counts(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Return what BLEU adds up, (N, 10): matches and totals for n = 1 to 4, and both lengths."""
-    check_lines(hypotheses, references)
-    metric = BLEU(effective_order=True)
-    found = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
-    return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in found])
-
-
-def bleu_of(counts: np.ndarray) -> float:
-    """Return the BLEU of counts (10,) summed over sentences."""
-    numbers = counts.tolist()
-    result = BLEU.compute_bleu(numbers[:4], numbers[4:8], numbers[8], numbers[9], "exp")
-    return float(result.score)
-
-
-def resampled(counts: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """Return the BLEU of test sets drawn with repetition from counts (N, 10): (samples,)."""
-    size = len(counts)
-    draws = np.random.default_rng(seed).multinomial(size, np.full(size, 1 / size), samples)
-    return np.array([bleu_of(row) for row in draws @ counts])
-
-
-class Comparison(NamedTuple):
-    """By how much BLEU a system is ahead of another, and how far to trust that.
-
-    `low` and `high` enclose 95 % of the resampled differences; `p_value` is how often equally
-    good systems would differ as much.
-    """
-
-    difference: float
-    low: float
-    high: float
-    p_value: float
-
-
-def paired_bootstrap(
-    first: Sequence[str],
-    second: Sequence[str],
-    references: Sequence[str],
-    samples: int = 1000,
-    seed: int = 12345,
-) -> Comparison:
-    """Compare the BLEU of two systems on one test set by paired bootstrap resampling.
-
-    The same seed gives the same answer. Raises ValueError if the numbers of lines differ.
-    """
-    one, other = (sentence_counts(lines, references) for lines in (first, second))
-    ahead = resampled(one, samples, seed) - resampled(other, samples, seed)
-    low, high = np.percentile(ahead, [2.5, 97.5]).tolist()
-    difference = bleu_of(one.sum(axis=0)) - bleu_of(other.sum(axis=0))
-    as_large = np.sum(np.abs(ahead - ahead.mean()) >= abs(difference))
-    return Comparison(difference, low, high, float(1 + as_large) / (1 + samples))
+    cut, wanted = ([split_compounds(line) for line in side] for side in (hypotheses, references))
+    return float(BLEU(tokenize="none", force=True).corpus_score(cut, [wanted]).score)

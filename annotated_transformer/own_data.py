@@ -6,154 +6,69 @@ This appendix reads, cleans and splits sentence pairs of your own.
 
 import gzip
 import hashlib
-import http.client
-import os
-import re
-import urllib.request
-import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from random import Random
 from typing import NamedTuple
-
-from platformdirs import user_cache_dir
-from tqdm import tqdm
 
 from annotated_transformer.data import Pair, words
 
-# --- Bytes out of a file ---
+# --- Reading ---
 
-BESIDES = re.compile(r"[._]|read.?me|licen[cs]e|copying", re.IGNORECASE)
+LONGEST = 1_000_000  # bytes of a line
 
 
-def unzip_table(path: Path) -> bytes:
-    """The bytes of the one table in a zip; files such as `_about.txt` or `README` are passed over.
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, plain or .gz, without line ends and without a byte order mark.
 
-    Raises ValueError if there is no table or more than one.
+    Raises FileNotFoundError, or ValueError naming file, line and remedy.
     """
-    with zipfile.ZipFile(path) as archive:
-        names = [name for name in archive.namelist() if not name.endswith("/")]
-        tables = [name for name in names if not BESIDES.match(name.rpartition("/")[2])]
-        if len(tables) != 1:
-            found = ", ".join(tables or names) or "nothing"
-            raise ValueError(f"{path} must hold one table, not {found}: unpack it and name the one")
-        return archive.read(tables[0])
-
-
-def unpack_file(path: Path) -> bytes:
-    """The bytes of a file, unpacked if its name ends in .gz or .zip.
-
-    Raises FileNotFoundError, or ValueError if it is damaged.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file: check its name and folder")
+    number = 0
     try:
-        if path.suffix.lower() == ".gz":
-            return gzip.decompress(path.read_bytes())
-        return unzip_table(path) if path.suffix.lower() == ".zip" else path.read_bytes()
-    except (EOFError, RuntimeError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} cannot be unpacked ({error}): it is cut short or damaged, so get it again"
-        ) from error
-
-
-# --- What is a line? ---
-
-
-def text_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, without line ends and without a byte order mark.
-
-    Raises ValueError if the file is empty, or naming the line that is not UTF-8.
-    """
-    raw = unpack_file(path)
-    try:
-        lines = raw.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        wrong = error.object[error.start]
-        raise ValueError(
-            f"{path}, line {line}: the byte 0x{wrong:02x} is not UTF-8; save the file as UTF-8"
-        ) from error
-    if lines[-1] == "":
-        lines.pop()
-    if not lines:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            while line := file.readline(LONGEST):
+                number += 1
+                if len(line) == LONGEST:
+                    raise ValueError(f"it has {LONGEST:,} bytes or more")
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        remedy = "save it as UTF-8 text with one sentence a line, or get it again"
+        raise ValueError(f"{path}, line {number}: {error}; {remedy}") from error
+    if not number:
         raise ValueError(f"{path} is empty: there must be one sentence a line")
-    return [line.removesuffix("\r") for line in lines]
-
-
-# --- Pairs out of lines ---
-
-
-def read_table(path: Path, columns: tuple[int, int]) -> list[Pair]:
-    """Pairs from two columns of a TSV; an empty line becomes a pair of empty texts."""
-    if len({*columns}) != 2 or min(columns) < 0:
-        raise ValueError(f"columns must be two different numbers from 0 on, not {columns}")
-    last, pairs = max(columns), []
-    lines = tqdm(text_lines(path), desc=path.name, unit=" lines", disable=None)
-    for number, line in enumerate(lines, start=1):
-        cells = line.split("\t") if line.strip() else [""] * (last + 1)
-        if len(cells) <= last:
-            raise ValueError(
-                f"{path}, line {number}: there is no column {last} (counted from 0, parted by "
-                f"tabs) in {line[:60]!r}; mend the line or choose other columns"
-            )
-        pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
-    return pairs
-
-
-def read_texts(source: Path, target: Path) -> list[Pair]:
-    """Pairs from two files with one sentence a line; line i of one translates line i of the other.
-
-    Raises ValueError if the files are one file, or differ in their number of lines.
-    """
-    sources, targets = text_lines(source), text_lines(target)
-    if source.resolve() == target.resolve():
-        raise ValueError(f"{source} is given as source and as target: name the other one, too")
-    if len(sources) != len(targets):
-        raise ValueError(
-            f"{source} has {len(sources):,} lines and {target} has {len(targets):,}: line i of one "
-            "must translate line i of the other, so look for a missing or a broken line"
-        )
-    lines = tqdm(zip(sources, targets), source.name, len(sources), unit=" lines", disable=None)
-    return [Pair(one, other) for one, other in lines]
 
 
 def read_pairs(
     source: str | Path, target: str | Path | None = None, columns: tuple[int, int] = (0, 1)
 ) -> list[Pair]:
-    """Pairs from two text files with one sentence a line, or from one TSV; plain, .gz or .zip.
+    """Pairs from two text files with one sentence a line, or from one TSV; plain or .gz.
 
     `columns` are those of source and target in a TSV, counted from 0; others are ignored.
     Raises FileNotFoundError, or ValueError naming file, line and remedy.
     """
-    if target is None:
-        return read_table(Path(source), columns)
-    return read_texts(Path(source), Path(target))
+    if target is not None:
+        sources, targets = list(text_lines(Path(source))), list(text_lines(Path(target)))
+        if len(sources) != len(targets):
+            counts = f"{source} has {len(sources):,} lines and {target} has {len(targets):,}"
+            raise ValueError(f"{counts}: look for a missing or a broken line")
+        return list(map(Pair, sources, targets))
+    pairs = []
+    for number, line in enumerate(text_lines(Path(source)), start=1):
+        cells = line.split("\t") if line.strip() else [""] * (max(columns) + 1)
+        if len(cells) <= max(columns):
+            what = f"there is no column {max(columns)} (counted from 0, parted by tabs)"
+            raise ValueError(f"{source}, line {number}: {what} in {line[:60]!r}; mend the line")
+        pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
+    return pairs
 
 
 # --- Cleaning ---
 
-REASONS = ("empty", "too long", "lengths apart", "untranslated", "repeated")
 
-
-def normalize_whitespace(pair: Pair) -> Pair:
-    """The pair with each run of white space as one space, and none at the ends."""
-    source, target = (" ".join(text.split()) for text in pair[:2])
-    return pair._replace(source=source, target=target)
-
-
-def rejection_reason(pair: Pair, max_words: int, ratio: float) -> str | None:
-    """The first of the rules, if any, by which a pair should be dropped."""
-    shorter, longer = sorted(len(words(text)) for text in pair[:2])
-    if shorter == 0:
-        return "empty"
-    if longer > max_words:
-        return "too long"
-    if longer > ratio * shorter:
-        return "lengths apart"
-    return "untranslated" if pair.source == pair.target else None
+def sizes(text: str) -> tuple[int, int, int]:
+    """Words, characters and bytes of a text; where there are no spaces, ten characters a word."""
+    return max(len(words(text)), len(text) // 10), len(text), len(text.encode(errors="replace"))
 
 
 def filter_pairs(
@@ -161,33 +76,28 @@ def filter_pairs(
 ) -> tuple[list[Pair], dict[str, int]]:
     """The pairs worth learning from, with tidy white space, and how many were dropped and why.
 
-    `max_words` is the longest side allowed, `ratio` the most that one side may be longer than the
-    other, in words. Raises ValueError if either is below 1.
+    A side may have `max_words` words, and be `ratio` times as long as the other.
     """
-    if max_words < 1 or not ratio >= 1:
-        raise ValueError(f"max_words and ratio must be at least 1, not {max_words} and {ratio}")
-    seen: set[tuple[str, str]] = set()
-    kept, dropped = [], dict.fromkeys(REASONS, 0)
-    for pair in map(normalize_whitespace, pairs):
-        reason = rejection_reason(pair, max_words, ratio)
-        if reason is None and pair[:2] in seen:
-            reason = "repeated"
-        if reason:
+    kept: dict[tuple[str, str], Pair] = {}
+    dropped: Counter[str] = Counter()
+    for pair in pairs:
+        source, target = (" ".join(text.split()) for text in pair[:2])
+        both = sizes(source), sizes(target)
+        faults = {
+            "empty": not min(both)[0],
+            "too long": max(both)[0] > max_words,
+            "lengths apart": all(max(size) > ratio * min(size) for size in zip(*both)),
+            "untranslated": source == target,
+            "repeated": (source, target) in kept,
+        }
+        if reason := next((name for name, found in faults.items() if found), None):
             dropped[reason] += 1
         else:
-            seen.add(pair[:2])
-            kept.append(pair)
-    return kept, dropped
+            kept[source, target] = Pair(source, target, pair.alignment)
+    return list(kept.values()), dict(dropped)
 
 
-# --- Who decides which way? ---
-
-
-def hash_share(source: str, seed: int) -> float:
-    """Where a source sentence stands between 0 and 1; case and white space do not matter."""
-    key = f"{seed} {' '.join(source.casefold().split())}"
-    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+# --- Splitting ---
 
 
 class Splits(NamedTuple):
@@ -198,22 +108,38 @@ class Splits(NamedTuple):
     test: list[Pair]
 
 
+def hash_share(text: str, seed: int) -> float:
+    """Where a text stands between 0 and 1."""
+    digest = hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
 def split_pairs(
     pairs: Iterable[Pair], validation: float = 0.05, test: float = 0.05, seed: int = 0
 ) -> Splits:
-    """Put a share of the source sentences aside; no sentence is in two splits.
+    """Put a share of the pairs aside; no sentence of either language is in two splits.
 
-    The seed and the sentence alone decide, so neither the order nor other pairs matter.
+    The seed and the sentences decide, not their order; case and white space do not matter.
     Raises ValueError if a share is negative or nothing is left to learn from.
     """
-    if min(validation, test) < 0 or not validation + test < 1:
-        raise ValueError(
-            f"validation and test are shares such as 0.05 that sum to less than 1, "
-            f"not {validation} and {test}"
-        )
-    splits = Splits([], [], [])
+    group: dict[str, str] = {}  # sentence -> another one of its group, nearer to the first
+
+    def first(key: str) -> str:
+        while group.setdefault(key, key) != key:
+            group[key] = key = group[group[key]]
+        return key
+
+    pairs, keys = list(pairs), []
     for pair in pairs:
-        at = hash_share(pair.source, seed)
-        which = 2 if at < test else 1 if at < test + validation else 0
-        splits[which].append(pair)
+        texts = (" ".join(text.casefold().split()) for text in (pair.source, pair.target))
+        keys.append([f"{side} {text}" for side, text in enumerate(texts)])
+        one, other = sorted(map(first, keys[-1]))
+        group[other] = one
+    splits = Splits([], [], [])
+    for pair, key in zip(pairs, keys):
+        at = hash_share(first(key[0]), seed)
+        splits[2 if at < test else 1 if at < test + validation else 0].append(pair)
+    if min(validation, test) < 0 or not splits.train:
+        what = f"validation={validation} and test={test} leave nothing to learn from"
+        raise ValueError(f"{what} of {len(pairs)} pairs: take shares such as 0.05, or more pairs")
     return splits

@@ -37,6 +37,42 @@ def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
     return library
 
 
+# --- Learning the merges ---
+
+
+def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
+    """The JSON of a tokenizer with at most `vocabulary_size` entries, from texts or pairs."""
+    if isinstance(texts, (str, Pair)):
+        raise ValueError("texts is a single text or pair: put it into a list")
+    if vocabulary_size < 260:
+        raise ValueError(f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4")
+    library = byte_level_bpe([])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=BYTES,
+        show_progress=False,
+    )
+    sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
+    library.train_from_iterator((side for both in sides for side in both), trainer)
+    return str(library.to_str())
+
+
+# --- A tokenizer is part of the model ---
+
+
+def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
+    """The tokenizer that a JSON describes; raises ValueError if `train_bpe` makes no such."""
+    try:
+        merges = json.loads(text)["model"]["merges"]
+        library = byte_level_bpe([(left, right) for left, right in merges])
+        if HFTokenizer.from_str(text).to_str() != library.to_str():
+            raise ValueError("it differs from what Tokenizer.train makes")
+        return library
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{origin} is not a tokenizer of this package: {error}") from error
+
+
 class Tokenizer:
     """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
 
@@ -44,34 +80,13 @@ class Tokenizer:
     """
 
     def __init__(self, text: str, origin: str | Path = "this text") -> None:
-        try:
-            merges = json.loads(text)["model"]["merges"]
-            self.library = byte_level_bpe([(left, right) for left, right in merges])
-            if HFTokenizer.from_str(text).to_str() != self.library.to_str():
-                raise ValueError("it differs from what Tokenizer.train makes")
-        except Exception as error:  # the library raises nothing more precise
-            raise ValueError(f"{origin} is not a tokenizer of this package: {error}") from error
+        self.library = read_bpe(text, origin)
         self.text, self.sha256 = text, hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
         """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
-        if isinstance(texts, (str, Pair)):
-            raise ValueError("texts is a single text or pair: put it into a list")
-        if vocabulary_size < 260:
-            raise ValueError(
-                f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4"
-            )
-        library = byte_level_bpe([])
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary_size,
-            special_tokens=list(SPECIAL.values()),
-            initial_alphabet=BYTES,
-            show_progress=False,
-        )
-        sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
-        library.train_from_iterator((side for both in sides for side in both), trainer)
-        return cls(library.to_str())
+        return cls(train_bpe(texts, vocabulary_size))
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
@@ -92,17 +107,14 @@ class Tokenizer:
         return self.text
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
-        return Tokenizer, (self.text,)  # a copy of the library's object would forget its option
+        return Tokenizer, (self.text,)
 
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end.
-
-        Half a surrogate pair, which is no text, raises UnicodeEncodeError (a ValueError).
-        """
-        text.encode()  # the library's own error does not name the place
+        """Return the ids of a text, without start or end; half a surrogate raises ValueError."""
+        text.encode()  # its error names the place, the library's does not
         return list(self.library.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -107,7 +107,7 @@ print(" ".join(tokens))
 #
 # ## How many words are unknown?
 #
-# Our grammar has 361 German words and no surprises. Captions written by people are the better test, so we take Multi30k where it can be had. Words are cut by spaCy's rules and counted on the training part. What is unknown is measured on the validation part, on sentences that nobody looked at while counting. Without the data, the grammar stands in, and the numbers below look different.
+# Our 2,000 sentences have 303 German words, and more of them would bring no surprises. Captions written by people are the better test, so we take Multi30k where it can be had. Words are cut by spaCy's rules and counted on the training part. What is unknown is measured on the validation part, on sentences that nobody looked at while counting. Without the data, the grammar stands in, and the numbers below look different.
 
 # %%
 try:
@@ -497,11 +497,53 @@ print(bare.decode(bare.encode("Quark für 5 Euro").ids))
 # %% [markdown]
 # Our grammar has no *Q* and no *5*, so they are gone. No error was raised, and a model would translate something that nobody said.
 #
-# A trained vocabulary belongs to a model as much as its weights do. Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, no error is raised, and fluent nonsense comes out. So the tokenizer must be kept, and a checkpoint must be able to say which one it was trained with. It is kept as JSON: text and numbers, nothing that could run. The SHA-256 of that text is its name.
+# ### Learning the merges
 #
-# What the other chapters see is this class. There are three ways to get a tokenizer: `train` it, or read its JSON from text or from a file. All end in `__init__`, so a tokenizer that was loaded cannot behave differently from one that was trained. `__init__` builds the library's tokenizer anew from the merges and compares it with what the JSON describes. A file of another kind, such as one that normalizes text or has "a" in the place of padding, is refused. Copies, and the copies in other processes, are made from the JSON too (`__reduce__`): the library's own copy forgets the option above.
+# Training itself is the library's work. A tokenizer can learn from texts or from pairs, of which it takes both sides: a joint vocabulary is counted over both languages together. We say how large it may get. Of 2,000 entries, 4 are special and 256 are bytes, which leaves room for 1,740 merges. What comes out is JSON: text and numbers, nothing that could run.
+
+
+# %% tags=["export"]
+def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
+    """The JSON of a tokenizer with at most `vocabulary_size` entries, from texts or pairs."""
+    if isinstance(texts, (str, Pair)):
+        raise ValueError("texts is a single text or pair: put it into a list")
+    if vocabulary_size < 260:
+        raise ValueError(f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4")
+    library = byte_level_bpe([])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=BYTES,
+        show_progress=False,
+    )
+    sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
+    library.train_from_iterator((side for both in sides for side in both), trainer)
+    return str(library.to_str())
+
+
+# %% [markdown]
+# ### A tokenizer is part of the model
 #
-# Training itself is the library's work. A tokenizer can learn from texts or from pairs, of which it takes both sides: a joint vocabulary is counted over both languages together. Of 2,000 entries, 4 are special and 256 are bytes, which leaves room for 1,740 merges.
+# A trained vocabulary belongs to a model as much as its weights do. Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, no error is raised, and fluent nonsense comes out. So the JSON is kept beside the weights, and they remember its SHA-256.
+#
+# Whatever is read back is built anew from its merges and compared with what the JSON describes. A file of another kind, such as one that normalizes text or has "a" in the place of padding, is refused.
+
+
+# %% tags=["export"]
+def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
+    """The tokenizer that a JSON describes; raises ValueError if `train_bpe` makes no such."""
+    try:
+        merges = json.loads(text)["model"]["merges"]
+        library = byte_level_bpe([(left, right) for left, right in merges])
+        if HFTokenizer.from_str(text).to_str() != library.to_str():
+            raise ValueError("it differs from what Tokenizer.train makes")
+        return library
+    except Exception as error:  # the library raises nothing more precise
+        raise ValueError(f"{origin} is not a tokenizer of this package: {error}") from error
+
+
+# %% [markdown]
+# What the other chapters see is this class. There are three ways to get a tokenizer: `train` it, or read its JSON from text or from a file. All end in `__init__`, so a tokenizer that was loaded cannot behave differently from one that was trained. Copies, also those that other processes get, are made from the JSON too (`__reduce__`): the library's own copy forgets to read `</s>` as text.
 #
 # `encode` adds neither start nor end. Who needs them puts them there: the target gets both, and the source only an end ([batching](15_batching.ipynb)). `decode` leaves special numbers out, so the output of a model can be handed over as it is.
 
@@ -514,34 +556,13 @@ class Tokenizer:
     """
 
     def __init__(self, text: str, origin: str | Path = "this text") -> None:
-        try:
-            merges = json.loads(text)["model"]["merges"]
-            self.library = byte_level_bpe([(left, right) for left, right in merges])
-            if HFTokenizer.from_str(text).to_str() != self.library.to_str():
-                raise ValueError("it differs from what Tokenizer.train makes")
-        except Exception as error:  # the library raises nothing more precise
-            raise ValueError(f"{origin} is not a tokenizer of this package: {error}") from error
+        self.library = read_bpe(text, origin)
         self.text, self.sha256 = text, hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
         """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
-        if isinstance(texts, (str, Pair)):
-            raise ValueError("texts is a single text or pair: put it into a list")
-        if vocabulary_size < 260:
-            raise ValueError(
-                f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4"
-            )
-        library = byte_level_bpe([])
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocabulary_size,
-            special_tokens=list(SPECIAL.values()),
-            initial_alphabet=BYTES,
-            show_progress=False,
-        )
-        sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
-        library.train_from_iterator((side for both in sides for side in both), trainer)
-        return cls(library.to_str())
+        return cls(train_bpe(texts, vocabulary_size))
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
@@ -562,17 +583,14 @@ class Tokenizer:
         return self.text
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
-        return Tokenizer, (self.text,)  # a copy of the library's object would forget its option
+        return Tokenizer, (self.text,)
 
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end.
-
-        Half a surrogate pair, which is no text, raises UnicodeEncodeError (a ValueError).
-        """
-        text.encode()  # the library's own error does not name the place
+        """Return the ids of a text, without start or end; half a surrogate raises ValueError."""
+        text.encode()  # its error names the place, the library's does not
         return list(self.library.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:

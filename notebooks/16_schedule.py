@@ -43,7 +43,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 # %% [markdown]
 # ## One rate for the whole run
 #
-# Our model for this chapter is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](13_data.ipynb). It sees 300 batches and no sentence twice.
+# Our model for this chapter is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](B_synchronous_grammar.ipynb). It sees 300 batches and no sentence twice.
 
 # %%
 pairs = grammar(14_000, seed=1)
@@ -53,7 +53,7 @@ shape = TransformerConfig(len(tokenizer), layers=3, d_model=64, d_ff=256, heads=
 print(len(stream), "batches,", len(tokenizer), "entries in the vocabulary")
 
 # %% [markdown]
-# The loss is the cross-entropy of the next token, averaged over those that are not padding. `target[:, :-1]` is what the decoder reads, and `target[:, 1:]` is what it should write: the same sentences, one place apart.
+# The loss is the cross-entropy of the next token, averaged over those that are not padding. `target[:, :-1]` is what the decoder reads, and `target[:, 1:]` is what it should write: the same sentences, one position apart.
 #
 # The training loop fits into ten lines. Its only argument is a function that says which rate each step gets. Chapter [Training](18_training.ipynb) builds a loop for long runs.
 
@@ -124,7 +124,7 @@ show(
 #
 # ## Stuck, but at which height?
 #
-# The height of a plateau often says what a model knows. Let us compute one. A model that says the same probabilities at every place does best if it gives each token its share $p_v$ of the text. Its loss is then $-\sum_v p_v \log p_v$.
+# The height of a plateau often says what a model knows. Let us compute one. A model that says the same probabilities at every position does best if it gives each token its share $p_v$ of the text. Its loss is then $-\sum_v p_v \log p_v$.
 
 # %%
 labels = torch.cat([target[:, 1:].flatten() for _, target in stream])
@@ -360,18 +360,18 @@ print(f"size underestimated tenfold, from 50 gradients: {(fifty < 0.1).float().m
 #
 # And a wide model takes smaller steps than a narrow one. Each output of a layer is a sum over $d_\text{model}$ weights. In the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times that of one. Dividing the rate by this root keeps the effect on the output alike for all widths.
 #
-# We add a factor of our own, 1 in the paper, because small models on small data often do better with another one.
+# We add a factor of our own, `lr_scale`, which is 1 in the paper, because small models on small data often do better with another one.
 
 
 # %% tags=["export"]
-def learning_rate(step: int, d_model: int, warmup: int, factor: float = 1.0) -> float:
-    """The learning rate of a step, counted from 1 (equation 3, times `factor`).
+def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -> float:
+    """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale).
 
     Raises ValueError for a step or warm-up below 1.
     """
     if step < 1 or warmup < 1:
         raise ValueError(f"step and warmup count from 1, not from {min(step, warmup)}")
-    return factor / sqrt(d_model) * min(1 / sqrt(step), step / (warmup * sqrt(warmup)))
+    return lr_scale / sqrt(d_model) * min(1 / sqrt(step), step / (warmup * sqrt(warmup)))
 
 
 # %% [markdown]
@@ -568,7 +568,7 @@ assert max(range(1, 4001), key=lambda n: learning_rate(10 * n, 512, 4000)) == 40
 #
 # ### Why a warm-up of 4,000?
 #
-# The paper does not say. As a share of its 100,000 steps it is 4 %. In our short runs, 200 of 300 was good because the rest of the formula ties the peak to the warm-up: a short one means a high peak. The `factor` cuts that tie. Choose the warm-up for a safe start, then the factor for the peak; exercise 5 does it once.
+# The paper does not say. As a share of its 100,000 steps it is 4 %. In our short runs, 200 of 300 was good because the rest of the formula ties the peak to the warm-up: a short one means a high peak. The factor `lr_scale` cuts that tie. Choose the warm-up for a safe start, then the factor for the peak; exercise 5 does it once.
 #
 # ### What is the factor for?
 #
@@ -584,7 +584,7 @@ assert max(range(1, 4001), key=lambda n: learning_rate(10 * n, 512, 4000)) == 40
 #
 # ### Is the rate per batch or per sentence?
 #
-# Per update. The paper's updates see 25,000 target tokens. Ours see 384 places at most, so their gradients are noisier. Noisier gradients ask for a lower rate or a longer warm-up.
+# Per update. The paper's updates see 25,000 target tokens. Ours see 384 positions at most, so their gradients are noisier. Noisier gradients ask for a lower rate or a longer warm-up.
 #
 # ### Why is $\beta_2$ 0.98?
 #
@@ -659,13 +659,13 @@ print(same)
 assert same == {"Adam": True, "plain descent": False}
 
 # %% [markdown]
-# **5. Cut the tie.** Find the `factor` that gives a model of width 128 and a warm-up of 200 the base model's peak.
+# **5. Cut the tie.** Find the `lr_scale` that gives a model of width 128 and a warm-up of 200 the base model's peak.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# factor / sqrt(128 * 200) = 1 / sqrt(512 * 4000), so factor = sqrt(128 * 200 / (512 * 4000)) = 0.11.
-factor = math.sqrt(128 * 200 / (512 * 4000))
-assert math.isclose(learning_rate(200, 128, 200, factor), peak)
-print(f"{factor:.2f}")
+# factor / sqrt(128 * 200) = 1 / sqrt(512 * 4000), so lr_scale = sqrt(128 * 200 / (512 * 4000)) = 0.11.
+lr_scale = math.sqrt(128 * 200 / (512 * 4000))
+assert math.isclose(learning_rate(200, 128, 200, lr_scale), peak)
+print(f"{lr_scale:.2f}")
 
 # %% [markdown]
 # ## Sources

@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -25,7 +36,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
@@ -36,14 +46,16 @@ import math
 from collections import Counter
 
 import altair as alt
+import numpy as np
 from IPython.display import display
+from sacrebleu.significance import PairedTest
 
 from annotated_transformer import load_pretrained
 from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.data import multi30k, words
 from annotated_transformer.decoding import length_batches, translate
-from book.figures import KEY, QUERY, RESIDUAL, VALUE, show
 from annotated_transformer.transformer import evaluating
+from book.figures import KEY, QUERY, RESIDUAL, VALUE, show
 
 # %%
 reference = "A brown dog is running across the green meadow with a ball ."
@@ -340,7 +352,7 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Score translations by corpus BLEU and chrF2, cased and as sacreBLEU tokenizes (section 6.1).
 
-    Both are plain text as people write it: not tokenized, not in pieces, not lower-cased.
+    Both are plain text as people write it: not tokenized, not in subwords, not lower-cased.
     Raises ValueError if they differ in number or there are none.
     """
     check_lines(hypotheses, references)
@@ -419,15 +431,15 @@ for name, cut, tokenize in (("spaces", str, "none"), ("13a", str, "13a"), ("spli
 
 
 # %% [markdown]
-# The finer the cut, the more pieces, and the new pieces are easy. Who translates *dark-blue* gets one word right in the first row, and three in the last, with the runs across them. The translation is the same.
+# The finer the cut, the more words, and the new words are easy. Who translates *dark-blue* gets one word right in the first row, and three in the last, with the runs across them. The translation is the same.
 #
 # The effect on a whole test set is smaller and still larger than most improvements. For settings that were in common use, {cite:t}`post2018call` measured differences of up to 1.8 points. The paper's scores are of this kind: tokenized, and with compounds split. So a model of ours with the same quality would get fewer points from `13a`, and a comparison has to say so.
 #
-# Whoever wants to stand beside the paper's table can count in the paper's way, nearly. Its authors cut the text with another program than `13a`, made all quotation marks of the references plain, and cut each compound at its hyphens, where the hyphen became a piece of its own, `##AT##-##AT##`. We take `13a` for the first step and do the other two. The result has no signature, and there is none to give it: it is to be printed beside the real score and never in its place.
+# Whoever wants to stand beside the paper's table can count in the paper's way, nearly. Its authors cut the text with another program than `13a`, made all quotation marks of the references plain, and cut each compound at its hyphens, where the hyphen became a word of its own, `##AT##-##AT##`. We take `13a` for the first step and do the other two. The result has no signature, and there is none to give it: it is to be printed beside the real score and never in its place.
 
 
 # %% tags=["export"]
-def paper_pieces(text: str) -> str:
+def split_compounds(text: str) -> str:
     """Cut text nearly as the paper's authors did: 13a, plain quotes, compounds cut at hyphens."""
     plain = re.sub("[„“”«»]", '"', re.sub("[‚‘’]", "'", text))
     return re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", Tokenizer13a()(plain))
@@ -436,13 +448,13 @@ def paper_pieces(text: str) -> str:
 def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Score nearly as the paper did (section 6.1): higher than `score`, comparable with nothing."""
     check_lines(hypotheses, references)
-    cut = [[paper_pieces(line) for line in lines] for lines in (hypotheses, references)]
-    return float(BLEU(tokenize="none", force=True).corpus_score(cut[0], [cut[1]]).score)
+    cut, wanted = ([split_compounds(line) for line in side] for side in (hypotheses, references))
+    return float(BLEU(tokenize="none", force=True).corpus_score(cut, [wanted]).score)
 
 
 # %%
 for line in (output, "Ein „dunkelblaues“ T-Shirt."):
-    print(paper_pieces(line))
+    print(split_compounds(line))
 print(
     f"{score([output], [reference]).bleu:.1f} is now {compound_split_bleu([output], [reference]):.1f}"
 )
@@ -461,7 +473,7 @@ print(
 def forced_outputs(pairs):
     examples = encode_pairs(tokenizer, pairs)
     texts = [""] * len(pairs)
-    for batch in length_batches([len(e.target) for e in examples], max_tokens=4096):
+    for batch in length_batches(examples.lengths[:, 1].tolist(), max_tokens=4096):
         source, target = collate([examples[i] for i in batch])
         best = model(source, target[:, :-1]).argmax(dim=-1)
         for i, row in zip(batch, best.tolist()):
@@ -492,7 +504,7 @@ def marked(lines):
     return [f"<s> {' '.join(words(line))} </s>" for line in lines]
 
 
-def in_pieces(lines):
+def in_subwords(lines):
     return [" ".join(map(str, tokenizer.encode(line))) for line in lines]
 
 
@@ -529,7 +541,7 @@ ways = {
     "honest: sacreBLEU": (honest.bleu, "as people write, cased, every line"),
     "teacher-forced": (bleu(forced, references), "the model saw the reference"),
     "in characters": (bleu(outputs, references, tokenize="char"), "4-grams of letters match easily"),
-    "in pieces": (bleu(in_pieces(outputs), in_pieces(references), tokenize="none"), "depends on the vocabulary"),
+    "in subwords": (bleu(in_subwords(outputs), in_subwords(references), tokenize="none"), "depends on the vocabulary"),
     "with <s> and </s>": (bleu(marked(outputs), marked(references), tokenize="none"), "two words for nothing"),
     "lower-cased": (bleu(outputs, references, lowercase=True), "forgives capitals"),
     "split up, lower-cased": (bleu(split_up(outputs), split_up(references), tokenize="none"), "more and easier words"),
@@ -641,10 +653,8 @@ assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 # Drawing captions does not ask for translating them again, nor for counting n-grams again. BLEU adds up ten numbers: the matches for $n = 1$ to 4, the totals, and the lengths of output and reference. So ten counts a caption are enough, and a thousand new test sets are a thousand sums.
 
 
-# %% tags=["export"]
-def sentence_counts(hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Return what BLEU adds up, (N, 10): matches and totals for n = 1 to 4, and both lengths."""
-    check_lines(hypotheses, references)
+# %%
+def sentence_counts(hypotheses, references):
     metric = BLEU(effective_order=True)
     found = [metric.sentence_score(h, [r]) for h, r in zip(hypotheses, references)]
     return np.array([[*f.counts, *f.totals, f.sys_len, f.ref_len] for f in found])
@@ -661,12 +671,10 @@ print(sentence_counts([dog], ["A brown dog is running across the green meadow wi
 # The sum over some sentences, whichever they are, goes through {eq}`eq-bleu`. We leave that to the library, which also takes care of a zero among the precisions.
 
 
-# %% tags=["export"]
-def bleu_of(counts: np.ndarray) -> float:
-    """Return the BLEU of counts (10,) summed over sentences."""
+# %%
+def bleu_of(counts):
     numbers = counts.tolist()
-    result = BLEU.compute_bleu(numbers[:4], numbers[4:8], numbers[8], numbers[9], "exp")
-    return float(result.score)
+    return BLEU.compute_bleu(numbers[:4], numbers[4:8], numbers[8], numbers[9], "exp").score
 
 
 # %% tags=["nbval-ignore-output"]
@@ -678,9 +686,8 @@ print("counts", counts.shape, f" BLEU {bleu_of(counts.sum(axis=0)):.1f}")
 # The sum of the rows gives the same BLEU as before. For a resample, each row counts as often as its caption was drawn. With three captions and the draw 0, 2, 0 these numbers are 2, 0 and 1, and the sum is twice row 0 plus row 2. Such numbers follow a multinomial distribution, so we can draw them without drawing captions. Put as rows of a matrix $(1000, N)$ and multiplied by the counts $(N, 10)$, they give the sums of all resamples at once, $(1000, 10)$.
 
 
-# %% tags=["export"]
-def resampled(counts: np.ndarray, samples: int, seed: int) -> np.ndarray:
-    """Return the BLEU of test sets drawn with repetition from counts (N, 10): (samples,)."""
+# %%
+def resampled(counts, samples, seed):
     size = len(counts)
     draws = np.random.default_rng(seed).multinomial(size, np.full(size, 1 / size), samples)
     return np.array([bleu_of(row) for row in draws @ counts])
@@ -692,14 +699,8 @@ def resampled(counts: np.ndarray, samples: int, seed: int) -> np.ndarray:
 # Suppose a difference of 0.6 with resampled differences of a standard deviation of 0.3. Moved to zero, they exceed 0.6 on one side or fall below $-0.6$ on the other in about 5 of 100 cases. So $p$ is about 0.05. It is not the probability that the systems are equal. And it says nothing about how large the difference is: on a large test set a difference too small to matter has a tiny $p$ as well.
 
 
-# %% tags=["export"]
+# %%
 class Comparison(NamedTuple):
-    """By how much BLEU a system is ahead of another, and how far to trust that.
-
-    `low` and `high` enclose 95 % of the resampled differences; `p_value` is how often equally
-    good systems would differ as much.
-    """
-
     difference: float
     low: float
     high: float
@@ -710,24 +711,14 @@ class Comparison(NamedTuple):
 # The same seed draws the same captions for both systems, and so the two lists of scores can be subtracted one by one. `low` and `high` cut off 2.5 % of the differences on each side. The share behind the p-value is counted with one added above and below: if none of 1,000 is as large, it is $1/1001$ and not 0. A thousand draws cannot show that something never happens.
 
 
-# %% tags=["export"]
-def paired_bootstrap(
-    first: Sequence[str],
-    second: Sequence[str],
-    references: Sequence[str],
-    samples: int = 1000,
-    seed: int = 12345,
-) -> Comparison:
-    """Compare the BLEU of two systems on one test set by paired bootstrap resampling.
-
-    The same seed gives the same answer. Raises ValueError if the numbers of lines differ.
-    """
+# %%
+def paired_bootstrap(first, second, references, samples=1000, seed=12345):
     one, other = (sentence_counts(lines, references) for lines in (first, second))
     ahead = resampled(one, samples, seed) - resampled(other, samples, seed)
     low, high = np.percentile(ahead, [2.5, 97.5]).tolist()
     difference = bleu_of(one.sum(axis=0)) - bleu_of(other.sum(axis=0))
     as_large = np.sum(np.abs(ahead - ahead.mean()) >= abs(difference))
-    return Comparison(difference, low, high, float(1 + as_large) / (1 + samples))
+    return Comparison(difference, low, high, (1 + as_large) / (1 + samples))
 
 
 # %% tags=["nbval-ignore-output"]
@@ -735,6 +726,7 @@ greedy = translate(model, tokenizer, sources, beam=1)
 beam_or_greedy = paired_bootstrap(outputs, greedy, references)
 small = [line.lower() for line in outputs]
 capitals = paired_bootstrap(outputs, small, references)
+assert paired_bootstrap(greedy, greedy, references)[::3] == (0, 1)  # against itself
 for name, found in (("beam 4 - greedy", beam_or_greedy), ("with - without capitals", capitals)):
     print(f"{name}: {found.difference:+.2f} BLEU, 95 % from {found.low:+.2f}", end=" ")
     print(f"to {found.high:+.2f}, p = {found.p_value:.3f}")
@@ -768,11 +760,9 @@ assert np.allclose(slow, fast)
 print([f"{number:.2f}" for number in fast])
 
 # %% [markdown]
-# sacreBLEU has a paired bootstrap of its own, with the seed in an environment variable. It follows an old script that takes the size of each resampled difference, without its sign, before it moves the mean to zero. Small differences then look surer than they are. So compare p-values only within one tool, and look at the interval first.
+# For your own comparisons, take sacreBLEU's: its `PairedTest` has a paired bootstrap, with the seed in an environment variable. It follows an old script that takes the size of each resampled difference, without its sign, before it moves the mean to zero. Small differences then look surer than they are. So compare p-values only within one tool, and look at the interval first.
 
 # %% tags=["nbval-ignore-output"]
-from sacrebleu.significance import PairedTest
-
 systems = [("greedy", greedy), ("beam 4", outputs)]
 _, found = PairedTest(systems, {"BLEU": BLEU(references=[references])}, None, "bs", 1000)()
 theirs = found["BLEU"][1].p_value
@@ -946,7 +936,7 @@ unseen = found["the German has a word never seen in training"]
 assert 50 < len(unseen) < 600 and np.mean(unseen) < np.mean(by_chrf)
 
 # %% [markdown]
-# A word that training never showed is the most telling row. The tokenizer can spell it, so nothing crashes and no `<unk>` appears. But pieces that were never seen together have no meaning to the model, and it puts something that fits the rest of the picture. German makes new compounds all the time, so this happens often. A count such as this one is crude: *a lady* for *a woman* is counted as a change of person. It says where to look, not how bad it is.
+# A word that training never showed is the most telling row. The tokenizer can spell it, so nothing crashes and no `<unk>` appears. But subwords that were never seen together have no meaning to the model, and it puts something that fits the rest of the picture. German makes new compounds all the time, so this happens often. A count such as this one is crude: *a lady* for *a woman* is counted as a change of person. It says where to look, not how bad it is.
 #
 # ## What it was not trained for
 #

@@ -82,8 +82,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 def remove(path: Path) -> None:
     """Remove a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
+    shutil.rmtree(path, ignore_errors=True)
     path.unlink(missing_ok=True)
 
 
@@ -108,7 +107,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 # %% [markdown]
 # ## Saving and loading
 #
-# The weights go into a safetensors file, which holds names, shapes and numbers, and nothing that can run. Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded.
+# The weights go into a safetensors file, which holds names, shapes and numbers, and nothing that can run. Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: a damaged or malicious `config.json` costs nothing.
 
 # %% tags=["export"]
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -158,8 +157,9 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     text = (folder / CONFIG).read_text("utf-8", "replace")
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     weights, notes = read_tensors(folder / WEIGHTS)
-    if not {"tokenizer": tokenizer.sha256, "config": text}.items() <= notes.items():
-        raise ValueError(f"{folder} mixes models: {WEIGHTS} came with other files beside it")
+    beside = {"tokenizer": tokenizer.sha256, "config": text}
+    if strange := [name for name, value in beside.items() if notes.get(name) != value]:
+        raise ValueError(f"{folder / WEIGHTS} was trained with another {' and '.join(strange)}")
     try:
         config = TransformerConfig(**json.loads(text))
         one, two = (parameter_count(replace(config, layers=layers)) for layers in (1, 2))

@@ -11,12 +11,6 @@ from filelock import FileLock
 from hypothesis import settings
 
 import annotated_transformer
-from annotated_transformer.data import Pair
-from annotated_transformer.model_io import load_model, save_model
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, train
-from annotated_transformer.transformer import Transformer, preset
 
 torch.set_num_threads(1)
 
@@ -27,15 +21,26 @@ settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session")
-def grammar_model() -> tuple[Transformer, Tokenizer, list[Pair]]:
-    """A `tiny` model, its tokenizer and the 4,000 pairs of the grammar that it was trained on.
+def grammar_model():
+    """A `tiny` model, its tokenizer, and the 4,000 pairs of the grammar that it was trained on.
 
     A third of new sentences come out right. It is trained once for the package as it is, by
     whichever process needs it first, and kept in the folder for temporary files. Do not change it.
     """
+    from annotated_transformer import (
+        Tokenizer,
+        TrainingConfig,
+        Transformer,
+        grammar,
+        load_model,
+        preset,
+        save_model,
+        train,
+    )
+
     pairs = grammar(4000, seed=1)
-    sources = sorted(Path(annotated_transformer.__file__).parent.glob("*.py"))
-    made_of = [Path(__file__), *sources]
+    package = Path(annotated_transformer.__file__).parent
+    made_of = [Path(__file__), *sorted(package.glob("*.py"))]
     key = hashlib.sha256(b"".join(path.read_bytes() for path in made_of)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"annotated-transformer-{os.getuid()}" / key
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,165 +1,229 @@
 """Every sentence exactly once an epoch, within the budget; seed and epoch decide the order."""
 
-import time
+import os
+import signal
+import warnings
+from collections.abc import Iterator
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated_transformer.batching import BatchPlan, Example, Window, batches, collate, encode_pairs, join_windows, like_joined, plan_batches, shapes_of
+from annotated_transformer.batching import (
+    EncodedCorpus,
+    Example,
+    batches,
+    check_fits,
+    collate,
+    encode_pairs,
+    plan_batches,
+    snake_key,
+)
 from annotated_transformer.data import MissingData, Pair, multi30k
-from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 
 LENGTH = st.integers(1, 50)
-LENGTHS = st.lists(st.tuples(LENGTH, LENGTH), max_size=80)
+LENGTHS = st.lists(st.tuples(LENGTH, LENGTH), max_size=80).map(lambda x: np.array(x).reshape(-1, 2))
+PAIRS = [*grammar(200, seed=0), Pair("", "")]
+TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=400)
+CORPUS = encode_pairs(TOKENIZER, PAIRS)
 
 
-@settings(deadline=None)
-@given(LENGTHS, st.integers(50, 400), st.integers(), st.integers(0, 5), st.integers(1, 80))
-def test_each_example_once_and_within_the_budget(
-    lengths: list[tuple[int, int]], max_tokens: int, seed: int, epoch: int, shapes: int
-) -> None:
-    tensor = torch.tensor(lengths).reshape(-1, 2)
-    plan = plan_batches(tensor, max_tokens, seed, epoch, shapes)
-    assert sorted(index for batch in plan for index in batch.indices) == list(range(len(lengths)))
-    for indices, shape, _ in plan:
-        assert indices and len(indices) * max(shape) <= max_tokens
-        for side in (0, 1):
-            assert max(lengths[index][side] for index in indices) <= shape[side]
-    assert plan == plan_batches(tensor, max_tokens, seed, epoch, shapes)
+def useful(lengths: np.ndarray, plan: list[np.ndarray]) -> float:
+    """Return the share of positions that are no padding, both sides together."""
+    places = sum(len(batch) * int(lengths[batch].max(axis=0).sum()) for batch in plan)
+    return float(lengths.sum(dtype=np.int64) / places)
 
 
-@given(LENGTHS, st.integers(50, 400))
-def test_shapes_are_the_same_in_every_epoch(
-    lengths: list[tuple[int, int]], max_tokens: int
-) -> None:
-    tensor = torch.tensor(lengths).reshape(-1, 2)
-    plans = [plan_batches(tensor, max_tokens, 7, epoch) for epoch in range(3)]
-    shapes = [sorted((len(batch.indices), *batch.shape) for batch in plan) for plan in plans]
-    assert shapes[0] == shapes[1] == shapes[2]
+# --- A corpus in two arrays ---
 
 
-def test_seed_and_epoch_change_the_order_and_the_company() -> None:
-    lengths = torch.tensor([(5 + index % 3, 6) for index in range(200)])
-    plans = [plan_batches(lengths, 100, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
-    companies = {frozenset(frozenset(batch.indices) for batch in plan) for plan in plans}
-    assert len(companies) == 4
+def test_a_corpus_gives_back_what_was_encoded() -> None:
+    assert len(CORPUS) == len(PAIRS)
+    for pair, (source, target) in zip(PAIRS, CORPUS):
+        assert source[-1] == target[-1] == EOS and target[0] == BOS
+        assert (TOKENIZER.decode(source), TOKENIZER.decode(target)) == pair[:2]
+    assert CORPUS.lengths.tolist() == [[len(s), len(t) - 1] for s, t in map(tuple, CORPUS)]
+    assert not len(encode_pairs(TOKENIZER, []))
 
 
-def test_few_shapes_for_many_batches() -> None:
-    lengths = torch.randint(5, 60, (20_000, 2), generator=torch.Generator().manual_seed(0))
-    for shapes in (8, 32, 72):
-        plan = plan_batches(lengths, 1000, 0, 0, shapes)
-        assert len({batch.shape for batch in plan}) <= shapes < len(plan)
+def test_small_integers_and_mapped_files_are_the_same_corpus(tmp_path: object) -> None:
+    tokens = np.memmap(f"{tmp_path}/tokens.bin", np.uint16, "w+", shape=CORPUS.tokens.shape)
+    tokens[:] = CORPUS.tokens
+    mapped = EncodedCorpus(tokens, CORPUS.lengths.astype(np.uint8), sha256="given")
+    assert mapped.sha256 == "given"
+    for one, other in zip(batches(CORPUS, 200), batches(mapped, 200)):
+        assert all(map(torch.equal, one, other))
 
 
-def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match="example 1 has 60 tokens, a batch only 50"):
-        plan_batches(torch.tensor([(3, 3), (60, 2)]), 50, 0, 0)
+def test_the_hash_names_the_content() -> None:
+    """Another order, or sides exchanged, are another corpus."""
+    turned = [Pair(pair.target, pair.source) for pair in PAIRS]
+    others = [encode_pairs(TOKENIZER, pairs).sha256 for pairs in (PAIRS, PAIRS[::-1], turned)]
+    assert others[0] == CORPUS.sha256 and len({*others}) == 3
 
 
-def test_a_start_skips_batches() -> None:
-    pairs = grammar(200, seed=0)
-    examples = encode_pairs(Tokenizer.train(pairs, vocabulary_size=500), pairs)
-    whole = list(batches(examples, 200, seed=0, epoch=3))
-    rest = list(batches(examples, 200, seed=0, epoch=3, start=5))
-    assert len(rest) == len(whole) - 5
-    assert all(torch.equal(a, b) for one, two in zip(whole[5:], rest) for a, b in zip(one, two))
+# --- A batch ---
 
 
 def test_collate_pads_on_the_right() -> None:
-    batch = collate([Example([5, EOS], [BOS, 6, EOS]), Example([EOS], [BOS, EOS])])
+    rows = [([5, EOS], [BOS, 6, EOS]), ([EOS], [BOS, EOS])]
+    batch = collate([Example(*map(np.array, row)) for row in rows])
     assert batch.source.tolist() == [[5, EOS], [EOS, PAD]]
     assert batch.target.tolist() == [[BOS, 6, EOS], [BOS, EOS, PAD]]
     assert batch.source.dtype == torch.long
 
 
-def test_empty_rows_fill_a_batch_and_have_no_label() -> None:
-    batch = collate([Example([5, EOS], [BOS, 6, EOS])], 3, 4, rows=3)
-    assert batch.source.tolist() == [[5, EOS, PAD], [EOS, PAD, PAD], [EOS, PAD, PAD]]
-    assert batch.target.shape == (3, 5)
-    assert not batch.target[1:, 1:].any()
+def test_a_batch_of_nothing_has_a_source_and_no_label() -> None:
+    batch = collate([])
+    assert batch.source.tolist() == [[EOS]] and batch.target[0, 0] == BOS
+    assert batch.target.shape == (1, 2) and not batch.target[:, 1:].any()
 
 
-def test_a_plan_may_be_arranged() -> None:
-    """Half of each batch, as one of two processes takes it."""
-    pairs = grammar(200, seed=0)
-    examples = encode_pairs(Tokenizer.train(pairs, vocabulary_size=500), pairs)
-
-    def half(plan: list[BatchPlan]) -> list[BatchPlan]:
-        return [BatchPlan(b.indices[::2], b.shape, -(-len(b.indices) // 2)) for b in plan]
-
-    whole = batches(examples, 200, seed=0, epoch=3)
-    part = batches(examples, 200, seed=0, epoch=3, arrange=half)
-    assert all(torch.equal(one.source[::2], two.source) for one, two in zip(whole, part))
+# --- A plan ---
 
 
-@given(st.lists(st.builds(Window, *[st.integers(1, 4)] * 3), min_size=1, max_size=12))
-def test_joining_windows_of_one_shape_first_changes_nothing(windows: list[Window]) -> None:
-    few = max(1, len(like_joined(windows)) // 2)
-    assert join_windows(windows, few) == join_windows(like_joined(windows), few)
-    assert sum(w.places for w in like_joined(windows)) == sum(w.places for w in windows)
+@settings(deadline=None)
+@given(LENGTHS, st.integers(50, 400), st.integers(0), st.integers(0, 5))
+def test_each_example_once_and_within_the_budget(
+    lengths: np.ndarray, max_tokens: int, seed: int, epoch: int
+) -> None:
+    plan = plan_batches(lengths, max_tokens, seed, epoch)
+    assert sorted(index for batch in plan for index in batch) == list(range(len(lengths)))
+    assert all(len(batch) and len(batch) * lengths[batch].max() <= max_tokens for batch in plan)
+    again = plan_batches(lengths, max_tokens, seed, epoch)
+    assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
 
 
-def test_a_million_pairs_are_planned_in_seconds() -> None:
-    """With small integers too, whose products must not overflow."""
-    chance = torch.Generator().manual_seed(0)
-    lengths = torch.randint(3, 250, (1_000_000, 1), generator=chance)
-    lengths = torch.cat([lengths, lengths], dim=1).short()
-    start = time.process_time()
-    plan = plan_batches(lengths, 25_000, 0, 0)
-    assert time.process_time() - start < 15
-    places = sum(len(b.indices) * sum(b.shape) for b in plan)
-    assert int(lengths.sum()) / places > 0.95
+@settings(deadline=None)
+@given(LENGTHS.filter(len), st.integers(50, 400))
+def test_no_batch_could_take_the_next_example_of_the_line(
+    lengths: np.ndarray, max_tokens: int
+) -> None:
+    """Sorted by width, each batch but the last is full."""
+    plan, widths = plan_batches(lengths, max_tokens, 0, 0), lengths.max(axis=1)
+    plan.sort(key=lambda batch: (widths[batch].min(), widths[batch].max(), -len(batch)))
+    for batch, following in zip(plan, plan[1:]):
+        assert widths[batch].max() <= widths[following].min()
+        assert (len(batch) + 1) * widths[following].min() > max_tokens
 
 
-def test_batches_hold_what_was_encoded() -> None:
-    pairs = [*grammar(300, seed=1), Pair("", "")]
-    tokenizer = Tokenizer.train(pairs, vocabulary_size=500)
-    texts = []
-    for batch in batches(encode_pairs(tokenizer, pairs), max_tokens=400, seed=0, epoch=0):
-        for source, target in zip(batch.source.tolist(), batch.target.tolist()):
-            assert target[0] == BOS and source.count(EOS) == target.count(EOS) == 1
-            texts.append((tokenizer.decode(source), tokenizer.decode(target)))
-    assert sorted(texts) == sorted((pair.source, pair.target) for pair in pairs)
+def test_seed_and_epoch_change_the_order_and_the_company() -> None:
+    lengths = np.array([(5 + index % 3, 6) for index in range(200)])
+    plans = [plan_batches(lengths, 100, seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    companies = {frozenset(frozenset(batch.tolist()) for batch in plan) for plan in plans}
+    assert len(companies) == 4
+
+
+@given(st.integers(1, 12))
+def test_along_the_line_a_length_changes_by_one_at_most(widest: int) -> None:
+    """Whatever integers lengths are stored as; and keys of two widths are at least 4 apart."""
+    field = np.array([(s, t) for s in range(1, widest + 1) for t in range(1, widest + 1)], np.uint8)
+    line = field[snake_key(field).argsort()].astype(int)
+    assert (np.abs(np.diff(line, axis=0)) <= 1).all()
+    keys, widths = np.sort(snake_key(field)), line.max(axis=1)
+    assert (np.diff(keys)[np.diff(widths) > 0] >= 4).all()
+
+
+def test_lengths_above_a_small_integer() -> None:
+    """Keys grow with the square of a length: 32-bit lengths above 32,768 still sort."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(30_000, 70_000, (300, 1)).repeat(2, axis=1).astype(np.int32)
+    assert useful(lengths, plan_batches(lengths, 400_000, 0, 0)) > 0.95
+
+
+def test_what_does_not_fit_is_named() -> None:
+    with pytest.raises(ValueError, match="training pair 2 has 60 tokens, a batch holds only 50: "):
+        plan_batches(np.array([(3, 3), (60, 2)]), 50, 0, 0)
+    check_fits(np.array([(3, 3), (60, 2)]), 60, "training", "a batch holds")
+    check_fits(np.zeros((0, 2), int), 1, "training", "a batch holds")
+
+
+# --- From the plan to the batches ---
+
+
+def test_batches_are_those_of_the_plan_and_a_start_skips_some() -> None:
+    plan = plan_batches(CORPUS.lengths, 200, seed=1, epoch=3)
+    found, rest = (batches(CORPUS, 200, seed=1, epoch=3, start=start) for start in (0, 5))
+    assert (len(found), len(rest)) == (len(plan), len(plan) - 5)
+    expected = [collate([CORPUS[index] for index in numbers]) for numbers in plan]
+    for batch, other in [*zip(found, expected), *zip(rest, expected[5:])]:
+        assert all(map(torch.equal, batch, other))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 40), st.integers(0, 3))
+def test_the_shares_of_all_processes_are_the_batch(world_size: int, epoch: int) -> None:
+    """Also where a batch has fewer rows than there are processes."""
+    shares = [batches(CORPUS, 200, 0, epoch, 0, rank, world_size) for rank in range(world_size)]
+
+    def rows(batch: Iterator[torch.Tensor]) -> list[tuple[list[int], list[int]]]:
+        source, target = ([[*filter(None, row)] for row in side.tolist()] for side in batch)
+        return sorted(row for row in zip(source, target) if row[1] != [BOS])
+
+    for whole, *parts in zip(batches(CORPUS, 200, 0, epoch), *shares):
+        assert sorted(row for part in parts for row in rows(part)) == rows(whole)
+
+
+def test_reading_batches_draws_no_number_of_others() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    list(batches(CORPUS, 200))
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_a_signal_to_all_processes_leaves_the_reader_alive() -> None:
+    """As for a GPU; without a GPU the loader warns that it cannot pin memory."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loader = iter(batches(CORPUS, 100, gpu=True))
+        found = [next(loader)]
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            os.kill(loader._workers[0].pid, kind)  # type: ignore[attr-defined]
+        found += loader
+    for one, other in zip(found, batches(CORPUS, 100), strict=True):
+        assert all(map(torch.equal, one, other))
+
+
+# --- Hardly any padding ---
+
+
+def test_hardly_any_padding_on_a_large_corpus() -> None:
+    """Lengths as those of WMT14, in small integers whose products must not overflow."""
+    rng = np.random.default_rng(0)
+    words = np.exp(0.75 * rng.standard_normal((400_000, 1)) + 3.1)
+    lengths = words * np.exp(0.15 * rng.standard_normal((400_000, 2)))
+    lengths = lengths.round().clip(1, 250).astype(np.uint8)
+    assert useful(lengths, plan_batches(lengths, max_tokens=2500, seed=0, epoch=0)) > 0.96
 
 
 @cache
-def captions() -> list[Example]:
+def caption_lengths() -> np.ndarray:
     try:
         pairs = multi30k("train")
     except MissingData as error:
         pytest.skip(str(error))
-    return encode_pairs(Tokenizer.train(pairs, vocabulary_size=4000), pairs)
+    return encode_pairs(Tokenizer.train(pairs, vocabulary_size=4000), pairs).lengths
 
 
-def test_hardly_any_padding_on_a_large_corpus() -> None:
-    """Lengths as those of WMT14: also there at least 95 % useful, in windows of a dozen batches."""
-    chance = torch.Generator().manual_seed(0)
-    words = torch.randn(400_000, 1, generator=chance).mul(0.75).add(3.1).exp()
-    lengths = words * torch.randn(400_000, 2, generator=chance).mul(0.15).exp()
-    lengths = lengths.round().clamp(1, 250).int()
-    plan = plan_batches(lengths, max_tokens=2500, seed=0, epoch=0)
-    shapes = {batch.shape for batch in plan}
-    assert 64 < len(shapes) <= len(plan) // 11
-    places = sum(len(indices) * sum(shape) for indices, shape, _ in plan)
-    few = plan_batches(lengths, max_tokens=2500, seed=0, epoch=0, shapes=64)
-    assert int(lengths.sum()) / places > 0.95
-    assert int(lengths.sum()) / sum(len(b.indices) * sum(b.shape) for b in few) < 0.95
+@pytest.mark.parametrize(("max_tokens", "share"), [(1024, 0.96), (2500, 0.95), (4096, 0.95)])
+def test_hardly_any_padding_on_multi30k(max_tokens: int, share: float) -> None:
+    lengths = caption_lengths()
+    assert useful(lengths, plan_batches(lengths, max_tokens, seed=0, epoch=0)) > share
 
 
-@pytest.mark.parametrize("max_tokens", [1024, 1536, 2500, 4096])
-def test_hardly_any_padding_on_multi30k(max_tokens: int) -> None:
-    """Both sides together at least 95 % useful, with at most 64 shapes."""
-    examples = captions()
-    lengths = shapes_of(examples)
-    plan = plan_batches(lengths, max_tokens, seed=0, epoch=0)
-    places = sum(len(indices) * sum(shape) for indices, shape, _ in plan)
-    assert int(lengths.sum()) / places > 0.95
-    assert len({batch.shape for batch in plan}) <= 64
-    batch = next(batches(examples, max_tokens, seed=0, epoch=0))
-    assert (batch.source.shape[1], batch.target.shape[1] - 1) == plan[0].shape
+def test_company_changes_from_epoch_to_epoch() -> None:
+    """Of the pairs of captions that share a batch, few share one again."""
+    lengths = caption_lengths()
+    shared = []
+    for epoch in (0, 1):
+        plan = plan_batches(lengths, 1024, 0, epoch)
+        pairs = [np.sort(batch)[np.array(np.triu_indices(len(batch), 1))] for batch in plan]
+        shared.append(np.concatenate([a * len(lengths) + b for a, b in pairs]))
+    assert len(np.intersect1d(*shared, assume_unique=True)) < 0.15 * len(shared[0])

@@ -1,4 +1,4 @@
-"""The site's extension: captions, API reference and scripts, on a book of one chapter.
+"""The site's extension: captions, links, numbers, API reference and scripts, on a small book.
 
 The chapter's module imports something that does not exist, so reading it must be enough.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
 pytest.importorskip("jupyter_book")
 from bs4 import BeautifulSoup
@@ -18,10 +19,12 @@ from docutils import nodes
 from docutils.utils import new_document
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from tools.chapters import KERNEL, ROOT, repository
-from tools.site.api import describe, markdown
+from book import figures
+from tools.chapters import KERNEL, ROOT, chapters
+from tools.package import defined_names, label_of, module_of, modules
+from tools.site.api import describe_class, markdown
 from tools.site.assets import without_icon_script
-from tools.package import defined_names, module_of, modules
+from tools.site.links import meanings
 from tools.site.typography import keep_together, let_images_scroll
 
 CODE = '''def add(a: int, b: int = 1) -> int:
@@ -42,16 +45,17 @@ This chapter adds.
 
 import no_such_module
 
-__all__ = ["ZERO", "ONE", "add"]
-
-ZERO, ONE = 0, "one"
+ZERO = 0
 
 
 {CODE}
 
 
-def helper() -> None:
-    """Not for users, and so not in the reference."""
+def _helper() -> None:
+    """Not for readers, and so not in the reference."""
+
+
+def bare() -> None: ...
 '''
 TEXT = """# Adding
 
@@ -60,6 +64,7 @@ This chapter adds.
 $$ a + b $$ (eq-sum)
 
 See {eq}`eq-sum` in {{ repository }}."""
+ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
 CLASS = """class A(B):
     'Text.'
     def __init__(self, x: int): ...
@@ -83,29 +88,49 @@ def notebook():
         new_markdown_cell(TEXT, id="text"),
         new_code_cell("import math", id="imports", metadata={"tags": ["export"]}),
         new_code_cell(CODE, id="code", metadata={"tags": ["export"]}),
-        new_code_cell("print(add(1))", id="demo"),
+        new_code_cell("total = add(1) + add(2)\nprint(total.add)", id="demo"),
     ]
+    return new_notebook(cells=cells, metadata=nbformat.from_dict(KERNEL))
+
+
+USER = """from annotated_transformer import add as plus
+from annotated_transformer.adding import add
+
+plus(add(1), 2)"""
+
+
+def appendix():
+    """An appendix that imports the public name."""
+    text = "# Using\n\nIt uses.\n\n## Twice\n\n$$ c $$ (eq-c)\n\nSee {eq}`eq-c`."
+    cells = [new_markdown_cell(text, id="text"), new_code_cell(USER, id="use")]
     return new_notebook(cells=cells, metadata=nbformat.from_dict(KERNEL))
 
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory) -> Path:
-    """The root of a built book that has the real configuration and one chapter."""
+    """The root of a built book that has the real configuration, one chapter and one appendix."""
     root = tmp_path_factory.mktemp("book")
-    shutil.copy(ROOT / "_config.yml", root)
+    for name in ("_config.yml", "conf.py"):
+        shutil.copy(ROOT / name, root)
     shutil.copytree(ROOT / "book", root / "book")
     shutil.copytree(ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("notebooks", "annotated_transformer"):
         (root / name).mkdir()
     (root / "_toc.yml").write_text(
-        "format: jb-book\nroot: book/api\nparts:\n- caption: A part\n  numbered: true\n"
-        "  chapters:\n  - file: notebooks/01_adding\n"
+        "format: jb-book\nroot: book/api\nparts:\n"
+        "- caption: Chapters\n  numbered: true\n  chapters:\n  - file: notebooks/07_adding\n"
+        "- caption: Appendices\n  numbered: true\n  chapters:\n  - file: notebooks/A_using\n"
+        "  - file: book/page\n"
     )
+    (root / "pyproject.toml").write_text('[tool.annotated-transformer.public]\nadding = ["add"]\n')
     (root / "book" / "api.md").write_text("# API\n\n```{package-reference}\n```\n")
+    (root / "book" / "page.md").write_text("# A page\n\n## A section\n")
     (root / "annotated_transformer" / "adding.py").write_text(MODULE)
-    nbformat.write(notebook(), root / "notebooks" / "01_adding.ipynb")
-    build = "from jupyter_book.cli.main import main; main()"
-    run = [sys.executable, "-c", build, "build", str(root), "-W", "--keep-going", "-q"]
+    for stem, made in (("07_adding", notebook()), ("A_using", appendix())):
+        (root / "notebooks" / f"{stem}.py").touch()
+        nbformat.write(made, root / "notebooks" / f"{stem}.ipynb")
+    build = ["-m", "sphinx", "-b", "html", "-j", "2", "-W", "--keep-going", "-q"]
+    run = [sys.executable, *build, str(root), str(root / "_build" / "html")]
     done = subprocess.run(run, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return root
@@ -118,7 +143,7 @@ def page(book: Path, name: str) -> BeautifulSoup:
 
 def test_captions_lead_to_the_definition(book):
     """Each exported cell, and no other, names its file and leads to the place in the source."""
-    cells = page(book, "notebooks/01_adding.html").select("div.cell")
+    cells = page(book, "notebooks/07_adding.html").select("div.cell")
     captions = [cell.select_one(".export-caption a") for cell in cells]
     assert [link and link.get_text() for link in captions] == [
         "annotated_transformer/adding.py",
@@ -142,53 +167,87 @@ def test_reference_is_read_from_the_source(book):
         "b: the second, 1 if it is left out.",
         "ValueError: never.",
     ]
-    assert reference.find(id="annotated_transformer.adding.helper") is None
-    assert "= 'one'" in reference.find(id="annotated_transformer.adding.ONE").get_text()
+    assert not reference.find_all(
+        id=["annotated_transformer.adding._helper", "annotated_transformer.adding.bare"]
+    )
+    public = reference.find("section", id="annotated-transformer")
+    assert "add: Add two numbers (section 1)." in public.get_text()
+    assert public.find("a", href="#annotated_transformer.adding.add")
     links = [link.get("href") for link in reference.article.find_all("a")]
     assert "../_modules/annotated_transformer/adding.html#add" in links
-    assert "../notebooks/01_adding.html" in links
+    assert "../notebooks/07_adding.html" in links
 
 
-def test_formulas_are_numbered_and_the_address_is_filled_in(book):
-    """A formula has the chapter's number; the repository's address comes from _config.yml."""
-    text = page(book, "notebooks/01_adding.html").article.get_text()
-    assert "equation (1.1)" in text
-    assert repository(book) in text and "{{" not in text
+def test_numbers_are_those_of_the_files(book):
+    """A chapter has its number, an appendix its letter, another page none."""
+    chapter, appendix = page(book, "notebooks/07_adding.html"), page(book, "notebooks/A_using.html")
+    assert "equation (7.1)" in chapter.article.get_text()
+    assert "equation (A.1)" in appendix.article.get_text()
+    assert appendix.find("section", id="twice").h2.get_text().startswith("A.1 Twice")
+    assert (
+        page(book, "book/page.html").find("section", id="a-section").h2.get_text() == "A section#"
+    )
+    entries = [link.get_text().strip() for link in chapter.select("nav.bd-links a")]
+    assert entries == ["7 Adding", "A Using", "A page"]
+    assert "7 Adding" in chapter.title.get_text()
+
+
+def test_names_lead_to_the_reference(book):
+    """In code, what is imported or exported by the page is linked the first time in a cell."""
+    entry = "../book/api.html#annotated_transformer.adding.add"
+    for name, expected in (("07_adding", ["add"]), ("A_using", ["add", "plus"])):
+        links = page(book, f"notebooks/{name}.html").select("div.cell a.code-link")
+        assert sorted(link.get_text() for link in links) == expected
+        assert {link["href"] for link in links} == {entry}
+
+
+def test_meanings_of_names():
+    """Imports lead to where a name is at home; variables and arguments are no such names."""
+    imports = "from annotated_transformer import a\nfrom x.y import b as c\n"
+    codes = [f"{imports}d = lambda e: 0\n", "not Python", "def f(g): ..."]
+    named, variables = meanings(codes, {"m": ["a"]})
+    assert named == {"a": "annotated_transformer.m.a", "c": "x.y.b"}
+    assert variables == {"d", "e", "g"}
+
+
+def test_the_address_is_filled_in(book):
+    text = page(book, "notebooks/07_adding.html").article.get_text()
+    assert ADDRESS in text and "{{" not in text
 
 
 def test_launch_buttons_open_the_notebook(book):
     """Colab and Binder get the address of this very notebook."""
-    links = {tag.get("href", "") for tag in page(book, "notebooks/01_adding.html").find_all("a")}
-    name = repository(book).removeprefix("https://github.com/")
+    links = {tag.get("href", "") for tag in page(book, "notebooks/07_adding.html").find_all("a")}
+    name = ADDRESS.removeprefix("https://github.com/")
     colab = "https://colab.research.google.com/github"
-    assert f"{colab}/{name}/blob/main/notebooks/01_adding.ipynb" in links
-    binder = f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/notebooks/01_adding.ipynb"
-    assert binder in links and repository(book) in links
+    assert f"{colab}/{name}/blob/main/notebooks/07_adding.ipynb" in links
+    binder = f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/notebooks/07_adding.ipynb"
+    assert binder in links and ADDRESS in links
 
 
 def test_scripts_come_along(book):
-    """Vega is written as a module, MathJax and its fonts are there, the icon script is not used."""
+    """Vega is written as a script, MathJax and its fonts are there, the icon script is not used."""
     static = book / "_build" / "html" / "_static"
-    assert (static / "vega.mjs").read_text().rstrip().endswith("as vegaEmbed};")
+    assert "bookFigures.vega={vegaEmbed:" in (static / "vega.js").read_text()[-100:]
     assert (static / "mathjax" / "tex-chtml.js").exists()
     assert list(static.glob("mathjax/output/chtml/fonts/woff-v2/MathJax_Main-Regular.woff"))
-    scripts = [tag["src"] for tag in page(book, "notebooks/01_adding.html").select("script[src]")]
+    scripts = [tag["src"] for tag in page(book, "notebooks/07_adding.html").select("script[src]")]
     assert any("mathjax" in script for script in scripts)
     assert not any("fontawesome" in script or "//" in script for script in scripts)
 
 
 def test_class_entries():
     """A class shows its arguments, from `__init__` or from fields, and its public methods."""
-    text = "\n".join(describe(ast.parse(CLASS).body[0]))
+    text = "\n".join(describe_class(ast.parse(CLASS).body[0], CLASS.splitlines()))
     assert "{py:class} A(x: int)" in text
     assert "{py:method} load(path)\n:classmethod:" in text
     assert "{py:method} one(x)\n:staticmethod:" in text
     assert "{py:property} size\n:type: int" in text
     assert "_own" not in text
-    fields = "@dataclass(frozen=True)\nclass C:\n    n: int\n    rate: float = 0.1\n    'A rate.'\n"
-    head, *body = describe(ast.parse(fields).body[0])
-    assert "{py:class} C(n: int, rate: float=0.1)" in head
-    assert [line for line in body if line.startswith("- ")] == ["- `rate`: A rate."]
+    fields = "@dataclass(frozen=True)\nclass C:\n    n: int\n    é: float = 0.1  # A rate.\n"
+    head, *body = describe_class(ast.parse(fields).body[0], fields.splitlines())
+    assert "{py:class} C(n: int, é: float=0.1)" in head
+    assert [line for line in body if line.startswith("- ")] == ["- `é`: A rate."]
 
 
 def test_docstring_sections_end_where_the_indentation_ends():
@@ -227,15 +286,16 @@ def test_names_and_modules(tmp_path):
     """Names of definitions; modules in the order of chapters, only those that exist."""
     statements = ast.parse("def f(): ...\nclass C: ...\nA, B = 1, 2\nD: int = 3\nimport x").body
     assert [defined_names(s) for s in statements] == [["f"], ["C"], ["A", "B"], ["D"], []]
-    assert module_of("notebooks/03_attention") == "attention"
-    assert module_of("book/index") is None and module_of("notebooks/attention") is None
-    for name in ("notebooks/02_b.ipynb", "notebooks/01_z.ipynb", "notebooks/03_c.ipynb"):
+    names = ["notebooks/03_attention", "notebooks/A_model_io", "book/index", "notebooks/attention"]
+    assert [module_of(name) for name in names] == ["attention", "model_io", None, None]
+    assert [label_of(name) for name in names] == ["3", "A", None, None]
+    for name in ("notebooks/02_b.py", "notebooks/A_y.py", "notebooks/01_z.py", "notebooks/03_c.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "annotated_transformer").mkdir()
-    for name in ("b.py", "z.py"):
+    for name in ("b.py", "y.py", "z.py"):
         (tmp_path / "annotated_transformer" / name).touch()
-    assert [module.name for module in modules(tmp_path)] == ["z", "b"]
+    assert [module.name for module in modules(tmp_path)] == ["z", "b", "y"]
 
 
 def test_only_the_icon_script_is_taken_out():
@@ -243,3 +303,20 @@ def test_only_the_icon_script_is_taken_out():
     icons = '<script defer src="_static/scripts/fontawesome.js?digest=1"></script>'
     head = f'{icons}<script src="a.js"></script>'
     assert without_icon_script(head) == '<script src="a.js"></script>'
+
+
+def test_the_book_holds_every_notebook_in_order():
+    """Each once; chapters, then appendices, in parts that are numbered."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    files = [(part, entry["file"]) for part in toc["parts"] for entry in part["chapters"]]
+    held = [file.removeprefix("notebooks/") for _, file in files if file.startswith("notebooks/")]
+    assert held == [chapter.script.stem for chapter in chapters()]
+    assert all(part.get("numbered") for part, file in files if file.startswith("notebooks/"))
+
+
+def test_colors_of_text_are_those_of_figures():
+    """A query is as blue in a sentence as in a drawing."""
+    css = (ROOT / "book" / "assets" / "book.css").read_text(encoding="utf-8")
+    light = css[: css.index("@media screen")]
+    for role in ("query", "key", "value", "position"):
+        assert f"--book-{role}: {getattr(figures, role.upper()).lower()};" in light

@@ -161,9 +161,10 @@ def build(chapter: Chapter, book: list[Chapter], problems: list[Problem]) -> Mod
 
 
 def check_names(modules: list[Module]) -> Iterator[Problem]:
-    """No name is defined twice, so that each has one place in the book."""
+    """No name is defined twice, so that each has one place in the book; commands are named freely."""
     first: dict[str, str] = {}
-    for name, where in [definition for module in modules for definition in module.names]:
+    library = [module for module in modules if module.chapter.module != "cli"]
+    for name, where in [definition for module in library for definition in module.names]:
         if name in first:
             what = f'exports "{name}", which {first[name]} exports already'
             yield Problem(where, what, "rename one, or export only the last stage")

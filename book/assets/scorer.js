@@ -1,6 +1,9 @@
 // How Sphinx's search ranks what it finds. A question's rare words count most. A word in a heading
 // counts three times, in the text once, and a page is opened at the heading that holds most of them.
 
+// A page that was opened as a file may not read others, so its results come without an excerpt
+if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
+
 const ASKING = new Set(["how", "what", "when", "where", "which", "who", "why"]); // hardly a topic
 const asList = (found) => (found === undefined ? [] : found.length === undefined ? [found] : found);
 

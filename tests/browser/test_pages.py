@@ -1,4 +1,6 @@
-"""Every page, as readers meet it: light and dark, wide and narrow, with nothing from elsewhere."""
+"""Every page, as readers meet it: light and dark, wide and narrow, with nothing from elsewhere,
+served or opened as a file.
+"""
 
 import pytest
 
@@ -20,8 +22,8 @@ FORMULAS = """() => ({
     }).length,
 })"""
 
-# Drawn by a script: charts that carry a specification
-DRAWN = 'figure.book-chart:has(script[type="application/json"])'
+# Drawn by a script: what carries data
+DRAWN = 'figure:has(> script[type="application/json"])'
 
 UNNAMED = """() => {
     const name = (svg) => svg.getAttribute("aria-label") || svg.querySelector("title")?.textContent;
@@ -67,6 +69,7 @@ def listen(tab, address):
         "response",
         lambda answer: answer.status < 400 or heard.append(f"answer {answer.status}: {answer.url}"),
     )
+    tab.on("requestfailed", lambda request: heard.append(f"failed: {request.url}"))
     tab.on(
         "request",
         lambda request: (
@@ -92,9 +95,18 @@ def check_page(tab):
             yield f"a figure was not drawn: {figure.inner_text()[:80]} ({type(error).__name__})"
 
 
-@pytest.mark.parametrize("scheme, sizes", [("light", (WIDE, NARROW)), ("dark", (NARROW, WIDE))])
-def test_every_page(site, address, browser, scheme, sizes):
+@pytest.mark.parametrize(
+    ("opened", "scheme", "sizes"),
+    [
+        ("served", "light", (WIDE, NARROW)),
+        ("served", "dark", (NARROW, WIDE)),
+        ("as a file", "light", (WIDE,)),
+    ],
+)
+def test_every_page(site, address, browser, opened, scheme, sizes):
     """Each page is in order as it opens, and keeps to the window when its width changes."""
+    if opened == "as a file":
+        address = f"{site.as_uri()}/"
     tab = browser.new_page(color_scheme=scheme)
     heard = listen(tab, address)
     problems = []
@@ -176,13 +188,26 @@ def test_search_opens_from_the_keyboard(address, tab):
     tab.locator("#search-results li a").first.wait_for()
 
 
-def test_own_typefaces_are_used(address, tab):
+@pytest.mark.parametrize("opened", ["served", "as a file"])
+def test_own_typefaces_are_used(site, address, tab, opened):
     """Text, headings and code have the typefaces that the site brings along."""
-    tab.goto(address + "notebooks/03_attention.html")
+    root = address if opened == "served" else f"{site.as_uri()}/"
+    tab.goto(root + "notebooks/03_attention.html")
     tab.evaluate(TYPESET)
     loaded = "[...document.fonts].filter((f) => f.status === 'loaded').map((f) => f.family)"
     found = {family.strip('"') for family in tab.evaluate(loaded)}
     assert {"Source Serif 4", "Source Sans 3", "Source Code Pro"} <= found
+
+
+def test_search_works_in_a_book_opened_as_a_file(site, tab):
+    """Results, without excerpts from the pages; the first opens at its heading."""
+    heard = listen(tab, f"{site.as_uri()}/")
+    tab.goto(f"{site.as_uri()}/search.html?q=softmax")
+    first = tab.locator("#search-results li a").first
+    first.wait_for()
+    first.click()
+    tab.wait_for_url("**/*.html#*")
+    assert tab.locator("article h1").is_visible() and not heard
 
 
 def test_exported_cells_name_their_file(address, tab):

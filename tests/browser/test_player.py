@@ -27,14 +27,14 @@ def page(module="player", data=DATA):
     return (
         "<!doctype html><meta charset=utf-8><title>player</title>"
         f'<figure class="book-figure" data-module="{module}">{STILL}{script}</figure>'
-        '<link rel="stylesheet" href="book.css"><script type="module" src="charts.mjs"></script>'
+        '<link rel="stylesheet" href="book.css"><script defer src="figures.js"></script>'
     )
 
 
 @pytest.fixture
 def open_page(site, browser, serve, tmp_path):
     """A function that opens a page beside the site's scripts, perhaps with reduced motion."""
-    for name in ("charts.mjs", "player.mjs", "book.css"):
+    for name in ("figures.js", "player.js", "book.css"):
         shutil.copy(site / "_static" / name, tmp_path)
     tabs = []
     with serve(tmp_path) as server:

@@ -10,7 +10,7 @@ STILL = (
 )
 PAGE = (
     "<!doctype html><meta charset=utf-8><title>figures</title>{body}"
-    '<script type="module" src="charts.mjs"></script>'
+    '<script defer src="figures.js"></script>'
 )
 
 
@@ -34,7 +34,7 @@ LINE = {
 @pytest.fixture
 def open_page(site, browser, serve, tmp_path):
     """A function that opens a page with the given body beside the site's scripts."""
-    for name in ("charts.mjs", "vega.mjs"):
+    for name in ("figures.js", "vega.js"):
         shutil.copy(site / "_static" / name, tmp_path)
     tab = browser.new_page()
     tab.said = []

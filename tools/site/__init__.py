@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.config import Config
 
-from tools.site import address, api, assets, captions, numbering, typography
+from tools.site import address, api, assets, captions, links, numbering, typography
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -19,16 +21,26 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("package-reference", api.PackageReference)
     app.connect("viewcode-find-source", api.find_source)
     app.connect("doctree-resolved", captions.add_captions)
+    app.connect("doctree-resolved", links.find_targets)
+    app.add_node(nodes.literal_block, override=True, html=(links.visit_code, None))
     app.connect("doctree-resolved", typography.keep_together)
     app.connect("doctree-resolved", typography.let_images_scroll)
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
+    app.connect("config-inited", allow_processes)
     # Sphinx notices changed pages only. So that it also notices changed styles (it writes all
     # pages anew) and changed code here (it reads them anew), both become a number that it compares.
     styles = Path(app.srcdir, "book", "assets").rglob("*")
     app.add_config_value("fingerprint_of_assets", fingerprint(styles), "html")
     code = fingerprint(Path(__file__).parent.glob("*.py"))
     return {"env_version": code, "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def allow_processes(app: Sphinx, config: Config) -> None:
+    """Let several processes read pages: extensions that say nothing of it do not act on pages."""
+    for extension in app.extensions.values():
+        if extension.parallel_read_safe is None:
+            extension.parallel_read_safe = True
 
 
 def fingerprint(paths: Iterable[Path]) -> int:

@@ -1,15 +1,13 @@
-"""The API reference: one section for each module, read from its source.
+"""The API reference: what users import, then each module, read from the source.
 
 Docstrings are Markdown, as the rest of the book. Their sections (Args, Returns, Raises) become
 lists.
 """
 
 import ast
-import json
 import re
 import textwrap
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +17,22 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
-from tools.package import PACKAGE, Module, defined_names, is_public, modules
+from tools.package import PACKAGE, Module, is_public, modules, public_names
 
 SECTION = re.compile(r"^(Args|Returns|Yields|Raises):\n((?:[ ]+.*\n?|\n)+)", re.M)
 ENTRY = re.compile(r"^([\w.*]+(?:, [\w.*]+)*): ")
-LONGEST_VALUE = 60
 
 
 class PackageReference(SphinxDirective):
-    """`{package-reference}`: describe all modules here."""
+    """`{package-reference}`: list the public names here, and describe all modules."""
 
     def run(self) -> list[nodes.Node]:
-        lines = []
-        for module in modules(Path(self.env.srcdir)):
-            self.env.note_dependency(str(module.path))
-            lines += describe_module(module)
+        root = Path(self.env.srcdir)
+        found = modules(root)
+        for path in [root / "pyproject.toml", *(module.path for module in found)]:
+            self.env.note_dependency(str(path))
+        lines = list_public(public_names(root), found)
+        lines += [line for module in found for line in describe_module(module)]
         # Headings make sections of the page itself, so there is nothing to return
         self.state.nested_parse(StringList(lines, self.env.docname), 0, nodes.Element(), True)
         return []
@@ -60,58 +59,57 @@ def definition_lines(code: str, name: str) -> dict[str, Any]:
 # Entries, written as Markdown with the directives of Sphinx's Python domain
 
 
+def described(module: Module) -> list[ast.FunctionDef | ast.ClassDef]:
+    """Return the functions and classes with a docstring and without a leading underscore."""
+    found = [n for n in module.tree().body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+    return [node for node in found if is_public(node.name) and ast.get_docstring(node)]
+
+
+def list_public(public: dict[str, list[str]], found: list[Module]) -> list[str]:
+    """List the names that users import, each with the first sentence of its docstring."""
+    lines = [f"## {PACKAGE}", "", f"What `from {PACKAGE} import ...` offers:", ""]
+    for module in found:
+        for node in described(module):
+            if node.name in public.get(module.name, []):
+                sentence = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+                target = f"{module.full_name}.{node.name}"
+                lines.append(f"- {{py:obj}}`{node.name} <{target}>`: {sentence}")
+    return [*lines, ""]
+
+
 def describe_module(module: Module) -> list[str]:
-    """Describe a module: heading, summary, public names in order."""
-    tree = module.tree()
-    _, _, summary = (ast.get_docstring(tree) or "").partition("\n\n")
+    """Describe a module: heading, summary, functions and classes in order."""
+    _, _, summary = (ast.get_docstring(module.tree()) or "").partition("\n\n")
     lines = [f"## {module.name}", "", f"```{{py:module}} {module.full_name}", "```", ""]
-    lines += [*summary.splitlines(), "", f"Built in the chapter [](/{module.chapter}.ipynb).", ""]
-    public = listed(tree)
-    for statement in tree.body:
-        if not public.isdisjoint(defined_names(statement)):
-            lines += describe(statement)
+    lines += [*summary.splitlines(), "", f"Built in [](/{module.chapter}.ipynb).", ""]
+    source = module.path.read_text(encoding="utf-8").splitlines()
+    for node in described(module):
+        if isinstance(node, ast.ClassDef):
+            lines += describe_class(node, source)
+        else:
+            lines += entry("function", signature(node), markdown(node))
     return lines
 
 
-def listed(tree: ast.Module) -> set[str]:
-    """Return the names that a module's `__all__` lists."""
-    for statement in tree.body:
-        if "__all__" in defined_names(statement) and isinstance(statement, ast.Assign):
-            return set(ast.literal_eval(statement.value))
-    return set()
-
-
-def describe(statement: ast.stmt) -> list[str]:
-    """Describe a public function, class or constant; anything else gives nothing."""
-    names = [name for name in defined_names(statement) if is_public(name)]
-    match statement:
-        case ast.FunctionDef() if names:
-            return entry("function", signature(statement), markdown(statement))
-        case ast.ClassDef() if names:
-            return describe_class(statement)
-        case ast.Assign() | ast.AnnAssign():
-            return [line for name in names for line in constant(name, statement)]
-    return []
-
-
-def describe_class(node: ast.ClassDef) -> list[str]:
+def describe_class(node: ast.ClassDef, source: list[str]) -> list[str]:
     """Describe a class with its public methods. The fields of a dataclass are its parameters."""
     methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
     maker = methods.get("__init__") or constructor(node)
-    body = markdown(node) + field_notes(node)
+    body = markdown(node) + field_notes(node, source)
     for name, method in methods.items():
         if is_public(name) and ast.get_docstring(method):
             body += ["", *describe_method(method)]
     return entry("class", f"{node.name}({arguments(maker, bound=True)})", body)
 
 
-def field_notes(node: ast.ClassDef) -> list[str]:
-    """List the fields of a dataclass that have a docstring below them."""
+def field_notes(node: ast.ClassDef, source: list[str]) -> list[str]:
+    """List the fields of a dataclass that have a comment behind them."""
     notes = []
-    for field, below in pairwise(node.body):
-        match field, below:
-            case ast.AnnAssign(), ast.Expr(ast.Constant(str(text))):
-                notes.append(f"- `{ast.unparse(field.target)}`: {' '.join(text.split())}")
+    for field in node.body:
+        if isinstance(field, ast.AnnAssign) and field.end_lineno:
+            behind = source[field.end_lineno - 1].encode()[field.end_col_offset :].decode()
+            if comment := behind.strip().removeprefix("#").strip():
+                notes.append(f"- `{ast.unparse(field.target)}`: {comment}")
     return ["", "**Fields**", "", *notes, ""] if notes else []
 
 
@@ -138,19 +136,6 @@ def constructor(node: ast.ClassDef) -> ast.FunctionDef:
     made = ast.parse(f"def __init__({', '.join(['self', *annotated])}): ...").body[0]
     assert isinstance(made, ast.FunctionDef)
     return made
-
-
-def constant(name: str, statement: ast.Assign | ast.AnnAssign) -> list[str]:
-    """Describe a constant, with its value where that is short."""
-    value = statement.value
-    if isinstance(statement, ast.Assign) and isinstance(value, ast.Tuple):
-        names = defined_names(statement)
-        if len(names) == len(value.elts):
-            value = value.elts[names.index(name)]
-    text = ast.unparse(value) if value else ""
-    return entry(
-        "data", name, [f":value: {json.dumps(text)}"] if 0 < len(text) <= LONGEST_VALUE else []
-    )
 
 
 def signature(function: ast.FunctionDef, bound: bool = False) -> str:

@@ -9,20 +9,20 @@ import vl_convert
 from docutils import nodes
 from sphinx.application import Sphinx
 
-BUNDLE = "vega.mjs"
+BUNDLE = "vega.js"
 ICON_SCRIPT = re.compile(r"<script[^>]*/fontawesome\.js[^>]*></script>")
 
 
 def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
-    """Write Vega, Vega-Lite and Vega-Embed as one module, unless this version is there already."""
+    """Write Vega, Vega-Lite and Vega-Embed as one script, unless this version is there already."""
     if exception or app.builder.format != "html":
         return
     target = Path(app.outdir) / "_static" / BUNDLE
     heading = f"// Vega-Embed, bundled by vl-convert {version('vl-convert-python')}\n"
     if target.exists() and target.read_text(encoding="utf-8").startswith(heading):
         return
-    bundle = vl_convert.javascript_bundle("export { vegaEmbed };")
-    target.write_text(heading + bundle, encoding="utf-8")
+    bundle = vl_convert.javascript_bundle("bookFigures.vega = { vegaEmbed };")
+    target.write_text(f'{heading}(() => {{"use strict";{bundle}}})();\n', encoding="utf-8")
 
 
 def add_helper(

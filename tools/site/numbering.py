@@ -4,6 +4,8 @@ Sphinx counts the pages of the table of contents. The numbers of figures and equ
 those of sections, so it is enough to put the file's number in the place of the counted one.
 """
 
+from typing import Any
+
 from docutils import nodes
 from sphinx.environment import BuildEnvironment
 from sphinx.environment.collectors.toctree import TocTreeCollector
@@ -14,20 +16,21 @@ from tools.package import label_of
 
 def install() -> None:
     """Put our numbers in the place of those that Jupyter Book's table of contents makes."""
-    TocTreeCollectorWithStyles.assign_section_numbers = number_by_file
+    setattr(TocTreeCollectorWithStyles, "assign_section_numbers", number_by_file)  # noqa: B010
 
 
 def number_by_file(collector: TocTreeCollector, env: BuildEnvironment) -> list[str]:
     """Number the sections of all pages; return the pages whose numbers have changed."""
     before = env.toc_secnumbers
     TocTreeCollector.assign_section_numbers(collector, env)
-    for docname, counted in env.toc_secnumbers.items():
+    numbers: dict[str, Any] = env.toc_secnumbers
+    for docname, counted in numbers.items():
         label = label_of(docname)  # None for a page that is no notebook: it has no numbers
-        env.toc_secnumbers[docname] = {
+        numbers[docname] = {
             anchor: (label, *number[1:]) if label and number else ()
             for anchor, number in counted.items()
         }
         for node in [*env.tocs[docname].findall(nodes.reference), env.titles[docname]]:
             number = node.get("secnumber")
             node["secnumber"] = [label, *number[1:]] if label and number else None
-    return [name for name, numbers in env.toc_secnumbers.items() if numbers != before.get(name)]
+    return [docname for docname in numbers if numbers[docname] != before.get(docname)]

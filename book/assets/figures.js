@@ -1,0 +1,88 @@
+// Figures that react. Each comes as a still picture with its data beside it, as JSON. When the reader
+// comes near, a live figure takes its place; if that fails, the still stays.
+// Scripts here are no modules: a browser loads none for a page that was opened as a file.
+
+"use strict";
+
+const bookFigures = {}; // what the scripts that are loaded on demand offer, by file name
+
+(() => {
+  const home = document.currentScript.src;
+  const asked = {};
+
+  /** Load a script that lies beside this one, once; give what it offers. */
+  function load(name) {
+    asked[name] ??= new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = new URL(`${name}.js`, home);
+      script.onload = () => (bookFigures[name] ? resolve(bookFigures[name]) : reject(new Error(`${name}.js is no figure`)));
+      script.onerror = () => reject(new Error(`${name}.js cannot be loaded`));
+      document.head.append(script);
+    });
+    return asked[name];
+  }
+
+  /** A chart has its Vega-Lite specification beside it. */
+  async function draw(chart) {
+    const still = chart.querySelector("svg");
+    const live = document.createElement("div");
+    const { vegaEmbed } = await load("vega");
+    const wanted = []; // data from elsewhere: Vega would go on with an empty chart
+    await vegaEmbed(live, inTheFontOf(still, dataOf(chart)), {
+      mode: "vega-lite",
+      renderer: "svg",
+      actions: false,
+      defaultStyle: false,
+      loader: { load: (address) => Promise.reject(wanted.push(address)) },
+      tooltip: { disableDefaultStyle: true },
+    });
+    if (wanted.length) throw new Error(`it asks for ${wanted}`);
+    takeOver(still, live.querySelector("svg"));
+    still.replaceWith(live);
+  }
+
+  // The still says how it looks and what it shows; the live chart repeats it.
+  function inTheFontOf(still, spec) {
+    const font = getComputedStyle(still).fontFamily;
+    return { ...spec, config: { ...spec.config, font } };
+  }
+
+  function takeOver(still, svg) {
+    for (const name of ["role", "aria-label", "style"]) {
+      if (still.hasAttribute(name)) svg.setAttribute(name, still.getAttribute(name));
+    }
+  }
+
+  /** Another figure names a script of ours; its `render({ data, el })` replaces the still. */
+  async function enliven(figure) {
+    const { render } = await load(figure.dataset.module);
+    render({ data: dataOf(figure), el: figure });
+  }
+
+  // Data lie beside the drawing, as JSON in a script element.
+  function dataOf(element) {
+    const script = element.querySelector('script[type="application/json"]');
+    return script ? JSON.parse(script.textContent) : null;
+  }
+
+  /** Replace figures when the reader comes near them. */
+  function whenNear(selector, replace) {
+    const watch = new IntersectionObserver(
+      (entries) => {
+        for (const { isIntersecting, target } of entries) {
+          if (!isIntersecting) continue;
+          watch.unobserve(target);
+          replace(target).then(
+            () => (target.dataset.drawn = "true"),
+            (error) => console.error("The figure stays a picture:", error),
+          );
+        }
+      },
+      { rootMargin: "400px" },
+    );
+    for (const element of document.querySelectorAll(selector)) watch.observe(element);
+  }
+
+  whenNear('figure.book-chart:has(script[type="application/json"])', draw);
+  whenNear("figure.book-figure[data-module]", enliven);
+})();

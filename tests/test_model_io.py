@@ -1,0 +1,267 @@
+"""A file or folder is whole or not there, a lock keeps others out, and a model folder is read
+only if its three files belong together; nothing that is read can run code.
+"""
+
+import json
+import os
+import pickle
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import annotated_transformer
+from annotated_transformer import model_io
+from annotated_transformer.model_io import (
+    atomic_write,
+    check_vocabulary,
+    folder_lock,
+    load_model,
+    load_pretrained,
+    read_tensors,
+    save_model,
+)
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.transformer import Transformer, TransformerConfig
+
+TOKENIZER = Tokenizer.train(grammar(100, seed=0), vocabulary_size=300)
+SIZES = {"layers": 1, "d_model": 16, "d_ff": 32, "heads": 2}
+
+
+def make() -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(TransformerConfig(len(TOKENIZER), **SIZES))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_model(make(), TOKENIZER, tmp_path / "model")
+    return tmp_path / "model"
+
+
+# --- Whole or not at all ---
+
+
+def test_a_file_appears_whole_under_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+    with atomic_write(path) as aside:
+        aside.write_text("old")
+        assert not path.exists() and aside.parent == path.parent
+    with atomic_write(path) as aside:
+        aside.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and names(path.parent) == ["file.txt"]
+
+
+def test_a_folder_appears_whole_under_its_name(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "folder") as aside:
+        (aside / "deep").mkdir(parents=True)
+        (aside / "deep" / "file").write_text("x")
+        assert not (tmp_path / "folder").exists()
+    assert (tmp_path / "folder" / "deep" / "file").read_text() == "x"
+    with pytest.raises(OSError), atomic_write(tmp_path / "folder") as aside:
+        aside.mkdir()
+    assert (tmp_path / "folder" / "deep").exists() and names(tmp_path) == ["folder"]
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b"old")
+    with pytest.raises(OSError, match="no space"), atomic_write(path) as aside:
+        aside.write_bytes(b"ne")
+        raise OSError("no space left on device")
+    with pytest.raises(RuntimeError), atomic_write(tmp_path / "folder") as aside:
+        aside.mkdir()
+        (aside / "half").write_text("x")
+        raise RuntimeError
+    assert path.read_bytes() == b"old" and names(tmp_path) == ["config.json"]
+
+
+def test_files_have_the_mode_that_the_user_asks_for(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        save_model(make(), TOKENIZER, tmp_path / "mine")
+        os.umask(0o022)
+        save_model(make(), TOKENIZER, tmp_path / "ours")
+    finally:
+        os.umask(before)
+    for folder, mode in (("mine", 0o600), ("ours", 0o644)):
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / folder).iterdir()}
+        assert modes == {mode}
+
+
+def test_a_lock_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
+    kept = ["thesis.part", "a.b.part", "12.part", "model.safetensors", "x.123.part.txt"]
+    left = ["model.safetensors.123.part", "checkpoints/step-1.safetensors.77.part"]
+    (tmp_path / "checkpoints").mkdir()
+    for name in kept + left:
+        (tmp_path / name).write_text(name)
+    (tmp_path / "prepared.9.part" / "deep").mkdir(parents=True)
+    (tmp_path / "prepared.9.part" / "deep" / "tokens.bin.9.part").write_text("half")
+    with folder_lock(tmp_path):
+        found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert found == {*kept, "checkpoints", ".lock"}
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from annotated_transformer.model_io import folder_lock
+with folder_lock(Path(sys.argv[1])):
+    print("mine", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_locked_folder_is_refused_until_its_process_is_gone(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == b"mine\n"
+        refused = pytest.raises(BlockingIOError, match="another process is working in")
+        with refused, folder_lock(tmp_path):
+            pass
+    finally:
+        other.kill()
+        other.wait()
+    with folder_lock(tmp_path):  # the system dropped the lock of the killed one
+        pass
+
+
+# --- Saving and loading ---
+
+
+def test_what_is_saved_comes_back_to_the_bit(saved: Path) -> None:
+    model, tokenizer = load_model(saved)
+    assert not model.training and model.config == make().config
+    assert tokenizer.sha256 == TOKENIZER.sha256
+    for name, weights in make().state_dict().items():
+        assert torch.equal(model.state_dict()[name], weights)
+    assert names(saved) == ["config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_half_precision_halves_the_file(tmp_path: Path) -> None:
+    save_model(make(), TOKENIZER, tmp_path / "whole")
+    save_model(make(), TOKENIZER, tmp_path / "half", half=True)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half")]
+    assert sizes[1] < 0.6 * sizes[0]
+    again, _ = load_model(tmp_path / "half")
+    for name, weights in make().state_dict().items():
+        assert again.state_dict()[name].dtype == torch.float32
+        torch.testing.assert_close(again.state_dict()[name], weights, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_missing_file_is_named(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(FileNotFoundError, match=f"{name} missing"):
+        load_model(saved)
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("maker", ["pickle", "torch"])
+def test_a_pickle_is_refused_and_not_run(saved: Path, maker: str) -> None:
+    mark, weights = saved / "it-ran", saved / "model.safetensors"
+    if maker == "pickle":
+        weights.write_bytes(pickle.dumps(Trap(mark)))
+    else:
+        torch.save({"trap": Trap(mark)}, weights)
+    with pytest.raises(ValueError, match="pickles, are refused"):
+        load_model(saved)
+    assert not mark.exists()
+
+
+def test_cut_off_weights_are_refused(saved: Path) -> None:
+    weights = saved / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        read_tensors(weights)
+
+
+@pytest.mark.parametrize(
+    "change", [{"d_ff": 64}, {"heads": 4}, {"pre_norm": True}, {"layers": 10**9}, {"colour": "red"}]
+)
+def test_the_configuration_of_another_model_is_refused(
+    saved: Path, change: dict[str, object]
+) -> None:
+    """Also where all shapes fit, and heads alone would change what comes out."""
+    path = saved / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change, indent=2))
+    with pytest.raises(ValueError, match="was trained with another config"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "{", "\x00"])
+def test_a_configuration_that_is_none_is_refused(saved: Path, content: str) -> None:
+    (saved / "config.json").write_text(content)
+    with pytest.raises(ValueError, match="was trained with another config"):
+        load_model(saved)
+
+
+def test_the_tokenizer_of_another_model_is_refused(saved: Path) -> None:
+    Tokenizer.train(grammar(100, seed=1), vocabulary_size=300).save(saved / "tokenizer.json")
+    with pytest.raises(ValueError, match="was trained with another tokenizer"):
+        load_model(saved)
+
+
+def forge(folder: Path, text: str) -> None:
+    """Make a configuration that the weights claim to belong to."""
+    tensors, notes = read_tensors(folder / "model.safetensors")
+    (folder / "config.json").write_text(text)
+    save_file(tensors, folder / "model.safetensors", notes | {"config": text})
+
+
+ABSURD = [{"layers": 10**9}, {"d_ff": 10**15}, {"vocabulary_size": 10**15}, {"d_model": 10**10}]
+WRONG = [{"layers": 2}, {"d_ff": 64}, {"heads": 5}, {"colour": "red"}, {"d_ff": 10**30}]
+
+
+@pytest.mark.parametrize("change", ABSURD + WRONG)
+def test_a_forged_configuration_is_refused_before_anything_is_built(
+    saved: Path, change: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def built(config: TransformerConfig) -> None:
+        raise AssertionError(f"built {config}")
+
+    forge(saved, json.dumps(json.loads((saved / "config.json").read_text()) | change))
+    monkeypatch.setattr(model_io, "Transformer", built)
+    with pytest.raises(ValueError, match=r"model\.safetensors does not fit config\.json"):
+        load_model(saved)
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "{", "3"])
+def test_a_forged_configuration_that_is_none(saved: Path, content: str) -> None:
+    forge(saved, content)
+    with pytest.raises(ValueError, match=r"model\.safetensors does not fit config\.json"):
+        load_model(saved)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="300 entries, the model 200: build it with"):
+        check_vocabulary(Transformer(TransformerConfig(200, **SIZES)), TOKENIZER)
+    check_vocabulary(make(), TOKENIZER)
+
+
+def test_the_pretrained_model_is_small_and_whole() -> None:
+    model, tokenizer = load_pretrained()
+    assert not model.training and len(tokenizer) == model.config.vocabulary_size
+    folder = Path(annotated_transformer.__file__).parent / "pretrained" / "multi30k-de-en"
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 12_000_000
+    with pytest.raises(ValueError, match='no pretrained model "latin": take one of multi30k-de-en'):
+        load_pretrained("latin")

@@ -1,0 +1,370 @@
+"""What a reader brings along is read strictly, cleaned with a report, and split without a leak."""
+
+import gzip
+import random
+import re
+import tracemalloc
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from annotated_transformer.data import Pair, cache_folder, words
+from annotated_transformer.own_data import LONGEST, filter_pairs, read_pairs, split_pairs
+from annotated_transformer.synchronous_grammar import grammar
+
+PAIRS = grammar(2000, seed=3)
+
+# --- Reading ---
+
+GERMAN = "Hallo!\nDer Hund schläft.\n"
+ENGLISH = "Hello!\nThe dog sleeps.\n"
+EXPECTED = [Pair("Hallo!", "Hello!"), Pair("Der Hund schläft.", "The dog sleeps.")]
+TABLE = "Hello!\tHallo!\tCC-BY\nThe dog sleeps.\tDer Hund schläft.\tCC-BY\n"
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """Write a file, packed as its name says."""
+    raw = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+    return path
+
+
+def problem(*arguments: object, **named: object) -> str:
+    """The one line that reading fails with."""
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        read_pairs(*arguments, **named)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert "\n" not in message and message.isprintable()
+    return message
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_a_table_is_read(tmp_path: Path, packed: str) -> None:
+    """Columns are chosen, and a third one is ignored."""
+    path = write(tmp_path / f"pairs.tsv{packed}", TABLE)
+    assert read_pairs(path, columns=(1, 0)) == EXPECTED
+    assert read_pairs(str(path))[0] == Pair("Hello!", "Hallo!")
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+def test_two_texts_are_read(tmp_path: Path, packed: str) -> None:
+    german = write(tmp_path / f"de.txt{packed}", GERMAN)
+    english = write(tmp_path / "en.txt", ENGLISH.rstrip("\n"))
+    assert read_pairs(german, english) == EXPECTED
+
+
+def test_carriage_returns_and_byte_order_marks_are_no_words(tmp_path: Path) -> None:
+    german = write(tmp_path / "de.txt", "\ufeff" + GERMAN.replace("\n", "\r\n"))
+    english = write(tmp_path / "en.txt", ENGLISH)
+    assert read_pairs(german, english) == EXPECTED
+    table = write(tmp_path / "pairs.tsv", "\ufeff" + TABLE.replace("\n", "\r\n"))
+    assert read_pairs(table, columns=(1, 0)) == EXPECTED
+
+
+def test_a_carriage_return_inside_a_line_becomes_a_space(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.tsv", "Der\rHund\tThe dog\n")
+    assert filter_pairs(read_pairs(path))[0] == [Pair("Der Hund", "The dog")]
+
+
+@pytest.mark.parametrize(
+    "odd", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+)
+def test_only_a_line_end_ends_a_line(tmp_path: Path, odd: str) -> None:
+    german = write(tmp_path / "de.txt", f"Hallo{odd}du!\nDer Hund schläft.\n")
+    pairs = read_pairs(german, write(tmp_path / "en.txt", ENGLISH))
+    assert pairs[1] == EXPECTED[1] and len(pairs) == 2
+
+
+def test_an_empty_line_keeps_its_place(tmp_path: Path) -> None:
+    german = write(tmp_path / "de.txt", "Hallo!\n\nTschüs!\n")
+    english = write(tmp_path / "en.txt", "Hello!\nNobody said this.\nBye!\n")
+    assert read_pairs(german, english)[1:] == [
+        Pair("", "Nobody said this."),
+        Pair("Tschüs!", "Bye!"),
+    ]
+    table = write(tmp_path / "pairs.tsv", "a\tb\n\n \nc\td\n")
+    assert [pair.source for pair in read_pairs(table)] == ["a", "", "", "c"]
+
+
+def test_invalid_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
+    for mark in (b"", b"\xef\xbb\xbf"):
+        path = write(tmp_path / "pairs.tsv", mark + b"Hund\tdog\nV\xf6gel\tbirds\n")
+        message = problem(path)
+        assert "pairs.tsv, line 2: " in message and "byte 0xf6" in message
+        assert "save it as UTF-8" in message
+
+
+def test_unequal_line_counts_name_both(tmp_path: Path) -> None:
+    german = write(tmp_path / "train.de", "a\n" * 2000)
+    english = write(tmp_path / "train.en", "b\n" * 1999)
+    message = problem(german, english)
+    assert "train.de has 2,000 lines" in message and "train.en has 1,999" in message
+    assert "look for a missing or a broken line" in message
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_gz_is_named(tmp_path: Path, keep: float) -> None:
+    text = "".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS)
+    path = write(tmp_path / "pairs.tsv.gz", text)
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(len(raw) * keep)])
+    message = problem(path)
+    assert str(path) in message and "or get it again" in message
+
+
+def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
+    text = "".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS)
+    path = write(tmp_path / "pairs.tsv.gz", text)
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 0x10
+    path.write_bytes(raw)
+    assert "or get it again" in problem(path)
+
+
+def test_something_else_named_gz_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv.gz").write_bytes(b"<html>not found</html>")
+    assert "pairs.tsv.gz, line 0: Not a gzipped file" in problem(tmp_path / "pairs.tsv.gz")
+
+
+def test_a_zip_is_not_taken_for_text(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pairs.txt", TABLE * 100)
+    assert "pairs.zip, line 1" in problem(tmp_path / "pairs.zip")
+
+
+def test_a_small_packed_file_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """100 MB without a line end, packed into 100 kB."""
+    path = write(tmp_path / "bomb.tsv.gz", b"a\tb\n" + b"x" * 100_000_000)
+    assert path.stat().st_size < 200_000
+    tracemalloc.start()
+    message = problem(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "bomb.tsv.gz, line 2: it has 1,000,000 bytes or more" in message
+    assert peak < 10_000_000
+
+
+def test_a_long_line_is_only_long(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.tsv", "a\t" + "b" * (LONGEST - 4) + "\n")
+    assert len(read_pairs(path)[0].target) == LONGEST - 4
+
+
+def test_a_missing_column_names_the_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "pairs.tsv", "Hund\tdog\nKatze cat\n")
+    message = problem(path)
+    assert "pairs.tsv, line 2: there is no column 1" in message and "'Katze cat'" in message
+    assert "line 1: there is no column 5" in problem(path, columns=(0, 5))
+
+
+@pytest.mark.parametrize("name", ["empty.tsv", "empty.tsv.gz"])
+def test_an_empty_file(tmp_path: Path, name: str) -> None:
+    assert f"{name} is empty" in problem(write(tmp_path / name, ""))
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.tsv"):
+        read_pairs(tmp_path / "nowhere.tsv")
+    with pytest.raises(OSError, match=re.escape(str(tmp_path))):
+        read_pairs(tmp_path)
+
+
+# --- Cleaning ---
+
+
+def test_each_reason_is_counted() -> None:
+    good = Pair("Der Hund schläft.", "The dog sleeps.")
+    pairs = [
+        good,
+        Pair("", "Hello."),
+        Pair("\t ", "Hello."),
+        Pair("Wort " * 10_000, "word " * 10_000),
+        Pair("Ja", "Yes I do"),
+        Pair("Ja", "Yes I really do"),
+        Pair("OK.", "OK."),
+        good._replace(source="Der  Hund\tschläft. "),
+    ]
+    kept, dropped = filter_pairs(pairs)
+    assert kept == [good, Pair("Ja", "Yes I do")]
+    assert dropped == {
+        "empty": 2,
+        "too long": 1,
+        "lengths apart": 1,
+        "untranslated": 1,
+        "repeated": 1,
+    }
+
+
+def test_the_limits_are_inside() -> None:
+    pair = Pair("a b c d", "a b")
+    assert filter_pairs([pair], max_words=4, ratio=2)[0] == [pair]
+    assert filter_pairs([pair], max_words=3, ratio=2)[1]["too long"] == 1
+    assert filter_pairs([pair], max_words=4, ratio=1.9)[1]["lengths apart"] == 1
+
+
+REAL = [
+    Pair("我的朋友昨天在花园里看了一本书。", "Yesterday my friend read a book in the garden."),
+    Pair("我喜欢鱼", "I like fish very much"),
+    Pair("昨日、友達は庭で本を読みました。", "Yesterday my friend read a book in the garden."),
+    Pair("เมื่อวานเพื่อนของฉันอ่านหนังสือในสวน", "Yesterday my friend read a book in the garden."),
+    Pair("Haustürschlüssel", "the key to the front door"),
+]
+
+
+@pytest.mark.parametrize("pair", REAL)
+def test_a_language_without_spaces_is_not_dropped(pair: Pair) -> None:
+    turned = Pair(pair.target, pair.source)
+    assert filter_pairs([pair, turned]) == ([pair, turned], {})
+
+
+def test_a_page_without_spaces_is_too_long() -> None:
+    page = Pair(REAL[0].source * 100, REAL[0].target * 100)
+    assert filter_pairs([page], max_words=10_000)[0] == [page]
+    for pair in (page, Pair("Ja.", "x" * 2000)):
+        assert filter_pairs([pair])[1] == {"too long": 1}
+
+
+def test_cleaning_keeps_all_of_the_grammar_and_its_alignments() -> None:
+    assert filter_pairs(PAIRS) == (PAIRS, {})
+
+
+TEXT = st.text(st.sampled_from("ab \t\r\n.ßẞ\u00a0\u2028"), max_size=12) | st.text(max_size=8)
+SOME = st.lists(st.builds(Pair, TEXT, TEXT, st.none()), max_size=30)
+
+
+@settings(deadline=None)
+@given(SOME, st.integers(1, 6), st.floats(1, 4))
+def test_cleaning_accounts_for_every_pair_and_is_done_once(
+    pairs: list[Pair], max_words: int, ratio: float
+) -> None:
+    kept, dropped = filter_pairs(pairs, max_words, ratio)
+    assert len(kept) + sum(dropped.values()) == len(pairs)
+    assert filter_pairs(kept, max_words, ratio) == (kept, {})
+    for source, target, _ in kept:
+        number = [max(len(words(text)), len(text) // 10) for text in (source, target)]
+        assert 0 < min(number) <= max(number) <= max_words
+        sizes = [number, [len(source), len(target)], [len(source.encode()), len(target.encode())]]
+        assert any(max(two) <= ratio * min(two) for two in sizes)
+        assert source != target and not re.search(r"\s\s|[\t\r\n]|^\s|\s$", source + "|" + target)
+    assert len({pair[:2] for pair in kept}) == len(kept)
+
+
+# --- Splitting ---
+
+SHARE = st.floats(0, 0.49)
+
+
+def same(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def split_or_nothing(
+    pairs: list[Pair], validation: float, test: float, seed: int = 0
+) -> tuple[list[Pair], list[Pair], list[Pair]] | None:
+    """The splits, or None where all of the few pairs were put aside."""
+    try:
+        return split_pairs(pairs, validation, test, seed)
+    except ValueError as error:
+        assert f"leave nothing to learn from of {len(pairs)} pairs" in str(error)
+        return None
+
+
+@settings(deadline=None)
+@given(SOME, SHARE, SHARE, st.integers(0, 5))
+def test_no_sentence_of_either_language_is_in_two_splits(
+    pairs: list[Pair], validation: float, test: float, seed: int
+) -> None:
+    if splits := split_or_nothing(pairs, validation, test, seed):
+        assert Counter(pair for split in splits for pair in split) == Counter(pairs)
+        for side in (0, 1):
+            found = [{same(str(pair[side])) for pair in split} for split in splits]
+            assert not (found[0] & found[1] or found[0] & found[2] or found[1] & found[2])
+        assert all(split == [pair for pair in pairs if pair in split] for split in splits)
+
+
+@settings(deadline=None)
+@given(SOME, SOME, st.randoms(use_true_random=False))
+def test_order_and_unrelated_lines_do_not_matter(
+    pairs: list[Pair], others: list[Pair], rng: random.Random
+) -> None:
+    unrelated = [Pair(f"Z {source}", f"Z {target}") for source, target, _ in others]
+    mixed = [*pairs, *unrelated]
+    rng.shuffle(mixed)
+    small, large = split_or_nothing(pairs, 0.3, 0.3), split_or_nothing(mixed, 0.3, 0.3)
+    for few, many in zip(small or (), large or ()):
+        assert set(few) <= set(many)
+
+
+def test_a_chain_of_translations_stays_together() -> None:
+    """Tied by one source, then by one target, and so on: 50 pairs, one group."""
+    chain = [Pair(f"s{n // 2}", f"t{(n + 1) // 2}") for n in range(50)]
+    random.Random(0).shuffle(chain)
+    for seed in range(20):
+        if splits := split_or_nothing(chain, 0.2, 0.2, seed):
+            assert splits == (chain, [], [])
+
+
+def test_sentences_of_two_languages_are_never_the_same() -> None:
+    """`Gift` is poison in German: such pairs are not tied together."""
+    pairs = [Pair(f"word {n}", f"word {n + 1}") for n in range(200)]
+    splits = split_pairs(pairs, 0.2, 0.2)
+    assert min(map(len, splits)) > 10
+
+
+def test_case_and_spaces_make_no_other_sentence() -> None:
+    filler = [Pair(f"f{n}", f"g{n}") for n in range(20)]
+    for word in ("Lauf!", "STRASSE", "Weiß"):
+        forms = (f"{word} x", f"{word.upper()} x", f"{word.casefold()} x", f"  {word}\t x ")
+        pairs = [Pair(form, f"target {n}") for n, form in enumerate(forms)]
+        for seed in range(20):
+            found = [
+                len({*split} & {*pairs}) for split in split_pairs(pairs + filler, 0.3, 0.3, seed)
+            ]
+            assert sorted(found) == [0, 0, 4]
+
+
+def test_shares_and_seeds() -> None:
+    train, validation, test = split_pairs(PAIRS, 0.1, 0.2, seed=1)
+    assert abs(len(validation) - 200) < 50 and abs(len(test) - 400) < 70
+    assert split_pairs(PAIRS, 0.1, 0.2, seed=2).test != test
+    assert split_pairs(PAIRS, 0, 0) == (PAIRS, [], [])
+    assert len(train) + len(validation) + len(test) == len(PAIRS)
+    assert split_pairs(PAIRS, 0.3, 0.2, seed=1).test == test  # whatever share validation has
+
+
+@pytest.mark.parametrize(("validation", "test"), [(0.5, 0.5), (-0.1, 0.1), (1000, 0), (0, 1)])
+def test_impossible_shares(validation: float, test: float) -> None:
+    with pytest.raises(ValueError, match=f"validation={validation} and test={test} leave nothing"):
+        split_pairs(PAIRS, validation, test)
+
+
+def test_nothing_left_to_learn_from_is_an_error() -> None:
+    with pytest.raises(ValueError, match="of 0 pairs"):
+        split_pairs([])
+    twins = [Pair("Hallo!", f"Hello {n}") for n in range(100)]
+    outcomes = [split_or_nothing(twins, 0.45, 0.45, seed) for seed in range(30)]
+    assert None in outcomes and (twins, [], []) in outcomes
+
+
+# --- Tatoeba, where it is ---
+
+
+def test_tatoeba_loads_as_it_is(tmp_path: Path) -> None:
+    packed = cache_folder() / "tatoeba" / "deu-eng.zip"
+    if not packed.is_file():
+        pytest.skip(f"{packed} is not there: it is deu-eng.zip of manythings.org/anki, May 2018")
+    with zipfile.ZipFile(packed) as archive:
+        path = Path(archive.extract("deu.txt", tmp_path))
+    pairs = read_pairs(path, columns=(1, 0))
+    assert len(pairs) == 169_813
+    assert pairs[0] == Pair("Hallo!", "Hi.")
+    kept, dropped = filter_pairs(pairs)
+    assert len(kept) == len(pairs) and dropped == {}
+    splits = split_pairs(kept, 0.05, 0.05, seed=0)
+    assert 8000 < len(splits.test) < 9000 and 8000 < len(splits.validation) < 9000
+    for side in (0, 1):
+        found = [{same(str(pair[side])) for pair in split} for split in splits]
+        assert not (found[0] & found[1] or found[0] & found[2] or found[1] & found[2])
