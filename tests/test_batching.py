@@ -5,6 +5,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_no_batch_could_take_the_next_example_of_the_line(
     """Sorted by width, each batch but the last is full."""
     plan, widths = plan_batches(lengths, max_tokens, 0, 0), lengths.max(axis=1)
     plan.sort(key=lambda batch: (widths[batch].min(), widths[batch].max(), -len(batch)))
-    for batch, following in zip(plan, plan[1:]):
+    for batch, following in pairwise(plan):
         assert widths[batch].max() <= widths[following].min()
         assert (len(batch) + 1) * widths[following].min() > max_tokens
 

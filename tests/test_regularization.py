@@ -1,4 +1,4 @@
-"""The smoothed loss is PyTorch's, for any numbers and padding, with the gradient p - q."""
+"""The smoothed loss is what the chapter derives: two parts, slope p - q, nothing at padding."""
 
 import math
 
@@ -9,23 +9,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from annotated_transformer.batching import Batch, collate, encode_pairs
 from annotated_transformer.masks import PAD
-from annotated_transformer.regularization import label_smoothed_loss
+from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.transformer import Transformer, TransformerConfig
+
+PAIRS = grammar(60, seed=0)
+TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=300)
+EXAMPLES = [*encode_pairs(TOKENIZER, PAIRS)]
 
 
-def drawn(seed: int, rows: int, vocabulary: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return 3 * torch.randn(rows, vocabulary, generator=generator, dtype=dtype)
+def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def reference(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    return F.cross_entropy(
-        logits, labels, ignore_index=PAD, label_smoothing=smoothing, reduction="sum"
-    )
+def make() -> Transformer:
+    torch.manual_seed(0)
+    return Transformer(TransformerConfig(len(TOKENIZER), 1, 16, 32, 2, dropout=0.0)).double()
 
 
-def slope(loss: Tensor, logits: Tensor) -> Tensor:
-    return torch.autograd.grad(loss, logits)[0]
+# --- The loss of logits ---
 
 
 @settings(deadline=None)
@@ -33,76 +38,99 @@ def slope(loss: Tensor, logits: Tensor) -> Tensor:
     seed=st.integers(0, 1000),
     labels=st.lists(st.integers(0, 6), min_size=1, max_size=9),
     smoothing=st.floats(0, 0.99),
-    factor=st.floats(-10, 10),
+    scale=st.floats(-10, 10),
 )
-def test_loss_and_gradient_are_those_of_pytorch(
-    seed: int, labels: list[int], smoothing: float, factor: float
+def test_loss_and_gradient_are_those_of_the_chapter(
+    seed: int, labels: list[int], smoothing: float, scale: float
 ) -> None:
-    """With any share of padding, all of it included, and after any linear map."""
+    """The loss in two parts, and p - q; with any share of padding, all of it included."""
     target = torch.tensor(labels)
-    ours, theirs = (drawn(seed, len(labels), 7).requires_grad_() for _ in range(2))
-    loss, count = label_smoothed_loss(ours, target, smoothing)
-    expected = reference(theirs, target, smoothing)
-    torch.testing.assert_close(loss, expected)
-    assert count == sum(label != PAD for label in labels)
-    torch.testing.assert_close(slope(factor * loss, ours), slope(factor * expected, theirs))
+    logits, real = drawn(seed, len(labels), 7).requires_grad_(), target != PAD
+    log_p = logits.detach().log_softmax(-1)
+    q = (1 - smoothing) * F.one_hot(target, 7).double() + smoothing / 7
+    loss = label_smoothed_loss(logits, target, smoothing)
+    torch.testing.assert_close(loss.detach(), -(q * log_p).sum(-1)[real].sum())
+    (gradient,) = torch.autograd.grad(scale * loss, logits)
+    torch.testing.assert_close(gradient, scale * (log_p.exp() - q) * real[:, None])
 
 
-def test_shapes_with_any_leading_axes_give_the_same() -> None:
+def test_any_leading_axes_give_the_same() -> None:
     logits, labels = drawn(0, 12, 7), torch.arange(12) % 7
-    flat, count = label_smoothed_loss(logits, labels)
-    deep, again = label_smoothed_loss(logits.view(2, 3, 2, 7), labels.view(2, 3, 2))
-    torch.testing.assert_close(flat, deep)
-    assert count == again
+    deep = label_smoothed_loss(logits.view(2, 3, 2, 7), labels.view(2, 3, 2))
+    torch.testing.assert_close(label_smoothed_loss(logits, labels), deep)
 
 
 def test_the_gradient_vanishes_where_the_model_says_what_it_should() -> None:
     labels = torch.tensor([3, 5])
-    q = 0.9 * F.one_hot(labels, 7).double() + 0.1 / 7
-    logits = q.log().requires_grad_()
-    loss, _ = label_smoothed_loss(logits, labels, 0.1)
-    torch.testing.assert_close(slope(loss, logits), torch.zeros(2, 7, dtype=torch.float64))
+    logits = (0.9 * F.one_hot(labels, 7).double() + 0.1 / 7).log().requires_grad_()
+    label_smoothed_loss(logits, labels, 0.1).backward()
+    torch.testing.assert_close(logits.grad, torch.zeros(2, 7, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("noise", [1e6, math.inf, math.nan])
 def test_what_stands_at_padding_changes_nothing(noise: float) -> None:
     labels = torch.tensor([3, PAD, 5])
-    clean, dirty = (drawn(1, 3, 7) for _ in range(2))
+    clean, dirty = drawn(1, 3, 7), drawn(1, 3, 7)
     dirty[1] = noise
-    results = []
-    for logits in (clean.requires_grad_(), dirty.requires_grad_()):
-        loss, _ = label_smoothed_loss(logits, labels)
-        results.append((loss, slope(loss, logits)))
-    torch.testing.assert_close(*results)
-    assert not results[1][1][1].any()
+    assert label_smoothed_loss(dirty, labels) == label_smoothed_loss(clean, labels)
 
 
-def test_a_second_pass_back_is_refused_not_wrong() -> None:
-    logits = drawn(0, 3, 7).requires_grad_()
-    loss, _ = label_smoothed_loss(logits, torch.tensor([3, 4, 5]))
-    loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError):
-        loss.backward()
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 3e38), (torch.float16, 6e4)])
+def test_without_smoothing_a_word_that_is_impossible_costs_nothing(
+    dtype: torch.dtype, large: float
+) -> None:
+    """Its log-probability is minus infinity, and zero times that must not be formed."""
+    logits = torch.tensor([[large, -large, 0.0, 0.0]], dtype=dtype)
+    assert label_smoothed_loss(logits.roll(1), torch.tensor([1]), 0.0) == 0
 
 
-def test_the_logits_themselves_are_left_alone() -> None:
-    logits = drawn(0, 3, 7).requires_grad_()
-    before = logits.detach().clone()
-    label_smoothed_loss(logits, torch.tensor([3, 4, 5]))[0].backward()
-    assert torch.equal(logits.detach(), before)
-
-
-def test_half_precision_is_summed_in_its_own_type() -> None:
-    """bfloat16 logits, as under autocast, give a gradient of their type that is close."""
-    logits = drawn(0, 6, 50, torch.float32).bfloat16().requires_grad_()
+def test_half_precision_is_close() -> None:
+    """bfloat16 logits, as under autocast, give a gradient of their type."""
+    logits = drawn(0, 6, 50).bfloat16().requires_grad_()
     exact = logits.detach().double().requires_grad_()
-    labels = torch.tensor([4, 5, 6, PAD, 8, 9])
-    slopes = [slope(label_smoothed_loss(z, labels)[0], z) for z in (logits, exact)]
-    assert slopes[0].dtype == torch.bfloat16
-    torch.testing.assert_close(slopes[0].double(), slopes[1], atol=0.02, rtol=0.02)
+    for z in (logits, exact):
+        label_smoothed_loss(z, torch.tensor([4, 5, 6, PAD, 8, 9])).backward()
+    assert logits.grad is not None and logits.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(logits.grad.double(), exact.grad, atol=0.02, rtol=0.02)
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2.0])
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2.0, math.nan])
 def test_smoothing_must_be_a_share(smoothing: float) -> None:
-    with pytest.raises(ValueError, match="at least 0 and below 1"):
+    with pytest.raises(ValueError, match="must be from 0 to below 1"):
         label_smoothed_loss(torch.zeros(1, 4), torch.tensor([1]), smoothing)
+
+
+# --- The loss of a batch ---
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, len(EXAMPLES) - 1), min_size=1, max_size=7))
+def test_the_loss_of_a_batch_is_the_sum_of_its_sentences(numbers: list[int]) -> None:
+    """Whatever the padding; and it is the loss of the model's logits."""
+    model = make()
+    loss, batch = SmoothedLoss(model), collate([EXAMPLES[number] for number in numbers])
+    alone = [loss(*collate([EXAMPLES[number]])) for number in numbers]
+    torch.testing.assert_close(loss(*batch), torch.stack(alone).sum())
+    logits = model(batch.source, batch.target[:, :-1])
+    torch.testing.assert_close(loss(*batch), label_smoothed_loss(logits, batch.target[:, 1:]))
+
+
+def test_a_batch_of_nothing_adds_no_loss_and_a_gradient_of_zero() -> None:
+    """Each parameter gets one, as processes that share a batch must exchange all of them."""
+    loss = SmoothedLoss(make())
+    value = loss(*collate([]))
+    value.backward()
+    assert value == 0
+    for parameter in loss.parameters():
+        assert parameter.grad is not None and not parameter.grad.any()
+
+
+def test_the_model_does_not_see_the_answer() -> None:
+    """Changing target word t changes the loss of no word before it."""
+    loss, source = SmoothedLoss(make()), torch.tensor([[5, 6, 2]])
+    for t in range(1, 5):
+        one, other = torch.tensor([[1, 7, 8, 9, 2]]), torch.tensor([[1, 7, 8, 9, 2]])
+        other[0, t] = 11
+        assert loss(*Batch(source, one)) != loss(*Batch(source, other))
+        for shorter in range(2, t + 1):
+            assert loss(source, one[:, :shorter]) == loss(source, other[:, :shorter])

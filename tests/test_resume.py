@@ -2,29 +2,42 @@
 
 import json
 import os
+import pickle
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from annotated_transformer.batching import encode_pairs
 from annotated_transformer.data import Pair
+from annotated_transformer.model_io import folder_lock, load_model
+from annotated_transformer.run_folder import average_checkpoints, checkpoints, last_checkpoint
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import Progress, Stopped, TrainingConfig, average_checkpoints, checkpoints, occupied, train
-from annotated_transformer.model_io import load_model
+from annotated_transformer.training import Stopped, TrainingConfig, train
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
-PAIRS = grammar(400, seed=0)
-TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=400)
-SHAPE = TransformerConfig(
-    vocabulary_size=len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.1
+PAIRS = grammar(120, seed=0)
+TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=300)
+CORPUS = encode_pairs(TOKENIZER, PAIRS[:100])
+HELD_OUT = encode_pairs(TOKENIZER, PAIRS[100:])
+SHAPE = TransformerConfig(len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.1)
+# 28 batches an epoch, two for an update: step 14 ends in the middle of nothing, 20 in an epoch
+CONFIG = TrainingConfig(
+    steps=25, max_tokens=150, save_every=10, keep_checkpoints=2, grad_accum_steps=2, warmup=10
 )
-CONFIG = TrainingConfig(steps=45, max_tokens=150, save_every=10, keep_checkpoints=2, grad_accum_steps=2)
+Line = dict[str, Any]
 
 
 def make(shape: TransformerConfig = SHAPE) -> Transformer:
@@ -32,278 +45,457 @@ def make(shape: TransformerConfig = SHAPE) -> Transformer:
     return Transformer(shape)
 
 
-def go(folder: Path | None, config: TrainingConfig = CONFIG, **options: object) -> Transformer:
-    return train(make(), TOKENIZER, PAIRS, config, folder=folder, **options)  # type: ignore[arg-type]
-
-
-def same(one: Transformer, other: Transformer) -> bool:
-    pairs = zip(one.state_dict().values(), other.state_dict().values())
-    return all(torch.equal(a, b) for a, b in pairs)
-
-
-def steps_of(folder: Path) -> list[int]:
-    return [int(path.stem.removeprefix("step-")) for path in checkpoints(folder / "checkpoints")]
-
-
-class Axe(Exception):
-    pass
-
-
-@pytest.mark.parametrize("at", [10, 20, 40, 45])
-def test_continued_equals_never_stopped(tmp_path: Path, at: int) -> None:
-    def fall(progress: Progress) -> None:
-        if progress.step == at:
-            raise Axe
-
-    with pytest.raises(Axe):
-        go(tmp_path / "broken", report=fall)
-    broken, straight = go(tmp_path / "broken"), go(tmp_path / "straight")
-    assert same(broken, straight) and same(straight, go(None))
-    logs = [
-        [record for record in map(json.loads, text.splitlines()) if "loss" in record]
-        for text in ((tmp_path / name / "log.jsonl").read_text() for name in ("broken", "straight"))
-    ]
-    for log in logs:
-        assert [record["step"] for record in log] == [10, 20, 30, 40, 45]
-        for record in log:
-            del record["tokens_per_second"], record["time"]
-    assert logs[0] == logs[1]
-
-
-def test_a_finished_run_is_not_repeated_and_can_be_prolonged(tmp_path: Path) -> None:
-    go(tmp_path, replace(CONFIG, steps=20))
-    seen: list[Progress] = []
-    go(tmp_path, replace(CONFIG, steps=20), report=seen.append)
-    assert not seen
-    assert same(go(tmp_path), go(None))
-
-
-def test_checkpoints_that_are_kept(tmp_path: Path) -> None:
-    """The last two, and the best, which is not among them; and the best is what is returned."""
-    scores = iter([1.0, 9.0, 3.0, 2.0, 1.5])
-    best = []
-
-    def score(model: Transformer) -> float:
-        value = next(scores)
-        if value == 9.0:
-            best.append({name: weights.clone() for name, weights in model.state_dict().items()})
-        return value
-
-    model = go(tmp_path, score=score)
-    assert steps_of(tmp_path) == [20, 40, 45]
-    assert all(torch.equal(best[0][name], w) for name, w in model.state_dict().items())
-    loaded, _ = load_model(tmp_path)
-    assert same(loaded, model)
-
-
-def test_patience(tmp_path: Path) -> None:
-    scores = iter([1.0, 5.0, 4.0, 4.5, 99.0])
-    seen: list[Progress] = []
-    config = replace(CONFIG, patience=2)
-    go(tmp_path, config, score=lambda model: next(scores), report=seen.append)
-    assert [progress.score for progress in seen] == [1.0, 5.0, 4.0, 4.5]
-
-
-def test_validation_loss_is_reported_and_chosen_by(tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    go(tmp_path, validation=PAIRS[:30], report=seen.append)
-    losses = [progress.validation_loss for progress in seen]
-    assert losses[0] > losses[-1] > 0  # type: ignore[operator]
-
-
-# --- Processes ---
-
-SCRIPT = """
-import sys
-sys.path.insert(0, {tests!r})
-from pathlib import Path
-from test_resume import CONFIG, go
-from dataclasses import replace
-import torch
-torch.set_num_threads({threads})
-print("ready", flush=True)
-go(Path({folder!r}), replace(CONFIG, steps={steps}), report=lambda p: print(p.step, flush=True))
-"""
-
-
-def script_for(folder: Path, steps: int) -> str:
-    """Return what trains in a process of its own, with as many threads as here."""
-    return SCRIPT.format(
-        tests=str(Path(__file__).parent),
-        folder=str(folder),
-        steps=steps,
-        threads=torch.get_num_threads(),
+def go(folder: Path | None, config: TrainingConfig = CONFIG, **options: Any) -> Transformer:
+    model, corpus = options.pop("model", None) or make(), options.pop("corpus", CORPUS)
+    return train(
+        model, options.pop("tokenizer", TOKENIZER), corpus, config, folder=folder, **options
     )
 
 
-def start(folder: Path, steps: int = 5000) -> subprocess.Popen[str]:
-    """Train in a process of its own, and return once step 20 is reported."""
-    script = script_for(folder, steps)
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    while process.stdout.readline() not in ("20\n", ""):
-        pass
-    return process
+@cache
+def straight(config: TrainingConfig = CONFIG) -> Transformer:
+    """The same training, never stopped."""
+    return go(None, config)
 
 
-def test_killed_at_any_moment(tmp_path: Path) -> None:
-    """kill -9 three times, at moments that nobody chose; then the same weights as without."""
-    for pause in (0.0, 0.013, 0.031):
-        process = start(tmp_path / "run") if not steps_of(tmp_path / "run") else resume(tmp_path)
-        time.sleep(pause)
-        process.kill()
-        process.wait()
-        assert steps_of(tmp_path / "run")
-    last = steps_of(tmp_path / "run")[-1] + 15
-    config = replace(CONFIG, steps=last)
-    assert same(go(tmp_path / "run", config), go(None, config))
-    assert not list(tmp_path.rglob("*.part"))
+def same(one: Transformer, other: Transformer) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
-def resume(tmp_path: Path) -> subprocess.Popen[str]:
-    """Go on in a process of its own until two more checkpoints stand."""
-    before = steps_of(tmp_path / "run")[-1]
-    script = script_for(tmp_path / "run", 5000)
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    while steps_of(tmp_path / "run")[-1] < before + 20 and process.poll() is None:
-        time.sleep(0.01)
-    return process
+def saved(folder: Path) -> list[str]:
+    return sorted(path.stem for path in (folder / "checkpoints").iterdir())
+
+
+def log_of(folder: Path) -> list[Line]:
+    """The reports of a log, without what depends on the clock."""
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    clock = ("time", "tokens_per_second")
+    return [{k: v for k, v in x.items() if k not in clock} for x in lines if "loss" in x]
+
+
+class AxeError(Exception):
+    """Stands for whatever ends a process."""
+
+
+def at(step: int, what: Callable[[], None]) -> Callable[[Line], None]:
+    """Return a report that does something at a step."""
+    return lambda line: what() if line["step"] == step else None
+
+
+def fall() -> None:
+    raise AxeError
+
+
+def terminate(kind: int = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), kind)
+
+
+def after(steps: int, what: Callable[[], None]) -> Transformer:
+    """Return a model that does something in the backward pass of a step, at no report."""
+    model, calls = make(), count(1)
+    parts = CONFIG.grad_accum_steps
+    model.embedding.weight.register_hook(
+        lambda gradient: what() if next(calls) == steps * parts else None
+    )
+    return model
+
+
+# --- Killed, and continued ---
+
+
+@pytest.mark.parametrize("step", [10, 20, 25])
+def test_continued_equals_never_stopped(tmp_path: Path, step: int) -> None:
+    with pytest.raises(AxeError):
+        go(tmp_path / "broken", report=at(step, fall))
+    assert same(go(tmp_path / "broken"), straight())
+    go(tmp_path / "straight")
+    assert log_of(tmp_path / "broken") == log_of(tmp_path / "straight")
+    assert [line["step"] for line in log_of(tmp_path / "broken")] == [10, 20, 25]
+    assert saved(tmp_path / "broken") == saved(tmp_path / "straight")
+
+
+OPERATIONS = {
+    Path: ("replace", "unlink", "mkdir", "open", "write_bytes", "write_text"),
+    os: ("fsync",),
+    torch: ("save",),
+}
+
+
+@contextmanager
+def falling(number: int, what: Callable[[], None]) -> Iterator[list[int]]:
+    """Do something before file operation `number`, counted from 0; give a count of all."""
+    made = [0]
+
+    def wrapped(operation: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **options: Any) -> Any:
+            made[0] += 1
+            if made[0] == number + 1:
+                what()
+            return operation(*arguments, **options)
+
+        return watched
+
+    with pytest.MonkeyPatch.context() as patch:
+        for home, names in OPERATIONS.items():
+            for name in names:
+                patch.setattr(home, name, wrapped(getattr(home, name)))
+        yield made
+
+
+def killed_within(number: int, train_once: Callable[[], object]) -> None:
+    """Run something in a process of its own, which is killed at a file operation."""
+    if (child := os.fork()) == 0:
+        try:
+            with falling(number, lambda: terminate(signal.SIGKILL)):
+                train_once()
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def fallen_within(number: int, train_once: Callable[[], object]) -> None:
+    with pytest.raises(AxeError), falling(number, fall):
+        train_once()
+
+
+SMALL = replace(CONFIG, steps=5, save_every=2, max_tokens=300, patience=2)
+
+
+def small(folder: Path) -> Transformer:
+    """Make a short training that writes all there is to write; its best step is not the last."""
+
+    def score(model: Transformer) -> float:
+        return -float((model.embedding.weight - make().embedding.weight).detach().norm())
+
+    return go(folder, SMALL, validation=HELD_OUT, score=score)
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path.relative_to(folder) for path in folder.rglob("*"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a process with a GPU cannot be forked")
+@pytest.mark.parametrize("way", [killed_within, fallen_within])
+def test_it_may_fall_at_every_file_operation(
+    tmp_path: Path, way: Callable[[int, Callable[[], object]], None]
+) -> None:
+    """It continues to the same weights, log and files, with nothing half-written left."""
+    whole = tmp_path / "whole"
+    with falling(-1, fall) as made:
+        expected = small(whole)
+    assert made[0] > 60 and not same(expected, average_checkpoints(whole, 1)[0])
+    for number in range(made[0]):
+        folder = tmp_path / str(number)
+        way(number, lambda folder=folder: small(folder))  # type: ignore[misc]
+        assert same(small(folder), expected)
+        assert log_of(folder) == log_of(whole)
+        assert files_in(folder) == files_in(whole)
+
+
+# --- Stopped by a signal ---
+
+
+@pytest.mark.parametrize("step", [7, 14, 20])
+def test_a_signal_costs_no_step(tmp_path: Path, step: int) -> None:
+    """It may come within any step; the log has one line more, and its next is the mean since."""
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped, match=f"stopped at step {step}: the same command continues"):
+        go(tmp_path / "stopped", model=after(step, terminate))
+    assert signal.getsignal(signal.SIGTERM) == handler
+    assert saved(tmp_path / "stopped")[-1].endswith(f"{step:08}")
+    assert same(go(tmp_path / "stopped"), straight())
+    go(tmp_path / "straight")
+    lines, whole = log_of(tmp_path / "stopped"), log_of(tmp_path / "straight")
+    assert saved(tmp_path / "stopped") == saved(tmp_path / "straight")
+    if step == 20:
+        assert lines == whole
+        return
+    extra = [line for line in lines if line["step"] == step]
+    following = lines[lines.index(extra[0]) + 1]
+    changed = next(line for line in whole if line["step"] == following["step"])
+    assert [x for x in lines if x not in (*extra, following)] == [x for x in whole if x != changed]
+    steps = changed["step"] - step
+    before = whole[whole.index(changed) - 1]["step"] if changed["step"] > 10 else 0
+    total = extra[0]["gradient_norm"] * (step - before) + following["gradient_norm"] * steps
+    assert total == pytest.approx(changed["gradient_norm"] * (changed["step"] - before))
+    for name in ("step", "epoch", "learning_rate"):
+        assert following[name] == changed[name]
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_costs_no_step(tmp_path: Path, kind: signal.Signals) -> None:
-    process = start(tmp_path)
-    process.send_signal(kind)
-    assert process.wait(timeout=60) != 0
-    last = steps_of(tmp_path)[-1]
-    assert last >= 20
-    config = replace(CONFIG, steps=last + 5)
-    assert same(go(tmp_path, config), go(None, config))
+def test_a_signal_while_it_reports_stops_it_one_step_later(tmp_path: Path, kind: int) -> None:
+    with pytest.raises(Stopped, match="stopped at step 11"):
+        go(tmp_path, report=at(10, lambda: terminate(kind)))
+    assert same(go(tmp_path), straight())
 
 
-def test_stopping_says_where_it_stands(tmp_path: Path) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.step == 20:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Stopped, match="stopped at step 20: the same command goes on from there"):
-        go(tmp_path, report=stop)
-    assert steps_of(tmp_path)[-1] == 20
-    assert same(go(tmp_path), go(None))
+def test_a_signal_in_the_last_report_stops_nothing(tmp_path: Path) -> None:
+    assert same(go(tmp_path, report=at(25, terminate)), straight())
 
 
-def test_a_stop_leaves_no_trace_in_the_checkpoints(tmp_path: Path) -> None:
-    """What a signal leaves between two regular steps goes when the next regular one stands."""
-
-    def stop(progress: Progress) -> None:
-        if progress.step == 50:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    config = replace(CONFIG, steps=80, save_every=40)
-    with pytest.raises(Stopped):
-        go(tmp_path, config, report=stop)
-    assert steps_of(tmp_path) == [40, 50]
-    go(tmp_path, config)
-    assert steps_of(tmp_path) == [40, 80]
+def test_without_a_folder_a_signal_does_what_it_did_before() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        go(None, model=after(3, lambda: terminate(signal.SIGINT)))
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    with folder_lock(tmp_path), pytest.raises(BlockingIOError, match="another training is at work"):
+def test_minutes_after_which_the_state_is_saved(tmp_path: Path) -> None:
+    """Each step ends with a checkpoint here; only the regular ones stay."""
+    config = replace(CONFIG, save_minutes=1e-9)
+    with pytest.raises(AxeError):
+        go(tmp_path, config, report=at(14, fall))
+    assert saved(tmp_path) == ["step-00000010", "stop-00000013"]
+    assert same(go(tmp_path, config), straight())
+    assert saved(tmp_path) == ["step-00000020", "step-00000025"]
+
+
+# --- Continued with what may change ---
+
+
+def test_a_finished_training_is_not_repeated_and_can_be_prolonged(tmp_path: Path) -> None:
+    """Also from a step that is no multiple of save_every."""
+    reports: list[Line] = []
+    for steps in (5, 5, 15, 15, 25):
+        model = go(tmp_path, replace(CONFIG, steps=steps), report=reports.append)
+    assert [line["step"] for line in reports] == [5, 10, 15, 20, 25]
+    assert same(model, straight())
+
+
+def test_a_best_step_off_the_grid_is_kept_and_nothing_is_repeated(tmp_path: Path) -> None:
+    scores = iter([1.0, 9.0, 3.0, 4.0])
+    reports: list[Line] = []
+    for steps in (15, 25, 25):
+        model = go(
+            tmp_path, replace(CONFIG, steps=steps, patience=2), score=lambda m: next(scores),
+            report=reports.append,
+        )  # fmt: skip
+    assert [line["step"] for line in reports] == [10, 15, 20, 25]
+    assert same(model, straight(replace(CONFIG, steps=15)))
+
+
+def test_other_steps_between_checkpoints_leave_the_earlier_ones(tmp_path: Path) -> None:
+    config = replace(CONFIG, keep_checkpoints=5)
+    go(tmp_path, replace(config, steps=20))
+    assert same(go(tmp_path, replace(config, save_every=7)), straight())
+    assert saved(tmp_path) == [f"step-{step:08}" for step in (10, 20, 21, 25)]
+    average_checkpoints(tmp_path, 4)
+
+
+def test_patience_ends_a_training_and_more_of_it_continues(tmp_path: Path) -> None:
+    """The validations without a better score are counted across a stop."""
+
+    def learn(first: int, patience: int | None, **options: Any) -> None:
+        config, steps = replace(CONFIG, save_every=5, patience=patience), count(first, 5)
+        scores = {5: 1.0, 10: 5.0, 15: 4.0, 20: 4.5, 25: 3.0}
+        model = go(tmp_path, config, score=lambda m: scores[next(steps)], **options)
+        assert same(model, straight(replace(CONFIG, steps=10)))
+
+    with pytest.raises(AxeError):
+        learn(5, 2, report=at(20, fall))
+    learn(20, 2)
+    assert [line["score"] for line in log_of(tmp_path)] == [1.0, 5.0, 4.0, 4.5]
+    learn(25, 2)
+    assert len(log_of(tmp_path)) == 4
+    learn(25, None)
+    assert [line["step"] for line in log_of(tmp_path)] == [5, 10, 15, 20, 25]
+
+
+# --- The best model ---
+
+
+def test_the_best_weights_are_returned_and_left_in_the_folder(tmp_path: Path) -> None:
+    scores = iter([9.0, 3.0, 2.0])
+    model = go(tmp_path, score=lambda m: next(scores))
+    assert same(model, straight(replace(CONFIG, steps=10)))
+    assert same(load_model(tmp_path)[0], model) and not model.training
+
+
+def test_without_a_score_the_validation_loss_decides(tmp_path: Path) -> None:
+    reports: list[Line] = []
+    model = go(tmp_path, validation=HELD_OUT, report=reports.append)
+    losses = {line["step"]: line["validation_loss"] for line in reports}
+    best = min(losses, key=lambda step: losses[step])
+    assert len(losses) == 3 and same(model, straight(replace(CONFIG, steps=best)))
+
+
+def test_a_model_of_double_precision_keeps_it(tmp_path: Path) -> None:
+    model = go(tmp_path, model=make().double(), validation=HELD_OUT)
+    assert same(model, go(None, model=make().double()))
+
+
+@pytest.mark.parametrize("steps", [20, 25])
+def test_best_weights_that_were_removed_by_hand_cost_no_training(
+    tmp_path: Path, steps: int
+) -> None:
+    """What is left are the last weights."""
+    go(tmp_path, replace(CONFIG, steps=steps), score=lambda m: 1.0)
+    (tmp_path / "model.safetensors").unlink()
+    assert same(go(tmp_path, score=lambda m: 0.5), straight())
+    assert same(load_model(tmp_path)[0], straight())
+
+
+# --- One folder, one training ---
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    with folder_lock(tmp_path), pytest.raises(BlockingIOError, match="another process is working"):
         go(tmp_path)
-    go(tmp_path)  # free again
+    assert same(go(tmp_path), straight())
 
 
-# --- Disks ---
-
-
-LIMITED = """
-import resource, signal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
-"""
-
-
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    """No file may grow to what a checkpoint needs: writing fails, what was there stands."""
-    go(tmp_path, replace(CONFIG, steps=20))
-    size = checkpoints(tmp_path / "checkpoints")[-1].stat().st_size // 2
-    script = LIMITED.format(size=size) + script_for(tmp_path, CONFIG.steps)
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "step-00000030.safetensors could not be written" in result.stderr
-    assert steps_of(tmp_path) == [10, 20]
-    assert same(go(tmp_path), go(None))
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    go(tmp_path, replace(CONFIG, steps=20))
-    last = checkpoints(tmp_path / "checkpoints")[-1]
-    last.write_bytes(last.read_bytes()[:-50])
-    with pytest.raises(ValueError, match=f"{last.name} is not a whole safetensors file"):
-        go(tmp_path)
-    last.unlink()  # what the user would do: the one before is still there
-    assert same(go(tmp_path), go(None))
-
-
-def test_a_half_written_log_line_is_dropped(tmp_path: Path) -> None:
-    go(tmp_path, replace(CONFIG, steps=20))
-    with (tmp_path / "log.jsonl").open("a") as log:
-        log.write('{"step": 20, "lo')
-    go(tmp_path)
-    steps = [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").open()]
-    assert steps == [0, 10, 20, 20, 30, 40, 45]
+OTHER = Tokenizer.train(grammar(120, seed=1), vocabulary_size=300)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"factor": 0.3}, "training.lr_scale=0.2, not 0.3: repeat its settings"),
-        ({"accumulate": 1}, "training.grad_accum_steps=2, not 1"),
-        ({"seed": 1}, "training.seed=0, not 1"),
+        ({"config": {"lr_scale": 0.3}}, "training.lr_scale=0.2, not 0.3: repeat its settings"),
+        ({"config": {"grad_accum_steps": 1}}, "training.grad_accum_steps=2, not 1"),
+        ({"config": {"seed": 1}}, "training.seed=0, not 1"),
+        ({"model": make(replace(SHAPE, d_ff=64))}, r"model\.d_ff=32, not 64"),
+        ({"corpus": encode_pairs(TOKENIZER, PAIRS[1:])}, r"pairs=\w+, not"),
+        ({"corpus": [Pair(p.target, p.source) for p in PAIRS[:100]]}, r"pairs=\w+, not \w+"),
+        ({"tokenizer": OTHER}, "tokenizer="),
+        ({"validation": HELD_OUT}, "validation="),
+        ({"score": lambda model: 1.0}, "scored=False, not True"),
     ],
 )
-def test_a_run_of_other_settings(tmp_path: Path, change: dict[str, float], message: str) -> None:
-    go(tmp_path, replace(CONFIG, steps=10))
+def test_other_settings_are_refused_once_something_is_saved(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    """Before that they may change: the advice of an error can be followed in the same folder."""
+    options = {"config": replace(CONFIG, **change.pop("config", {})), **change}
+    with pytest.raises(AxeError):
+        go(tmp_path / "early", model=after(5, fall))
+    go(tmp_path / "early", **options)
+    go(tmp_path / "late", replace(CONFIG, steps=10))
+    before = {path: path.read_bytes() for path in tmp_path.glob("late/**/*") if path.is_file()}
     with pytest.raises(ValueError, match=message):
-        go(tmp_path, replace(CONFIG, **change))  # type: ignore[arg-type]
+        go(tmp_path / "late", **options)
+    assert all(path.read_bytes() == content for path, content in before.items())
 
 
-def test_a_run_of_another_model_corpus_or_tokenizer(tmp_path: Path) -> None:
+def test_another_precision_is_another_training(tmp_path: Path) -> None:
+    from annotated_transformer.regularization import SmoothedLoss
+
     go(tmp_path, replace(CONFIG, steps=10))
-    with pytest.raises(ValueError, match=r"model\.d_ff=32, not 64"):
-        train(make(replace(SHAPE, d_ff=64)), TOKENIZER, PAIRS, CONFIG, folder=tmp_path)
-    with pytest.raises(ValueError, match=r"examples=400, not 399"):
-        train(make(), TOKENIZER, PAIRS[1:], CONFIG, folder=tmp_path)
-    with pytest.raises(ValueError, match=r"pairs=\w+, not \w+"):
-        turned = [Pair(pair.target, pair.source) for pair in PAIRS]
-        train(make(), TOKENIZER, turned, CONFIG, folder=tmp_path)
-    other = Tokenizer.train(grammar(400, seed=1), vocabulary_size=400)
-    with pytest.raises(ValueError, match=r"tokenizer="):
-        train(make(), other, PAIRS, CONFIG, folder=tmp_path)
+    model = make()
+    loss = SmoothedLoss(model)
+    loss.precision = "bf16"
+    with pytest.raises(ValueError, match="precision=fp32, not bf16"):
+        go(tmp_path, model=model, loss=loss)
 
 
-# --- Averages ---
+# --- Checkpoints that are none ---
 
 
-def test_the_average_is_the_mean(tmp_path: Path) -> None:
-    go(tmp_path, replace(CONFIG, keep_checkpoints=4))
-    one, two = (average_checkpoints(tmp_path, last)[0] for last in (1, 4))
-    assert same(one, go(None))
-    parts = []
-    for path in checkpoints(tmp_path / "checkpoints"):
-        folder = tmp_path / "alone"
-        (folder / "checkpoints").mkdir(parents=True)
-        for name in ("config.json", "tokenizer.json"):
-            (folder / name).write_bytes((tmp_path / name).read_bytes())
-        (folder / "checkpoints" / path.name).write_bytes(path.read_bytes())
-        parts.append(average_checkpoints(folder, 1)[0].embedding.weight)
-        for file in sorted(folder.rglob("*"), reverse=True):
-            file.rmdir() if file.is_dir() else file.unlink()
-        folder.rmdir()
-    torch.testing.assert_close(two.embedding.weight, torch.stack(parts).mean(dim=0))
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
 
 
-def test_more_checkpoints_than_there_are(tmp_path: Path) -> None:
-    go(tmp_path, replace(CONFIG, steps=10))
-    with pytest.raises(FileNotFoundError, match="has 1 checkpoints, 5 were asked for"):
-        average_checkpoints(tmp_path)
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def pickled(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Trap(path.parent / "it-ran")))
+
+
+def saved_by_torch(path: Path) -> None:
+    torch.save({"step": 20, "model": Trap(path.parent / "it-ran")}, path)
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut, pickled, saved_by_torch, emptied])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_still_there(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    go(tmp_path, replace(CONFIG, steps=20))
+    last = last_checkpoint(tmp_path)
+    assert last is not None
+    damage(last)
+    with pytest.raises(ValueError, match=f"{last.name} is not a whole checkpoint") as raised:
+        go(tmp_path)
+    assert str(raised.value).endswith("move it away")  # and no word of how to run what is in it
+    with pytest.raises(ValueError, match=f"{last.name} is not a whole checkpoint"):
+        average_checkpoints(tmp_path, 2)
+    assert not list(tmp_path.rglob("it-ran"))
+    last.unlink()  # what the user would do
+    assert same(go(tmp_path), straight())
+
+
+def test_a_renamed_checkpoint_and_that_of_another_model_are_refused(tmp_path: Path) -> None:
+    go(tmp_path / "one", replace(CONFIG, steps=20))
+    last = checkpoints(tmp_path / "one")[-1]
+    renamed = last.rename(last.with_stem("step-00000099"))
+    with pytest.raises(
+        ValueError, match=r"step-00000099\.pt is not a whole checkpoint of its step"
+    ):
+        go(tmp_path / "one")
+    renamed.rename(last)
+    go(tmp_path / "other", replace(CONFIG, steps=20), model=make(replace(SHAPE, d_ff=64)))
+    last.write_bytes(checkpoints(tmp_path / "other")[-1].read_bytes())
+    with pytest.raises(ValueError, match=r"step-00000020\.pt is the checkpoint of another model"):
+        go(tmp_path / "one")
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    """No file may grow to what a checkpoint needs: writing fails, what was there stands."""
+    go(tmp_path, replace(CONFIG, steps=20))
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = checkpoints(tmp_path)[-1].stat().st_size // 2
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    try:
+        with pytest.raises(OSError, match=r"step-00000025\.pt could not be written"):
+            go(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert saved(tmp_path) == ["step-00000010", "step-00000020"]
+    assert same(go(tmp_path), straight())
+
+
+# --- Real processes ---
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_resume import *
+torch.set_num_threads(1)
+go(Path({folder!r}), replace(CONFIG, steps=5000), report=lambda x: print(x["step"], flush=True))
+"""
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    """Train in a process of its own, and return once it has made two checkpoints."""
+    script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(folder))
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for _ in range(3):
+        assert process.stdout.readline()
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_process_may_be_ended_at_moments_that_nobody_chose(tmp_path: Path, kind: int) -> None:
+    for pause in (0.0, 0.013, 0.031):
+        process = start(tmp_path)
+        time.sleep(pause)
+        process.send_signal(kind)
+        assert process.wait(timeout=60)
+    last = last_checkpoint(tmp_path)
+    assert last is not None
+    config = replace(CONFIG, steps=int(last.stem[5:]) + 15)
+    assert same(go(tmp_path, config), straight(config))
+    assert not list(tmp_path.rglob("*.part"))

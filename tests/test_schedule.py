@@ -13,9 +13,9 @@ STEPS, WIDTHS = st.integers(1, 10**7), st.integers(1, 10_000)
 
 
 @given(STEPS, WIDTHS, STEPS, st.floats(1e-3, 1e3))
-def test_it_is_equation_3(step: int, d_model: int, warmup: int, factor: float) -> None:
-    expected = factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
-    assert math.isclose(learning_rate(step, d_model, warmup, factor), expected, rel_tol=1e-9)
+def test_it_is_equation_3(step: int, d_model: int, warmup: int, lr_scale: float) -> None:
+    expected = lr_scale * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    assert math.isclose(learning_rate(step, d_model, warmup, lr_scale), expected, rel_tol=1e-9)
 
 
 @given(STEPS, WIDTHS, STEPS)

@@ -1,10 +1,10 @@
-"""Training learns, a model survives the disk, and nothing but a model is taken for one."""
+"""The loop makes the updates of the paper: right mean, right rate, no bad gradient; and it learns."""
 
-import json
-import pickle
+import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -13,103 +13,113 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import annotated_transformer
-from annotated_transformer.batching import Batch, collate, encode_pairs
+from annotated_transformer import training
+from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.data import Pair
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.decoding import translate
 from annotated_transformer.masks import PAD
-from annotated_transformer.regularization import label_smoothed_loss
+from annotated_transformer.regularization import SmoothedLoss
+from annotated_transformer.run_folder import checkpoints, read_checkpoint
+from annotated_transformer.schedule import learning_rate
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import Objective, Progress, TrainingConfig, batch_loss, make_optimizer, train, training_step, atomic_write
-from annotated_transformer.model_io import load_model, load_pretrained, save_model
-from annotated_transformer.transformer import Transformer, TransformerConfig, preset
-
-PAIRS = grammar(400, seed=0)
-TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=400)
-SHAPE = TransformerConfig(
-    vocabulary_size=len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.0
+from annotated_transformer.training import TrainingConfig, train, training_step, validation_loss
+from annotated_transformer.transformer import (
+    Transformer,
+    TransformerConfig,
+    evaluating,
+    greedy_decode,
+    preset,
 )
 
+PAIRS = grammar(300, seed=0)
+TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=300)
+CORPUS = encode_pairs(TOKENIZER, PAIRS)
+SHAPE = TransformerConfig(len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.0)
+CONFIG = TrainingConfig(steps=8, max_tokens=150)
 
-def make(shape: TransformerConfig = SHAPE) -> Transformer:
+
+def make(**changes: Any) -> Transformer:
     torch.manual_seed(0)
-    return Transformer(shape)
+    return Transformer(replace(SHAPE, **changes))
 
 
-# --- Learning ---
+def flat(model: Transformer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def test_a_tiny_model_learns_the_grammar() -> None:
-    """BLEU above 90 on sentences that it has never seen, from the defaults, within a minute."""
-    pairs = grammar(20_300, seed=1)
-    tokenizer = Tokenizer.train(pairs[:20_000], vocabulary_size=1500)
-    torch.manual_seed(0)
-    model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0.0))
-    train(model, tokenizer, pairs[:20_000])
-    held_out = pairs[20_000:]
-    translations = translate(model, tokenizer, [pair.source for pair in held_out])
-    score = sacrebleu.corpus_bleu(translations, [[pair.target for pair in held_out]]).score
-    assert score > 90
-
-
-def test_training_is_decided_by_its_seeds() -> None:
-    first, second = (
-        train(make(replace(SHAPE, dropout=0.1)), TOKENIZER, PAIRS, TrainingConfig(steps=8))
-        for _ in range(2)
-    )
-    for name, weights in first.state_dict().items():
-        torch.testing.assert_close(weights, second.state_dict()[name])
-
-
-def test_training_reports_and_ends_in_evaluation_mode() -> None:
-    seen: list[Progress] = []
-    model = train(make(), TOKENIZER, PAIRS, TrainingConfig(steps=150), report=seen.append)
-    assert [progress.step for progress in seen] == [50, 100, 150]
-    assert seen[-1].loss < seen[0].loss
-    assert not model.training
-
-
-def test_a_step_counts_every_token_alike() -> None:
-    """A batch's loss is the sum of its sentences' losses, whatever the padding."""
-    model, examples = make().double(), encode_pairs(TOKENIZER, PAIRS[:7])
-    loss, tokens = batch_loss(model, collate(examples), 0.1)
-    alone = [batch_loss(model, collate([example]), 0.1) for example in examples]
-    torch.testing.assert_close(loss, sum(part for part, _ in alone))
-    assert tokens == sum(number for _, number in alone)
-    assert tokens == sum(len(example.target) - 1 for example in examples)
+# --- One update ---
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(1, 11), max_size=4, unique=True))
 def test_accumulated_batches_equal_the_large_one(cuts: list[int]) -> None:
-    examples = encode_pairs(TOKENIZER, PAIRS[:12])
-    borders = [0, *sorted(cuts), 12]
-    parts = [collate(examples[start:stop]) for start, stop in pairwise(borders)]
+    """One update over any cut of twelve sentences, a mean over real tokens, in double precision."""
+    parts = [[*CORPUS][a:b] for a, b in pairwise([0, *sorted(cuts), 12])]
     after = []
-    for group in ([collate(examples)], parts):
+    for group in ([collate([*CORPUS][:12])], [collate(part) for part in parts]):
         model = make().double()
         plain = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
-        step = training_step(Objective(model, 0.1), group, plain)  # type: ignore[arg-type]
-        after.append((step, torch.cat([p.detach().flatten() for p in model.parameters()])))
+        update = training_step(SmoothedLoss(model), group, plain)  # type: ignore[arg-type]
+        after.append((update, flat(model)))
     torch.testing.assert_close(after[0][1], after[1][1], rtol=0, atol=1e-13)
-    assert after[0][0].tokens == after[1][0].tokens
-    torch.testing.assert_close(after[0][0].norm, after[1][0].norm)
+    torch.testing.assert_close(after[0][0], after[1][0])
+    model, batch = make().double(), collate([*CORPUS][:12])
+    logits, labels = model(batch.source, batch.target[:, :-1]), batch.target[:, 1:]
+    mean = F.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1
+    )
+    mean.backward()
+    moved = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(after[0][1], flat(model) - moved, rtol=0, atol=1e-13)
+    loss, tokens, norm = after[0][0].double()
+    assert tokens == (labels != PAD).sum()
+    torch.testing.assert_close(loss / tokens, mean.detach())
+    torch.testing.assert_close(norm, moved.norm())
+
+
+def test_gradients_of_before_do_not_count() -> None:
+    after = []
+    for stale in (None, 7.0):
+        model, batch = make(), collate([*CORPUS][:8])
+        for parameter in model.parameters():
+            parameter.grad = None if stale is None else torch.full_like(parameter, stale)
+        training_step(
+            SmoothedLoss(model), [batch], torch.optim.Adam(model.parameters(), fused=True)
+        )
+        after.append(flat(model))
+    assert torch.equal(*after)
 
 
 def test_clipping_shortens_long_gradients_only() -> None:
-    batch = collate(encode_pairs(TOKENIZER, PAIRS[:8]))
     norms = []
     for clip in (None, 0.01, 1e6):
-        model = make()
-        step = training_step(Objective(model, 0.1), [batch], make_optimizer(model), clip)
+        model, batch = make(), collate([*CORPUS][:8])
+        adam = torch.optim.Adam(model.parameters(), fused=True)
+        update = training_step(SmoothedLoss(model), [batch], adam, clip)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        norms.append((float(step.norm), float(torch.nn.utils.get_total_norm(gradients))))
+        norms.append((float(update[2]), float(torch.nn.utils.get_total_norm(gradients))))
     assert norms[0] == norms[2] and norms[0][0] == norms[0][1]
     assert norms[1][0] == norms[0][0] and norms[1][1] == pytest.approx(0.01, rel=1e-3)
 
 
-def test_a_gradient_that_is_not_finite_is_reported_and_not_used() -> None:
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
+    """Neither weights nor moments nor Adam's count of steps."""
+    model, batch = make(), collate([*CORPUS][:8])
+    adam = torch.optim.Adam(model.parameters(), fused=True)
+    loss = SmoothedLoss(model)
+    training_step(loss, [batch], adam)
+    before = [flat(model), *(x.clone() for s in adam.state.values() for x in s.values())]
+    model.embedding.weight.register_hook(lambda gradient: gradient * bad)
+    assert not training_step(loss, [batch], adam, grad_clip=1.0)[2].isfinite()
+    after = [flat(model), *(x for s in adam.state.values() for x in s.values())]
+    assert all(map(torch.equal, before, after))
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_that_is_not_finite_is_named_and_not_saved(
+    tmp_path: Path, clip: float | None
+) -> None:
     model, calls = make(), 0
 
     def poison(gradient: torch.Tensor) -> torch.Tensor:
@@ -118,50 +128,129 @@ def test_a_gradient_that_is_not_finite_is_reported_and_not_used() -> None:
         return gradient * torch.nan if calls == 23 else gradient
 
     model.decoder.layers[0].feed_forward.linear2.weight.register_hook(poison)
-    with pytest.raises(FloatingPointError, match=r"gradient of step 23 is not finite.*grad_clip=1\.0"):
-        train(model, TOKENIZER, PAIRS, TrainingConfig(steps=100))
-    assert all(bool(p.isfinite().all()) for p in model.parameters())
+    config = replace(CONFIG, steps=100, save_every=10, grad_clip=clip)
+    with pytest.raises(FloatingPointError, match=r"of step 23 is not finite.*grad_clip=1\.0"):
+        train(model, TOKENIZER, CORPUS, config, folder=tmp_path)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000010.pt", "step-00000020.pt"]
+    saved = read_checkpoint(checkpoints(tmp_path)[-1])
+    assert all(weights.isfinite().all() for weights in saved["model"].values())
+    assert flat(model).isfinite().all()
 
 
-def test_training_leaves_the_random_numbers_of_others_alone() -> None:
-    model = make(replace(SHAPE, dropout=0.3))
+# --- The loop ---
+
+
+def test_a_training_is_decided_by_its_seed() -> None:
+    def trained(seed: int) -> torch.Tensor:
+        return flat(train(make(dropout=0.2), TOKENIZER, CORPUS, replace(CONFIG, seed=seed)))
+
+    assert torch.equal(trained(0), trained(0))
+    assert not torch.equal(trained(0), trained(1))
+
+
+def test_pairs_may_come_as_text_or_as_ids() -> None:
+    after = [flat(train(make(), TOKENIZER, given, CONFIG)) for given in (PAIRS, CORPUS)]
+    assert torch.equal(*after)
+
+
+def test_others_keep_their_random_numbers() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
+    model = make(dropout=0.3)
     torch.manual_seed(5)
-    train(model, TOKENIZER, PAIRS, TrainingConfig(steps=3))
+    train(model, TOKENIZER, CORPUS, CONFIG, validation=PAIRS[:20])
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_the_model_does_not_see_the_answer() -> None:
-    """Changing target word t changes the loss of no word before it."""
-    model = make().double()
-    source = torch.tensor([[5, 6, 2]])
-    for t in range(1, 5):
-        one, other = torch.tensor([[1, 7, 8, 9, 2]]), torch.tensor([[1, 7, 8, 9, 2]])
-        other[0, t] = 11
-        for shorter in range(2, t + 1):
-            before = [
-                batch_loss(model, Batch(source, x[:, :shorter]), 0.1)[0] for x in (one, other)
-            ]
-            assert before[0] == before[1]
+def test_a_score_may_do_to_mode_and_chance_what_it_likes() -> None:
+    def careless(model: Transformer) -> float:
+        model.eval()
+        torch.manual_seed(99)
+        return 0.0
 
-
-@settings(deadline=None, max_examples=30)
-@given(st.integers(0, 2**31), st.floats(0, 0.99))
-def test_loss_equals_pytorch(seed: int, smoothing: float) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(2, 4, 9, generator=generator, dtype=torch.float64) * 5
-    labels = torch.randint(0, 9, (2, 4), generator=generator)
-    loss, tokens = label_smoothed_loss(logits, labels, smoothing)
-    reference = F.cross_entropy(
-        logits.flatten(0, 1),
-        labels.flatten(),
-        ignore_index=PAD,
-        label_smoothing=smoothing,
-        reduction="sum",
+    config = replace(CONFIG, save_every=2)
+    one, other = (
+        train(make(dropout=0.3), TOKENIZER, CORPUS, config, score=score)
+        for score in (None, careless)
     )
-    torch.testing.assert_close(loss, reference)
-    assert tokens == (labels != PAD).sum()
+    assert torch.equal(flat(one), flat(other)) and not one.training
+
+
+def test_the_rate_is_equation_3_from_step_1_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "REPORT_EVERY", 1)
+    lines: list[dict[str, Any]] = []
+    config = replace(CONFIG, warmup=4, lr_scale=0.7, grad_accum_steps=2)
+    train(make(), TOKENIZER, CORPUS, config, report=lines.append)
+    expected = [learning_rate(step, SHAPE.d_model, 4, 0.7) for step in range(1, 9)]
+    assert [line["learning_rate"] for line in lines] == expected
+
+
+def test_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means over tokens since the last report, and where in the corpus the training is."""
+    runs: list[list[dict[str, Any]]] = []
+    for every in (1, 4):
+        monkeypatch.setattr(training, "REPORT_EVERY", every)
+        runs.append([])
+        model = train(make(), TOKENIZER, CORPUS, CONFIG, report=runs[-1].append)
+        assert not model.training
+    each, mean = runs
+    assert [line["step"] for line in mean] == [4, 8]
+    assert mean[0]["gradient_norm"] == pytest.approx(sum(x["gradient_norm"] for x in each[:4]) / 4)
+    batches = training.batches(CORPUS, CONFIG.max_tokens)
+    tokens = [int((batch.target[:, 1:] != PAD).sum()) for batch in batches]
+    total = sum(line["loss"] * count for line, count in zip(each[:4], tokens))
+    assert mean[0]["loss"] == pytest.approx(total / sum(tokens[:4]))
+    assert [line["epoch"] for line in mean] == [round(n / len(batches), 3) for n in (4, 8)]
+
+
+def test_a_long_training_without_a_folder_reports_no_more_often() -> None:
+    """The minutes after which the state is saved are over; there is nowhere to save it."""
+    lines: list[dict[str, Any]] = []
+    config = replace(CONFIG, steps=60, save_minutes=1e-9)
+    train(make(), TOKENIZER, CORPUS, config, report=lines.append)
+    assert [line["step"] for line in lines] == [50, 60]
+
+
+def test_the_validation_loss_is_the_plain_one() -> None:
+    """Hard labels, no dropout, a mean over all tokens, whatever the batches."""
+    model, losses, tokens = make(dropout=0.5), 0.0, 0
+    with evaluating(model):
+        for source, target in CORPUS:
+            source, target = (torch.from_numpy(side).long()[None] for side in (source, target))
+            logits = model(source, target[:, :-1])[0].double()
+            losses += F.cross_entropy(logits, target[0, 1:], reduction="sum").item()
+            tokens += len(target[0]) - 1
+    for max_tokens in (100, 1000):
+        found = validation_loss(model, CORPUS, max_tokens)
+        assert found == pytest.approx(losses / tokens, rel=1e-6)
+    assert model.training
+
+
+def test_frozen_weights_stay(tmp_path: Path) -> None:
+    """In a folder, too; and the training continues."""
+
+    def frozen() -> Transformer:
+        model = make()
+        model.embedding.weight.requires_grad_(False)
+        return model
+
+    start = frozen().embedding.weight
+    for steps in (4, 8):
+        config = replace(CONFIG, steps=steps)
+        model = train(frozen(), TOKENIZER, CORPUS, config, folder=tmp_path)
+        assert torch.equal(model.embedding.weight, start)
+    assert torch.equal(flat(model), flat(train(frozen(), TOKENIZER, CORPUS, config)))
+
+
+def test_it_may_run_in_a_thread(tmp_path: Path) -> None:
+    """Where no signal can be listened to."""
+    models: list[Transformer] = []
+    thread = threading.Thread(
+        target=lambda: models.append(train(make(), TOKENIZER, CORPUS, CONFIG, folder=tmp_path))
+    )
+    thread.start()
+    thread.join()
+    assert torch.equal(flat(models[0]), flat(train(make(), TOKENIZER, CORPUS, CONFIG)))
 
 
 # --- Bad input ---
@@ -170,151 +259,93 @@ def test_loss_equals_pytorch(seed: int, smoothing: float) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 0}, "steps must be above 0, not 0"),
-        ({"max_tokens": -1}, "max_tokens must be above 0, not -1"),
-        ({"factor": 0.0}, "factor must be above 0, not 0.0"),
-        ({"smoothing": 1.0}, "smoothing must be at least 0 and below 1, not 1.0"),
+        ({"steps": 0}, "steps must lie between 0 and inf, not be 0"),
+        ({"max_tokens": -1}, "max_tokens must lie between 0 and inf, not be -1"),
+        ({"lr_scale": 0.0}, "lr_scale must"),
+        ({"lr_scale": torch.nan}, "lr_scale must"),
+        ({"grad_clip": 0.0}, "grad_clip must"),
+        ({"patience": 0}, "patience must"),
+        ({"seed": -1}, "seed must"),
+        ({"label_smoothing": 1.0}, "label_smoothing must lie between 0 and 1, not be 1.0"),
+        ({"label_smoothing": -0.1}, "label_smoothing must"),
     ],
 )
-def test_a_training_that_cannot_work(change: dict[str, float], message: str) -> None:
+def test_settings_that_cannot_work(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TrainingConfig(**change)  # type: ignore[arg-type]
+        TrainingConfig(**change)
+    TrainingConfig(seed=0, label_smoothing=0)
 
 
-def test_no_pairs_and_foreign_tokenizers_are_refused() -> None:
-    with pytest.raises(ValueError, match="no sentence pairs"):
-        train(make(), TOKENIZER, [])
-    with pytest.raises(ValueError, match=r"400 entries, the model 300: .*len\(tokenizer\)"):
-        train(make(replace(SHAPE, vocabulary_size=300)), TOKENIZER, PAIRS)
-
-
-def test_a_pair_that_is_too_long_is_named_before_any_work() -> None:
-    pairs = [*PAIRS[:3], Pair("Hund " * 10_000, "dog")]
-    with pytest.raises(
-        ValueError, match=r"training pair 4 has \d+ tokens, the model has 1024 positions"
-    ):
-        train(make(), TOKENIZER, pairs)
-    short = make(replace(SHAPE, max_length=5))
-    with pytest.raises(
-        ValueError, match=r"training pair 1 has \d+ tokens, the model has 5 positions"
-    ):
-        train(short, TOKENIZER, PAIRS)
-    with pytest.raises(ValueError, match=r"tokens, a batch only 10: .*allow more tokens a batch"):
-        train(make(), TOKENIZER, PAIRS, TrainingConfig(max_tokens=10))
-
-
-# --- On disk ---
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    save_model(make(), TOKENIZER, tmp_path)
-    return tmp_path
-
-
-def test_save_and_load(saved: Path) -> None:
-    model, tokenizer = load_model(saved)
-    assert model.config == SHAPE and not model.training
-    for name, weights in make().state_dict().items():
-        assert torch.equal(weights, model.state_dict()[name])
-    assert tokenizer.encode(PAIRS[0].source) == TOKENIZER.encode(PAIRS[0].source)
-    assert len(list(saved.iterdir())) == 3
-
-
-class Trap:
-    """Writes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.path,)
-
-
-@pytest.mark.parametrize("maker", ["pickle", "torch"])
-def test_a_pickle_is_refused_and_not_run(saved: Path, maker: str) -> None:
-    mark, weights = saved / "it-ran", saved / "model.safetensors"
-    if maker == "pickle":
-        weights.write_bytes(pickle.dumps(Trap(mark)))
-    else:
-        torch.save({"trap": Trap(mark)}, weights)
-    with pytest.raises(ValueError, match="pickles, are refused"):
-        load_model(saved)
-    assert not mark.exists()
-
-
-def test_cut_off_weights_are_refused(saved: Path) -> None:
-    weights = saved / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
-        load_model(saved)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_a_missing_file_is_named(saved: Path, name: str) -> None:
-    (saved / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"{name} missing"):
-        load_model(saved)
+LONG = Pair("Hund " * 2000, "dog")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("options", "message"),
     [
-        ({"d_ff": 64}, "another configuration"),
-        ({"layers": 2}, "another configuration"),
-        ({"heads": 5}, "not a model's configuration"),
-        ({"colour": "red"}, "not a model's configuration.*colour"),
-        ({"vocabulary_size": 300}, "400 entries, the model 300"),
+        ({"pairs": []}, "no sentence pairs"),
+        ({"vocabulary_size": 290}, "300 entries, the model 290"),
+        ({"max_length": 5}, r"training pair 1 has \d+ tokens, the model has positions for only 5"),
+        ({"pairs": [*PAIRS[:3], LONG]}, r"training pair 4 has \d+ tokens, the model has .* 1024"),
+        ({"max_tokens": 10}, "training pair 1 has .* a batch holds only 10: drop or split the"),
+        ({"validation": [*PAIRS[:2], LONG]}, r"validation pair 3 has \d+ tokens, the model has"),
+        ({"patience": 1}, "patience needs something to watch"),
     ],
 )
-def test_a_configuration_of_another_model(
-    saved: Path, change: dict[str, object], message: str
+def test_what_cannot_work_is_refused_before_any_work(
+    tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    path = saved / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    config = {name: options.pop(name) for name in ("max_tokens", "patience") if name in options}
+    pairs, validation = options.pop("pairs", PAIRS), options.pop("validation", ())
     with pytest.raises(ValueError, match=message):
-        load_model(saved)
+        train(
+            make(**options), TOKENIZER, pairs, replace(CONFIG, **config), validation=validation,
+            folder=tmp_path / "run",
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2]", "{", "3"])
-def test_a_configuration_that_is_none(saved: Path, content: str) -> None:
-    (saved / "config.json").write_text(content)
-    with pytest.raises(ValueError, match=r"config\.json is not a model's configuration"):
-        load_model(saved)
+def test_a_validation_pair_longer_than_a_batch_is_refused_at_the_start() -> None:
+    widths = CORPUS.lengths.max(axis=1)
+    short = [pair for pair, width in zip(PAIRS, widths) if width <= 30]
+    first = int((widths > 30).argmax())
+    message = f"validation pair {first + 1} has {widths[first]} tokens, a batch holds only 30"
+    with pytest.raises(ValueError, match=message):
+        train(make(), TOKENIZER, short, replace(CONFIG, max_tokens=30), validation=PAIRS)
 
 
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_bytes(b"old")
-    with pytest.raises(OSError, match="no space"), atomic_write(path) as aside:
-        aside.write_bytes(b"ne")
-        raise OSError("no space left on device")
-    assert path.read_bytes() == b"old"
-    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_weights_know_their_tokenizer(saved: Path) -> None:
-    Tokenizer.train(grammar(400, seed=1), vocabulary_size=400).save(saved / "tokenizer.json")
-    with pytest.raises(ValueError, match="not the tokenizer that the model was trained with"):
-        load_model(saved)
-
-
-def test_half_precision_halves_the_file(tmp_path: Path) -> None:
+def test_the_loss_must_be_that_of_model_and_settings() -> None:
     model = make()
-    save_model(model, TOKENIZER, tmp_path / "whole")
-    save_model(model, TOKENIZER, tmp_path / "half", half=True)
-    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half")]
-    assert sizes[1] < 0.6 * sizes[0]
-    again, _ = load_model(tmp_path / "half")
-    for name, weights in model.state_dict().items():
-        assert again.state_dict()[name].dtype == torch.float32
-        torch.testing.assert_close(again.state_dict()[name], weights, rtol=1e-3, atol=1e-6)
+    for loss in (SmoothedLoss(make()), SmoothedLoss(model, label_smoothing=0.2)):
+        with pytest.raises(ValueError, match="made with this model and the label_smoothing"):
+            train(model, TOKENIZER, CORPUS, CONFIG, loss=loss)
 
 
-def test_the_pretrained_model_is_small_and_whole() -> None:
-    model, tokenizer = load_pretrained()
-    assert not model.training and len(tokenizer) == model.config.vocabulary_size
-    folder = Path(annotated_transformer.__file__).parent / "pretrained" / "multi30k-de-en"
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 12_000_000
-    with pytest.raises(ValueError, match='no pretrained model "latin": take one of multi30k-de-en'):
-        load_pretrained("latin")
+def test_a_score_that_is_not_a_number_is_named() -> None:
+    config = replace(CONFIG, save_every=4, patience=1)
+    with pytest.raises(FloatingPointError, match="the score at step 4 is not a number"):
+        train(make(), TOKENIZER, CORPUS, config, score=lambda model: float("nan"))
+
+
+# --- Learning ---
+
+
+def test_the_loss_falls() -> None:
+    lines: list[dict[str, Any]] = []
+    config = TrainingConfig(steps=150, max_tokens=300, warmup=50, lr_scale=0.5)
+    train(make(), TOKENIZER, CORPUS, config, report=lines.append)
+    assert lines[-1]["loss"] < lines[0]["loss"] - 1
+
+
+@pytest.mark.slow
+def test_a_tiny_model_learns_the_grammar() -> None:
+    """BLEU above 90 on sentences that it has never seen, from the defaults."""
+    pairs = grammar(20_300, seed=1)
+    tokenizer = Tokenizer.train(pairs[:20_000], vocabulary_size=1500)
+    torch.manual_seed(0)
+    model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0.0))
+    train(model, tokenizer, pairs[:20_000])
+    held_out = pairs[20_000:]
+    source = collate([*encode_pairs(tokenizer, held_out)]).source
+    translations = [tokenizer.decode(row) for row in greedy_decode(model, source)]
+    score = sacrebleu.corpus_bleu(translations, [[pair.target for pair in held_out]]).score
+    assert score > 90

@@ -1,0 +1,240 @@
+# %% tags=["remove-cell"]
+# Find the book's figures; in Colab, fetch the book and install what it needs first
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
+# %% [markdown]
+# # The folder of a training
+#
+# This appendix keeps a training in a folder, so that it can be killed at any moment and continued as if nothing had happened.
+#
+# [Training](18_training.ipynb) says what a checkpoint must hold. Here are the files:
+#
+# | file | what it holds | when it is written |
+# |---|---|---|
+# | `training.json` | the settings | at each start |
+# | `log.jsonl` | loss, rate, speed, scores, one JSON object a line | every 50 steps and with each checkpoint |
+# | `checkpoints/step-00000500.pt` | weights, moments, place in the corpus, best score | every `save_every` steps; the last few stay |
+# | `checkpoints/stop-00000512.pt` | the same | after a signal, or some minutes after the last; stays until the next |
+# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb) so far | after each validation with a better score; without validation, at the end |
+# | `.lock` | nothing | see [model files](A_model_io.ipynb) |
+
+# %%
+import tempfile
+
+from annotated_transformer.transformer import preset
+
+# %% tags=["export"]
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from annotated_transformer.model_io import WEIGHTS, atomic_write
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.transformer import Transformer, TransformerConfig
+
+# %% [markdown]
+# ## Settings
+#
+# A folder that holds a training with another learning rate must not be continued: half of the model would be learned one way, half the other, and no command would describe it. So the settings stand beside the checkpoints and are compared. A few have no part in an update and may change: how long to train, how often to save, how many checkpoints to keep, how patient to be. Before anything is saved, all may change.
+#
+# And a folder that belongs to something else is left alone, be it a prepared corpus, a model, or the user's letters. The mean of some checkpoints, with the settings copied beside it, is no training either: it has a model, and no folder of checkpoints.
+
+# %% tags=["export"]
+SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
+FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_write(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a training; raises ValueError if the file holds something else."""
+    try:
+        return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no settings of a training: take another folder") from error
+
+
+def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
+    """Note the settings in an empty folder, or check that they are those of the training there.
+
+    Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
+    """
+    path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
+    others = sorted(file.name for file in folder.iterdir() if file.name != ".lock")
+    if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
+        raise FileExistsError(f"{folder} is no training, it holds {others[0]}: take another folder")
+    before = read_settings(path) if path.exists() else settings
+    changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
+    if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
+        held = f"{folder} has a training with {name}={before.get(name)}, not {settings.get(name)}"
+        raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
+    write_text(path, json.dumps(settings, indent=2))
+    (folder / CHECKPOINTS).mkdir(exist_ok=True)
+    remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
+
+
+# %%
+settings = {"training.steps": 9, "training.keep_checkpoints": 5, "training.seed": 0, "tokenizer": "abc"}
+with tempfile.TemporaryDirectory() as folder:
+    begin_in_folder(Path(folder), settings)
+    begin_in_folder(Path(folder), settings | {"training.seed": 1})  # nothing is saved yet
+    Path(folder, CHECKPOINTS, "step-00000005.pt").touch()
+    begin_in_folder(Path(folder), settings | {"training.seed": 1, "training.steps": 20})
+    try:
+        begin_in_folder(Path(folder), settings)
+    except ValueError as error:
+        print(str(error).partition("training with ")[2])
+    Path(folder, SETTINGS).unlink()
+    try:
+        begin_in_folder(Path(folder), settings)
+    except FileExistsError as error:
+        print(str(error).partition("is no ")[2])
+
+# %% [markdown]
+# ## Checkpoints
+#
+# A checkpoint appears under its name when it is whole, and old ones go *after* the new one stands. The other way round, a full disk would leave fewer of them each time we try. What was left by a kill between the two goes at the next start.
+#
+# `torch.save` writes a pickle, and a pickle is a program: whoever loads one runs it. `weights_only=True` reads tensors, numbers, text and containers of these, and refuses all else. So a checkpoint cannot run code. A file that is cut off, or that was renamed, is refused as well.
+
+# %% tags=["export"]
+def checkpoints(folder: Path, kind: str = "step") -> list[Path]:
+    """Return the checkpoints of a training, oldest first; kind is step (regular), stop, or st?p."""
+    return sorted((folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt"), key=lambda p: p.stem[5:])
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint to continue from, if there is one."""
+    return next(reversed(checkpoints(folder, "st?p")), None)
+
+
+def remove_old_checkpoints(folder: Path, keep: int) -> None:
+    """Leave the last checkpoint and the last `keep` regular ones."""
+    for path in {*checkpoints(folder, "st?p")[:-1]} - {*checkpoints(folder)[-keep:]}:
+        path.unlink()
+
+
+def save_checkpoint(folder: Path, content: dict[str, Any], regular: bool, keep: int) -> None:
+    """Write a checkpoint, whole or not at all; the last `keep` regular ones stay.
+
+    One that is not regular, written after a signal or some minutes, stays until the next. Raises
+    OSError if there is no room.
+    """
+    path = folder / CHECKPOINTS / f"{'step' if regular else 'stop'}-{content['step']:08}.pt"
+    try:
+        with atomic_write(path) as aside:
+            torch.save(content, aside)
+    except RuntimeError as error:  # what torch makes of a full disk
+        raise OSError(f"{path} could not be written: {error.__context__}") from error
+    remove_old_checkpoints(folder, keep)
+
+
+def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
+    """Read a checkpoint, which cannot run code; raises ValueError if the file is not one.
+
+    With `mmap`, tensors are read from the file when they are used.
+    """
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        return {int(path.stem[5:]): content}[content["step"]]  # no other step than its name says
+    except Exception as error:  # torch.load raises many kinds, with advice not to be followed
+        raise ValueError(f"{path} is not a whole checkpoint of its step: move it away") from error
+
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    for step, regular in ((10, True), (20, True), (27, False), (30, True), (34, False)):
+        save_checkpoint(Path(folder), {"step": step}, regular, keep=2)
+        print(step, [path.name for path in sorted(Path(folder, CHECKPOINTS).iterdir())])
+    (Path(folder, CHECKPOINTS, "stop-00000034.pt")).rename(Path(folder, CHECKPOINTS, "step-00000099.pt"))
+    try:
+        read_checkpoint(last_checkpoint(Path(folder)))
+    except ValueError as error:
+        print(str(error).partition("is not ")[2])
+
+# %% [markdown]
+# ## The log
+#
+# One JSON object a line can be written by appending, read with one line of Python, and searched with `grep`. Appending has a catch. A training with a checkpoint at step 500 is killed at step 560. Its log has a line of step 550. When it continues from step 500, it makes step 550 again, and the log would have it twice. So each start forgets what the log holds of later steps, and a last line that was cut off. Then it adds a line of its own, with what numbers depend on beside the settings.
+
+# %% tags=["export"]
+def begin_log(folder: Path, step: int, processes: int) -> None:
+    """Forget what the log holds of later steps, and note what the numbers depend on.
+
+    Raises ValueError if the file is no log.
+    """
+    path = folder / LOG
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        kept = [x for x in text.splitlines(True) if x[-1] == "\n" and json.loads(x)["step"] <= step]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no log of a training ({error}): move it away") from error
+    write_text(path, "".join(kept))
+    where = {"torch": torch.__version__, "machine": platform.machine(), "processes": processes}
+    write_log(folder, {"step": step, **where, "threads": torch.get_num_threads()})
+
+
+def write_log(folder: Path, record: dict[str, Any]) -> None:
+    """Append a line with the time of day to the log."""
+    with (folder / LOG).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**record, "time": time.strftime("%Y-%m-%d %H:%M:%S%z")}) + "\n")
+
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder, LOG)
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in (450, 500, 550)) + '{"step": 6')
+    begin_log(Path(folder), step=500, processes=1)
+    print([json.loads(line)["step"] for line in path.read_text().splitlines()])
+
+# %% [markdown]
+# 450 and 500 stand, 550 is gone, and the second 500 is the line of the new start.
+#
+# ## The mean of checkpoints
+#
+# The sums are in double precision, so that the mean of five equal numbers is that number. Files are mapped into memory, so that large ones are read one tensor at a time.
+
+# %% tags=["export"]
+def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer, Tokenizer]:
+    """Return the model whose weights are the mean of the last checkpoints (section 6.1).
+
+    Raises FileNotFoundError if the folder of the training has fewer.
+    """
+    found = checkpoints(Path(folder))
+    if not 0 < last <= len(found):
+        raise FileNotFoundError(f"{folder} has {len(found)} checkpoints, {last} were asked for")
+    contents = [read_checkpoint(path, mmap=True) for path in found[-last:]]
+    model = Transformer(TransformerConfig(**contents[0]["config"]))
+    for name, weights in model.state_dict().items():
+        weights.copy_(sum(content["model"][name].double() for content in contents) / last)
+    return model.eval(), Tokenizer.from_json(contents[0]["tokenizer"])
+
+
+# %%
+tokenizer = Tokenizer.train(["the black cat likes fish"], vocabulary_size=270)
+models = [Transformer(preset("tiny", vocabulary_size=len(tokenizer))) for _ in range(3)]
+made_of = {"config": vars(models[0].config), "tokenizer": tokenizer.to_json()}
+with tempfile.TemporaryDirectory() as folder:
+    for step, model in enumerate(models):
+        content = {"step": step, "model": model.state_dict(), **made_of}
+        save_checkpoint(Path(folder), content, regular=True, keep=3)
+    mean, _ = average_checkpoints(folder, last=3)
+by_hand = torch.stack([model.embedding.weight for model in models]).mean(dim=0)
+print("the mean of three:", torch.allclose(mean.embedding.weight, by_hand))
