@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from annotated_transformer.batching import encode_source, pad
 from annotated_transformer.decoding import Reader, beam_search, next_logits
 from annotated_transformer.masks import BOS, EOS, PAD
-from annotated_transformer.speed import compiled_reader, static_reader
 from annotated_transformer.model_io import load_model
+from annotated_transformer.speed import compiled_reader, static_reader
 from annotated_transformer.transformer import Transformer, evaluating
 
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}

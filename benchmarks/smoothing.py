@@ -6,48 +6,48 @@ The seed draws the first weights and the order of the batches; seed 0 is the pai
 Prints the rows of the chapter's table, and the mean difference of BLEU with its standard error.
 """
 
-import argparse
 import math
 import statistics
-from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import common
 import torch
-from common import RESULTS, write_log
+import tyro
 
-from annotated_transformer.batching import Batch, Example, batches, collate, encode_pairs
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.batching import Batch, EncodedCorpus, batches, collate, encode_pairs
 from annotated_transformer.evaluation import score
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.schedule import learning_rate
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating, greedy_decode
+from annotated_transformer.transformer import (
+    Transformer,
+    TransformerConfig,
+    evaluating,
+    greedy_decode,
+)
 
 SHAPE: dict[str, Any] = {"layers": 2, "d_model": 64, "d_ff": 256, "heads": 4, "dropout": 0.0}
-MAX_TOKENS, WARMUP, FACTOR = 384, 100, 0.5
-
-
-def endless(examples: list[Example], seed: int) -> Iterator[Batch]:
-    """Yield the batches of one epoch after the other."""
-    return chain.from_iterable(batches(examples, MAX_TOKENS, seed, epoch) for epoch in range(400))
+MAX_TOKENS, WARMUP, LR_SCALE = 384, 100, 0.5
 
 
 def train(
-    examples: list[Example], vocabulary_size: int, smoothing: float, seed: int, steps: int
+    corpus: EncodedCorpus, vocabulary_size: int, smoothing: float, seed: int, steps: int
 ) -> Transformer:
     """Train a model as the chapter does."""
     torch.manual_seed(seed)
     model = Transformer(TransformerConfig(vocabulary_size, **SHAPE))
-    adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    for step, batch in zip(range(1, steps + 1), endless(examples, seed)):
-        adam.param_groups[0]["lr"] = learning_rate(step, SHAPE["d_model"], WARMUP, FACTOR)
-        logits = model(batch.source, batch.target[:, :-1])
-        total, count = label_smoothed_loss(logits, batch.target[:, 1:], smoothing)
+    adam = common.make_adam(model)
+    epochs = (batches(corpus, MAX_TOKENS, seed, epoch) for epoch in range(400))
+    for step, batch in enumerate(islice(chain.from_iterable(epochs), steps), start=1):
+        adam.param_groups[0]["lr"] = learning_rate(step, SHAPE["d_model"], WARMUP, LR_SCALE)
+        labels = batch.target[:, 1:]
+        loss = label_smoothed_loss(model(batch.source, batch.target[:, :-1]), labels, smoothing)
         adam.zero_grad()
-        (total / count).backward()
+        (loss / common.count(labels)).backward()
         adam.step()
     return model
 
@@ -60,57 +60,45 @@ def measure(
     real = labels != PAD
     with evaluating(model):
         logits = model(held_out.source, held_out.target[:, :-1])
-        total, count = label_smoothed_loss(logits, labels, 0.0)
+        loss = label_smoothed_loss(logits, labels, 0.0) / common.count(labels)
     confidence, word = logits.softmax(-1).max(-1)
     written = [tokenizer.decode(row) for row in greedy_decode(model, held_out.source)]
     return {
-        "perplexity": round(math.exp(total / count), 4),
+        "perplexity": round(math.exp(loss), 4),
         "bleu": round(score(written, references).bleu, 2),
         "says": round(confidence[real].mean().item(), 4),
         "is_right": round((word == labels)[real].double().mean().item(), 4),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--smoothing", type=float, default=0.1, help="of the second run of a pair")
-    parser.add_argument("--steps", type=int, default=400, help="of a run")
-    parser.add_argument("--sentences", type=int, default=200, help="held out, to measure with")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the log")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-
-    pairs = grammar(18_200, seed=1)
-    tokenizer = Tokenizer.train(pairs[:18_000], vocabulary_size=600)
-    examples = encode_pairs(tokenizer, pairs)
-    last = 18_000 + options.sentences
-    held_out = collate(examples[18_000:last])
-    references = [pair.target for pair in pairs[18_000:last]]
-
+def main(
+    seeds: tuple[int, ...] = (1, 2, 3, 4, 5), smoothing: float = 0.1, steps: int = 400,
+    sentences: int = 200, pairs: int = 18_000, threads: int = 1, results: Path = common.RESULTS,
+) -> None:  # fmt: skip
+    """Repeat chapter 17's pair of runs from several seeds."""
+    torch.set_num_threads(threads)
+    made = grammar(pairs + sentences, seed=1)
+    tokenizer = Tokenizer.train(made[:pairs], vocabulary_size=600)
+    corpus, held_out = (encode_pairs(tokenizer, part) for part in (made[:pairs], made[pairs:]))
+    references = [pair.target for pair in made[pairs:]]
     records, gains = [], []
-    for seed in options.seeds:
-        found = {}
-        for smoothing in (0.0, options.smoothing):
-            model = train(examples[:18_000], len(tokenizer), smoothing, seed, options.steps)
-            found[smoothing] = measure(model, tokenizer, held_out, references)
-            records.append({"seed": seed, "smoothing": smoothing, **found[smoothing]})
-        hard, smooth = found[0.0], found[options.smoothing]
-        gains.append(smooth["bleu"] - hard["bleu"])
-        cells = [f"{run['perplexity']:.2f}" for run in (hard, smooth)]
-        cells += [f"{run['bleu']:.1f}" for run in (hard, smooth)]
+    for seed in seeds:
+        found = []
+        for epsilon in (0.0, smoothing):
+            model = train(corpus, len(tokenizer), epsilon, seed, steps)
+            found.append(measure(model, tokenizer, collate([*held_out]), references))
+            records.append({"seed": seed, "smoothing": epsilon, **found[-1]})
+        gains.append(found[1]["bleu"] - found[0]["bleu"])
+        cells = [f"{run['perplexity']:.2f}" for run in found]
+        cells += [f"{run['bleu']:.1f}" for run in found]
         print("|", " | ".join([str(seed), *cells]), "|", flush=True)
     if len(gains) > 1:
         gain, error = statistics.mean(gains), statistics.stdev(gains) / math.sqrt(len(gains))
         print(f"BLEU, smoothed minus hard: {gain:.1f}, standard error {error:.1f}")
     settings = {"benchmark": "smoothing", **SHAPE, "max_tokens": MAX_TOKENS, "warmup": WARMUP}
-    settings |= {"factor": FACTOR, "steps": options.steps, "threads": options.threads}
-    settings["sentences"] = len(references)
-    write_log(options.results, "smoothing", settings, records)
+    settings |= {"lr_scale": LR_SCALE, "steps": steps, "threads": threads, "sentences": sentences}
+    common.write_log(results, "smoothing", settings, records)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

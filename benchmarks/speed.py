@@ -26,11 +26,37 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_upper_left
 from torch.optim import Adam
 
-from annotated_transformer.batching import Batch, BatchPlan, Example, collate, plan_batches, shapes_of
+from annotated_transformer.batching import (
+    Batch,
+    BatchPlan,
+    Example,
+    collate,
+    plan_batches,
+    shapes_of,
+)
 from annotated_transformer.masks import PAD, padding_mask, target_mask
-from annotated_transformer.multi_head_attention import MultiHeadAttention, attend, merge_heads, split_heads
+from annotated_transformer.multi_head_attention import (
+    MultiHeadAttention,
+    attend,
+    merge_heads,
+    split_heads,
+)
 from annotated_transformer.regularization import label_smoothed_loss
-from annotated_transformer.speed import FastObjective, Shape, allow_graphs, best_precision, call_layer, compiled, known_peak, made_up, measured_peak, mfu, operations, prefetch, wait_for, warm_up
+from annotated_transformer.speed import (
+    FastObjective,
+    Shape,
+    allow_graphs,
+    best_precision,
+    call_layer,
+    compiled,
+    known_peak,
+    made_up,
+    measured_peak,
+    mfu,
+    prefetch,
+    wait_for,
+    warm_up,
+)
 from annotated_transformer.transformer import PRESETS, Transformer, preset
 
 REFERENCE, ALL, EXACT = "this book's step", "all together", "compiled for each shape"

@@ -1,38 +1,29 @@
 """Train three Transformers of one size on the same batches; report useful target tokens a second.
 
-    python benchmarks/training.py --size small --threads 2
-
 The systems are this book's model and loss, torch.nn.Transformer, and MarianMTModel of Hugging Face
 (if transformers is installed). All share one table for source, target and output, use fused Adam,
 and take the token-budget batches of chapter 15. They take turns, so noise hits all of them alike.
 """
 
 import math
+import statistics
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
+import common
 import torch
 import torch.nn.functional as F
-from common import (
-    SIZES,
-    arguments,
-    count,
-    encoded,
-    has_transformers,
-    marian,
-    ours,
-    summary,
-    table,
-    take_turns,
-    write_log,
-)
+import tyro
 from torch import Tensor, nn
 
 from annotated_transformer.batching import Batch, batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.positional_encoding import SinusoidalPositions
-from annotated_transformer.regularization import label_smoothed_loss
+from annotated_transformer.speed import FastLoss
 from annotated_transformer.transformer import TransformerConfig
+
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class TorchTransformer(nn.Module):
@@ -44,9 +35,8 @@ class TorchTransformer(nn.Module):
         nn.init.normal_(self.table.weight, std=c.d_model**-0.5)
         self.scale, self.dropout = math.sqrt(c.d_model), nn.Dropout(c.dropout)
         self.positions = SinusoidalPositions(c.d_model, c.max_length)
-        self.stacks = nn.Transformer(
-            c.d_model, c.heads, c.layers, c.layers, c.d_ff, c.dropout, batch_first=True
-        )
+        sizes = (c.d_model, c.heads, c.layers, c.layers, c.d_ff, c.dropout)
+        self.stacks = nn.Transformer(*sizes, batch_first=True)
         for module in self.stacks.modules():  # dropout only where the paper has it
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
@@ -57,99 +47,76 @@ class TorchTransformer(nn.Module):
         return self.dropout(self.positions(self.table(tokens) * self.scale))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        padding = source == PAD
         future = torch.ones(target.size(1), target.size(1), dtype=torch.bool).triu(1)
-        states = self.stacks(
-            self.embed(source),
-            self.embed(target),
-            tgt_mask=future,
-            tgt_is_causal=True,
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
-        )
+        padding = {f"{side}_key_padding_mask": source == PAD for side in ("src", "memory")}
+        sides = self.embed(source), self.embed(target)
+        states = self.stacks(*sides, tgt_mask=future, tgt_is_causal=True, **padding)
         return F.linear(states, self.table.weight)
 
 
-def builtin_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """PyTorch's own smoothed cross-entropy, summed, and the number of real tokens."""
-    loss = F.cross_entropy(
-        logits.flatten(0, 1),
-        labels.flatten(),
-        ignore_index=PAD,
-        label_smoothing=0.1,
-        reduction="sum",
-    )
-    return loss, (labels != PAD).sum()
+def builtin_loss(predict: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+    """Return PyTorch's own smoothed cross-entropy, summed, of all logits."""
+
+    def loss(source: Tensor, target: Tensor) -> Tensor:
+        logits, labels = predict(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten()
+        options = {"ignore_index": PAD, "label_smoothing": 0.1, "reduction": "sum"}
+        return F.cross_entropy(logits, labels, **options)
+
+    return loss
 
 
-def trainer(
-    model: nn.Module,
-    predict: Callable[[Tensor, Tensor], Tensor],
-    criterion: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    rounds: list[list[Batch]],
-) -> Callable[[int], int]:
+def trainer(model: nn.Module, loss: Loss, rounds: list[list[Batch]]) -> Callable[[int], int]:
     """Return what trains a model on the batches of one round and counts their target tokens."""
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
-    )
-    model.train()
+    adam = common.make_adam(model.train())
 
     def turn(number: int) -> int:
-        for source, target in rounds[number]:
-            loss, tokens = criterion(predict(source, target[:, :-1]), target[:, 1:])
-            optimizer.zero_grad()
-            (loss / tokens).backward()
-            optimizer.step()
-        return sum(count(batch.target[:, 1:]) for batch in rounds[number])
+        for batch in rounds[number]:
+            adam.zero_grad()
+            (loss(*batch) / common.count(batch.target[:, 1:])).backward()
+            adam.step()
+        return sum(common.count(batch.target[:, 1:]) for batch in rounds[number])
 
     return turn
 
 
-def main() -> None:
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--max-tokens", type=int, default=2048, help="of a batch, on either side")
-    parser.add_argument("--batches", type=int, default=4, help="that a turn takes")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+def main(
+    size: common.Size = "mini", corpus: common.Corpus = "multi30k", threads: int = 1,
+    rounds: int = 7, batches_each: int = 4, max_tokens: int = 2048, cpu_time: bool = False,
+    results: Path = common.RESULTS,
+) -> None:  # fmt: skip
+    """Train three Transformers of one size on the same batches."""
+    torch.set_num_threads(threads)
+    examples = common.encoded(corpus, "train", common.SIZES[size]["vocabulary_size"])
+    stream = iter(batches(examples, max_tokens))
+    parts = [[*islice(stream, batches_each)] for _ in range(rounds + 1)]
 
-    examples = encoded(options.corpus, "train", SIZES[options.size]["vocabulary_size"])
-    stream = batches(examples, options.max_tokens, seed=0, epoch=0)
-    rounds = [list(islice(stream, options.batches)) for _ in range(options.rounds + 1)]
-
-    model = ours(options.size)
-    rival = TorchTransformer(model.config)
-    models = {"ours": model, "torch.nn.Transformer": rival}
-    systems = {
-        "ours": trainer(model, model, label_smoothed_loss, rounds),
-        "torch.nn.Transformer": trainer(rival, rival, builtin_loss, rounds),
-    }
-    if has_transformers():
-        hugging = models["MarianMTModel"] = marian(model.config)
+    ours = common.make_model(size)
+    rival = TorchTransformer(ours.config)
+    models: dict[str, nn.Module] = {"ours": ours, "torch.nn.Transformer": rival}
+    losses: list[Loss] = [FastLoss(ours), builtin_loss(rival)]
+    if common.has_transformers():
+        hugging = models["MarianMTModel"] = common.marian(ours.config)
 
         def predict(source: Tensor, target: Tensor) -> Tensor:
-            mask = (source != PAD).long()
-            return hugging(
-                input_ids=source, attention_mask=mask, decoder_input_ids=target, use_cache=False
-            ).logits
+            options = {"decoder_input_ids": target, "use_cache": False}
+            return hugging(source, attention_mask=(source != PAD).long(), **options).logits
 
-        systems["MarianMTModel"] = trainer(hugging, predict, builtin_loss, rounds)
+        losses.append(builtin_loss(predict))
+    systems = {n: trainer(m, loss, parts) for (n, m), loss in zip(models.items(), losses)}
+    records = common.take_turns(systems, rounds, cpu_time)
 
-    rates, records = take_turns(systems, options.rounds, options.cpu_time)
-    kept = [batch for turn in rounds[1:] for batch in turn]
-    useful = sum(count(b.target[:, 1:]) for b in kept) / sum(b.target[:, 1:].numel() for b in kept)
-    shown = {**SIZES[options.size], "threads": options.threads, "max_tokens": options.max_tokens}
-    print(", ".join(f"{key} {value}" for key, value in shown.items()), f"useful {useful:.1%}")
-    sizes = {
-        name: sum(p.numel() for p in made.parameters() if p.requires_grad)
-        for name, made in models.items()
-    }
-    rows = [[*row, f"{sizes[row[0]]:,}"] for row in summary(rates, first="ours")]
+    rows = []
+    for name, model in models.items():
+        rates = common.column(records, name)
+        weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        numbers = [f"{statistics.median(rates):,.0f}", common.quartiles(rates)]
+        rows.append([name, *numbers, f"{common.times(records, 'ours', name):.2f}", f"{weights:,}"])
     header = ["training", "target tokens/s", "quartiles", "ours is x times", "parameters"]
-    print(table(header, rows))
-    settings = {"benchmark": "training", "size": options.size, "corpus": options.corpus, **shown}
-    settings["clock"] = "processor" if options.cpu_time else "wall"
-    write_log(options.results, f"training-{options.size}-{options.threads}", settings, records)
+    print(common.table(header, rows))
+    settings = {"benchmark": "training", "size": size, "corpus": corpus, "threads": threads}
+    settings |= {"max_tokens": max_tokens, "clock": "processor" if cpu_time else "wall"}
+    common.write_log(results, f"training-{size}-{threads}", settings, records)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)
