@@ -160,8 +160,8 @@ for name in ("base", "big"):
 
 # %%
 print(f"https://huggingface.co/datasets/wmt/wmt14, revision {REVISION[:12]}")
-for name, (vocabulary_size, pairs) in WMT14.items():
-    print(f"{name}: {pairs:,} pairs, a joint vocabulary of {vocabulary_size:,}")
+for name, vocabulary_size in WMT14.items():
+    print(f"{name}: a joint vocabulary of {vocabulary_size:,}")
 
 # %% [markdown]
 # For German these are Europarl, Common Crawl and News Commentary, with 4,520,620 pairs in the archives of the task; the copy leaves those out in which a side is empty. Four facts matter, if a score is to be compared:
@@ -181,9 +181,9 @@ for name, (vocabulary_size, pairs) in WMT14.items():
 home = tempfile.TemporaryDirectory()
 folder = Path(home.name)
 (folder / "de-en").mkdir()
-pairs = [Pair(pair.target, pair.source) for pair in grammar(2400, seed=0)]
+pairs = [Pair(pair.target, pair.source) for pair in grammar(1800, seed=0)]
 for part in range(2):
-    rows = [{"de": pair.target, "en": pair.source} for pair in pairs[1200 * part :][:1200]]
+    rows = [{"de": pair.target, "en": pair.source} for pair in pairs[900 * part :][:900]]
     path = folder / "de-en" / f"train-{part:05}-of-00002.parquet"
     write_table(pa.table({"translation": rows}), path)
     print(path.name, rows[0])
@@ -241,11 +241,11 @@ def shell(line, dies_at=0, code=0):
 # %% tags=["nbval-ignore-output"]
 _ = shell(
     "annotated-transformer prepare de-en/train-00000-of-00002.parquet de-en/train-00001-of-00002.parquet "
-    "--columns translation.en translation.de --vocabulary-size 500 --output corpus"
+    "--columns translation.en translation.de --vocabulary-size 1000 --output corpus"
 )
 corpus, words, validation, test = open_corpus(folder / "corpus")
 print(len(corpus), len(validation), len(test))
-assert len(words) == 500 and 2000 < len(corpus) < 2400 and min(len(validation), len(test)) > 50
+assert len(words) == 1000 and len(corpus) > 1500 and min(len(validation), len(test)) > 50
 
 # %%
 print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
@@ -253,19 +253,19 @@ print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
 # %% [markdown]
 # ### What does a line of progress say?
 #
-# Now the training. The paper's settings make no sense for 2,000 short sentences, so we give smaller ones: the tiny model, 160 steps, 1,000 tokens. We begin with one process, and at step 80 it is killed, before it can write its checkpoint.
+# Now the training. The paper's settings make no sense for 1,600 short sentences, so we give smaller ones: the tiny model, 200 steps, 800 tokens. We begin with one process, and at step 100 it is killed, before it can write its checkpoint.
 
 # %% tags=["nbval-ignore-output"]
 options = (
     "train --prepared corpus --output run --preset tiny --dropout 0 --device cpu "
-    "--steps 160 --max-tokens 1000 --warmup 80 --lr-scale 0.5 --save-every 40"
+    "--steps 200 --max-tokens 800 --warmup 80 --lr-scale 0.3 --save-every 50"
 )
-told = shell(f"annotated-transformer {options}", dies_at=80)
-assert "step 40" in told
+told = shell(f"annotated-transformer {options}", dies_at=100)
+assert "step 50" in told
 print(*sorted(path.name for path in (folder / "run" / "checkpoints").iterdir()))
 
 # %% [markdown]
-# A line comes with each validation, here every 40 steps, for base and big every 1,500. `loss` is the mean over the latest steps, on training pairs with smoothed labels. `validation loss` is on whole sentences of newstest2013, without smoothing and without dropout, so [it may be the lower one](18_training.ipynb). BLEU is that of greedy translations. On a terminal there is a progress bar, too, which knows how much time is left.
+# A line comes with each validation, here every 50 steps, for base and big every 1,500. `loss` is the mean over the latest steps, on training pairs with smoothed labels. `validation loss` is on whole sentences of newstest2013, without smoothing and without dropout, so [it may be the lower one](18_training.ipynb). BLEU is that of greedy translations. On a terminal there is a progress bar, too, which knows how much time is left.
 #
 # ### How does it go on after a kill?
 #
@@ -274,10 +274,10 @@ print(*sorted(path.name for path in (folder / "run" / "checkpoints").iterdir()))
 # %% tags=["nbval-ignore-output"]
 torchrun = "torchrun --standalone --nproc-per-node 2 -m annotated_transformer"
 told = shell(f"{torchrun} {options}")
-assert "step 40" not in told and "step 80" in told and "step 160" in told
+assert "step 50" not in told and "step 100" in told and "step 200" in told
 
 # %% [markdown]
-# The first part is not made again: this one went on from the last checkpoint, of step 40. Nobody had to say so, and nobody had to find the file. The log in the folder covers both, and says what each was made with. In the figure the line goes on as if nothing had happened:
+# The first part is not made again: this one went on from the last checkpoint, of step 50. Nobody had to say so, and nobody had to find the file. The log in the folder covers both, and says what each was made with. In the figure the line goes on as if nothing had happened:
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "Does a kill leave a trace? Log of the rehearsal: loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
 records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
@@ -298,7 +298,7 @@ left.text(0.05, 0.12, "validation", color=KEY, transform=left.transAxes)
 left.set_ylabel("loss a target token, nats")
 right.set_ylabel("BLEU, validation")
 plt.show()
-assert restart == 40 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 1.5
+assert restart == 50 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 1.5
 
 # %% [markdown]
 # ### How do I watch it from another terminal?
@@ -347,7 +347,7 @@ evaluate = "evaluate --model average --prepared corpus --output test.de --json"
 told = shell(f"{torchrun} {evaluate}")
 scores = json.loads(told.splitlines()[-1])
 assert scores["sentences"] == len(test) and "tok:13a" in scores["bleu_signature"]
-assert scores["bleu"] > 2
+assert scores["bleu"] > 10
 
 # %% tags=["nbval-ignore-output"]
 written = (folder / "test.de").read_text().splitlines()
@@ -381,7 +381,7 @@ told = shell(
 assert "100,000 steps" in told and "hours" in told and not (folder / "base").exists()
 
 # %% [markdown]
-# With a vocabulary of 500 this is not the paper's model, and an epoch is over in a few batches. For the real thing we need the lengths of 4.5 million pairs. We make some up, 28 tokens long on average, as in [speed](25_speed.ipynb), a few of them much longer, and plan an epoch. All that follows is **computed, not measured**.
+# With a vocabulary of 1,000 this is not the paper's model, and an epoch is over in a few batches. For the real thing we need the lengths of 4.5 million pairs. We make some up, 28 tokens long on average, as in [speed](25_speed.ipynb), a few of them much longer, and plan an epoch. All that follows is **computed, not measured**.
 
 # %%
 chance = np.random.default_rng(0)
@@ -509,7 +509,7 @@ def small_run(pairs, steps, lr_scale):
     torch.manual_seed(0)
     model = Transformer(preset("tiny", vocabulary_size=len(words), dropout=0.0))
     config = TrainingConfig(
-        steps=steps, max_tokens=1000, warmup=80, lr_scale=lr_scale, save_every=40
+        steps=steps, max_tokens=800, warmup=80, lr_scale=lr_scale, save_every=50
     )
 
     def bleu(model):
@@ -525,7 +525,7 @@ def small_run(pairs, steps, lr_scale):
 # Beside them we need a number to compare with. What loss has a model that knows how frequent each token is, and nothing else? It is the entropy of the tokens, and it can be counted:
 
 # %% tags=["nbval-ignore-output"]
-sick = {"rate": small_run(good, 80, lr_scale=5.0), "lines": small_run(shifted, 160, lr_scale=0.5)}
+sick = {"rate": small_run(good, 100, lr_scale=3.0), "lines": small_run(shifted, 200, lr_scale=0.3)}
 counts = np.bincount([i for pair in good for i in [*words.encode(pair.target), 2]])
 shares = counts[counts > 0] / counts.sum()
 frequencies = -(shares * np.log(shares)).sum()
@@ -535,7 +535,8 @@ for name, some in sick.items():
         f"{name}: validation loss {some[-1]['validation_loss']:.2f}, BLEU {some[-1]['score']:.1f}"
     )
 assert sick["rate"][-1]["validation_loss"] > 0.9 * frequencies
-assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.2
+assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.5
+assert sick["lines"][-1]["score"] < checks[-1]["score"] / 3
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the tokens are and nothing else."}, "image": {"alt": "With too high a rate the loss stays at the dotted line. With shifted lines the loss falls nearly as in the healthy run for half of the time and then lags behind, while BLEU stays near zero."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
@@ -549,9 +550,9 @@ for name, some, color, line in (
         place = some[-1]["step"] + 5, some[-1][column] + (lift if name == "rate x 10" else 0)
         axis.text(*place, name, color=color, va="center", fontsize=9)
 left.axhline(frequencies, color=INK, lw=0.8, ls=":")
-left.text(208, frequencies - 0.22, "frequencies alone", ha="right", va="center", fontsize=9)
-left.set(xlabel="step", xlim=(30, 210), ylim=(0, 5.5))
-right.set(xlabel="step", xlim=(30, 210), ylim=(-1.3, None))
+left.text(258, frequencies - 0.22, "frequencies alone", ha="right", va="center", fontsize=9)
+left.set(xlabel="step", xlim=(40, 260), ylim=(0, 5.5))
+right.set(xlabel="step", xlim=(40, 260), ylim=(-1.3, None))
 left.set_ylabel("validation loss")
 right.set_ylabel("BLEU, validation")
 plt.show()
@@ -568,7 +569,7 @@ plt.show()
 # %% tags=["nbval-ignore-output"]
 told = shell(
     "annotated-transformer train --prepared corpus --output hot --preset tiny --device cpu "
-    "--dropout 0 --max-tokens 1000 --lr-scale 1e30 --steps 20 --save-every 10",
+    "--dropout 0 --max-tokens 800 --lr-scale 1e30 --steps 20 --save-every 10",
     code=2,
 )
 assert "is not finite; it was not used" in told

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotated_transformer import cli, run_folder, speed
-from annotated_transformer.cli import Data, main, one_per_line, read_lines, read_splits, recipe
+from annotated_transformer.cli import Data, main, read_lines, read_splits, recipe
 from annotated_transformer.data import Pair
 from annotated_transformer.evaluation import compound_split_bleu
 from annotated_transformer.own_data import split_pairs
@@ -142,16 +142,16 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
         (["train", "--output", "x", "--data", "a", "b", "c"], "--data"),
         (["train", "--output", "x", "--data", "missing.tsv"], "missing.tsv"),
         (["train", "--output", "x", "--prepared", "nowhere"], "nowhere"),
-        (["train", "--output", "x", "--prepared", "c", "--reverse"], "as it was prepared"),
-        (["evaluate", "--model", "m", "--prepared", "c", "--data", "d"], "as it was prepared"),
+        (["train", "--output", "x", "--prepared", "c", "--reverse"], "take one of data"),
+        (["evaluate", "--model", "m", "--prepared", "c", "--data", "d"], "take one of data"),
         (["train", "--output", "x", "--device", "gpu"], "there is no device 'gpu'"),
         (["train", "--output", "x", "--device", "meta"], "there is no device 'meta'"),
         (["train", "--output", "x", "--limit", "-5"], "limit must be above 0, not -5"),
         (["evaluate", "--model", "m", "--limit", "0"], "limit must be above 0, not 0"),
         (["train", "--output", "x", "--columns", "1", "1", "--data", "t.tsv"], "columns"),
         (["average", "--run", "nowhere", "--output", "x"], "nowhere has 0 checkpoints"),
-        (["prepare", "wmt99", "--output", "x"], "wmt99"),
-        (["prepare", "missing.tsv", "--output", "x"], "missing.tsv"),
+        (["prepare", "wmt99", "--output", "x", "--vocabulary-size", "300"], "wmt99"),
+        (["prepare", "missing.tsv", "--vocabulary-size", "300"], "missing.tsv"),
         (["export", "--model", "nowhere", "--output", "x"], "nowhere holds no model"),
     ],
 )
@@ -177,17 +177,18 @@ def test_a_corpus_is_divided_and_turned() -> None:
     assert read_splits(Data(), seed=1).test != splits.test
 
 
-def test_own_files_are_turned_as_if_they_were_exchanged(tmp_path: Path) -> None:
+def test_own_files_are_turned_by_their_order(tmp_path: Path) -> None:
     pairs = grammar(300, seed=5)
     files = tmp_path / "text.de", tmp_path / "text.en"
     for side, path in enumerate(files):
         path.write_text("".join(f"{pair[side]}\n" for pair in pairs))
     both = table(tmp_path / "both.tsv", pairs)
-    wanted = read_splits(Data(data=(both,)), seed=3)
-    assert read_splits(Data(data=files), seed=3) == wanted
+    assert read_splits(Data(data=files), seed=3) == read_splits(Data(data=(both,)), seed=3)
     turned = read_splits(Data(data=(both,), columns=(1, 0)), seed=3)
-    assert read_splits(Data(data=files, reverse=True), seed=3) == turned
-    assert turned.train[0].source == turned.train[0][0] in {pair.target for pair in pairs}
+    assert read_splits(Data(data=files[::-1]), seed=3) == turned
+    assert all(pair.source in {p.target for p in pairs} for pair in turned.train)
+    undivided = read_splits(Data(data=files), seed=3, divide=False)
+    assert undivided.test == [Pair(*pair[:2]) for pair in pairs]
 
 
 def test_two_files_that_do_not_belong_together(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ def test_own_pairs_are_put_aside_for_the_score(trained: Path) -> None:
     assert all(line.split("\t")[0] in german for line in (trained / "test.tsv").open())
     result = run("evaluate", "--model", trained, "--data", trained / "test.tsv", "--beam", 1)
     assert result.code == 0, result.err
-    assert f"sentences       {count}\n" in result.out
+    assert f"sentences       {count}\n" in result.out and "split           test\n" in result.out
 
 
 def test_another_direction_needs_another_folder(trained: Path) -> None:
@@ -324,7 +325,6 @@ def test_lines_are_what_stands_between_line_feeds(lines: list[str], end: str) ->
         assert read_lines(text) == wanted
     if lines and lines[-1]:
         assert read_lines(text.removesuffix(end.encode())) == wanted
-    assert one_per_line(["a\nb", *wanted]).split("\n")[:-1] == ["a b", *wanted]
 
 
 def test_bytes_that_are_no_text(trained: Path) -> None:
@@ -343,20 +343,24 @@ def test_an_alpha_that_is_no_penalty(trained: Path, alpha: str) -> None:
 
 @given(st.integers(0, 20), st.integers(1, 6))
 def test_shares_of_all_processes_come_back_in_order(count: int, world_size: int) -> None:
-    sentences, place, shares = [str(number) for number in range(count)], _Cpu(), []
+    """Each of them gets all; a line feed within a translation becomes a space."""
+    shares: list[list[str]] = []
+
+    def decode(model: Any, tokenizer: Any, mine: list[str], *_: Any, **__: Any) -> list[str]:
+        return [f"<{sentence}\n>" for sentence in mine]
+
+    def gather(mine: list[str]) -> list[list[str]]:
+        shares.append(mine)
+        return shares + [[""] * count] * (world_size - len(shares))
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            cli, "decode", lambda model, tokenizer, mine, *_, **__: [*map("<{}>".format, mine)]
-        )  # noqa: E501
+        patch.setattr(cli, "decode", decode)
+        patch.setattr(cli, "gather_texts", gather)
         for rank in range(world_size):
             patch.setattr(cli, "rank_and_world_size", lambda rank=rank: (rank, world_size))
-            patch.setattr(
-                cli, "gather_texts", lambda mine: shares.append(mine) or [[""] * count] * world_size
-            )  # noqa: E501
-            cli.translate_together(place, None, sentences, 1, 0.6)  # type: ignore[arg-type]
-        patch.setattr(cli, "gather_texts", lambda mine: shares)
-        made = cli.translate_together(place, None, sentences, 1, 0.6)  # type: ignore[arg-type]
-    assert made == [f"<{sentence}>" for sentence in sentences]
+            sentences = [*map(str, range(count))]
+            made = cli.translate_together(_Cpu(), None, sentences, 1, 0.6)  # type: ignore[arg-type]
+    assert made == [f"<{number} >" for number in range(count)]
 
 
 class _Cpu:
