@@ -9,6 +9,7 @@ import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,28 +40,36 @@ def text_lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is empty: there must be one sentence a line")
 
 
-def read_pairs(
+def stream_pairs(
     source: str | Path, target: str | Path | None = None, columns: tuple[int, int] = (0, 1)
-) -> list[Pair]:
+) -> Iterator[Pair]:
     """Pairs from two text files with one sentence a line, or from one TSV; plain or .gz.
 
     `columns` are those of source and target in a TSV, counted from 0; others are ignored.
     Raises FileNotFoundError, or ValueError naming file, line and remedy.
     """
     if target is not None:
-        sources, targets = list(text_lines(Path(source))), list(text_lines(Path(target)))
-        if len(sources) != len(targets):
-            counts = f"{source} has {len(sources):,} lines and {target} has {len(targets):,}"
-            raise ValueError(f"{counts}: look for a missing or a broken line")
-        return list(map(Pair, sources, targets))
-    pairs = []
+        both = zip_longest(text_lines(Path(source)), text_lines(Path(target)))
+        for number, (one, other) in enumerate(both, start=1):
+            if one is None or other is None:
+                ended = source if one is None else target
+                what = f"only {ended} ends before line {number:,}"
+                raise ValueError(f"{what}: look for a missing or a broken line")
+            yield Pair(one, other)
+        return
     for number, line in enumerate(text_lines(Path(source)), start=1):
         cells = line.split("\t") if line.strip() else [""] * (max(columns) + 1)
         if len(cells) <= max(columns):
             what = f"there is no column {max(columns)} (counted from 0, parted by tabs)"
             raise ValueError(f"{source}, line {number}: {what} in {line[:60]!r}; mend the line")
-        pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
-    return pairs
+        yield Pair(cells[columns[0]], cells[columns[1]])
+
+
+def read_pairs(
+    source: str | Path, target: str | Path | None = None, columns: tuple[int, int] = (0, 1)
+) -> list[Pair]:
+    """All pairs of `stream_pairs`, in a list."""
+    return list(stream_pairs(source, target, columns))
 
 
 # --- Cleaning ---

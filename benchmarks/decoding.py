@@ -1,45 +1,32 @@
 """Translate the same sentences with the same weights: this book's decoder and `generate`.
 
     python benchmarks/decoding.py --threads 2
-    python benchmarks/decoding.py --compile --size base
 
 Our weights are copied into a MarianMTModel of Hugging Face, so that both compute the same numbers;
 before the clock starts, their logits are compared. Sentences are sorted by length and cut into the
 same batches. Without --model, weights are random: no sentence then ends by itself, and both write
-as many tokens as they may.
-
-With --compile, the readers of chapter 25 take part in place of `generate`: a cache with room, and
-the same compiled. A GPU is used if there is one.
+as many tokens as they may. A GPU is used if there is one.
 """
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import common
 import torch
-from common import (
-    SIZES,
-    arguments,
-    encoded,
-    has_transformers,
-    marian,
-    ours,
-    programs,
-    read,
-    table,
-    take_turns,
-    write_log,
-)
+import tyro
 from torch import Tensor, nn
 
-from annotated_transformer.batching import encode_source, pad
-from annotated_transformer.decoding import Reader, beam_search, next_logits
+from annotated_transformer.batching import pad
+from annotated_transformer.decoding import beam_search
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.model_io import load_model
-from annotated_transformer.speed import compiled_reader, static_reader
 from annotated_transformer.transformer import Transformer, evaluating
 
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+Write = Callable[[Tensor], list[list[int]]]
 
 
 def copy_linear(theirs: nn.Linear, ours: nn.Linear) -> None:
@@ -48,7 +35,7 @@ def copy_linear(theirs: nn.Linear, ours: nn.Linear) -> None:
     theirs.bias.zero_() if ours.bias is None else theirs.bias.copy_(ours.bias)
 
 
-def copy_layer(theirs: nn.Module, ours: nn.Module) -> None:
+def copy_layer(theirs: Any, ours: Any) -> None:
     """Copy one layer of the encoder or the decoder."""
     norms = [theirs.self_attn_layer_norm, theirs.final_layer_norm]
     pairs = [(theirs.self_attn, ours.self_attention)]
@@ -67,11 +54,11 @@ def copy_layer(theirs: nn.Module, ours: nn.Module) -> None:
 
 
 @torch.no_grad()
-def same_weights(model: Transformer) -> nn.Module:
+def same_weights(model: Transformer) -> Any:
     """Make a MarianMTModel that computes what the model computes, positions included."""
     if model.config.pre_norm or model.config.attention_bias:
         raise ValueError("MarianMTModel normalizes after each sub-layer: take a post-norm model")
-    rival = marian(model.config).eval()
+    rival = common.marian(model.config).eval()
     rival.model.shared.weight.copy_(model.embedding.weight)
     nothing = torch.zeros(1, model.config.max_length, model.config.d_model)
     for side in ("encoder", "decoder"):
@@ -82,166 +69,92 @@ def same_weights(model: Transformer) -> nn.Module:
     return rival
 
 
-def check_same(model: Transformer, rival: nn.Module, source: Tensor) -> None:
+def check_same(model: Transformer, rival: Any, source: Tensor) -> None:
     """Refuse to compare models that do not compute the same."""
+    real = source != PAD
     with evaluating(model):
-        theirs = rival(
-            input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=source
-        ).logits
-        real = source != PAD
-        mine = model(source, source)[real]
-        torch.testing.assert_close(mine, theirs[real], rtol=1e-3, atol=1e-3)
+        theirs = rival(source, attention_mask=real.long(), decoder_input_ids=source).logits
+        torch.testing.assert_close(model(source, source)[real], theirs[real], rtol=1e-3, atol=1e-3)
 
 
-def up_to_end(row: list[int]) -> list[int]:
-    """Return a translation without `</s>` and what follows."""
-    return row[: row.index(EOS)] if EOS in row else row
+def our_write(model: Transformer, beam: int, extra: int, source: Tensor) -> list[list[int]]:
+    """Translate a batch of sources (B, S) with the decoder of chapter 19."""
+    found = beam_search(model, source, beam=beam, alpha=0.6, max_extra_tokens=extra)
+    return [list(best.tokens) for best, *_ in found]
 
 
-def translator(
-    write: Callable[[Tensor], list[list[int]]], parts: list[Tensor], seen: dict[int, list[int]]
-) -> Callable[[int], int]:
+def their_write(rival: Any, beam: int, extra: int, source: Tensor) -> list[list[int]]:
+    """Translate a batch of sources (B, S) with `generate`."""
+    mask = (source != PAD).long()
+    options = {"num_beams": beam, "do_sample": False, "length_penalty": 0.6}
+    options |= {"max_new_tokens": source.size(1) + extra, "suppress_tokens": [PAD, BOS]}
+    rows = rival.generate(input_ids=source, attention_mask=mask, **options)[:, 1:].tolist()
+    limits = (mask.sum(dim=1) + extra).tolist()
+    return [row[:limit] for row, limit in zip(rows, limits)]
+
+
+def translator(write: Write, parts: list[Tensor], seen: list[list[int]]) -> Callable[[int], int]:
     """Return what translates all batches, counts the tokens, and keeps them in `seen`."""
 
     def turn(number: int) -> int:
-        rows = [up_to_end(row) for part in parts for row in write(part)]
-        seen.update(enumerate(rows))
-        return sum(map(len, rows))
+        rows = [row for part in parts for row in write(part)]
+        seen[:] = [row[: row.index(EOS)] if EOS in row else row for row in rows]
+        return sum(map(len, seen))
 
     return turn
 
 
-def our_writer(
-    model: Transformer, beam: int, extra: int, reader: Reader = next_logits
-) -> Callable[[Tensor], list[list[int]]]:
-    """Return what translates a batch of sources (B, S) with the decoder of chapter 19."""
-
-    def write(source: Tensor) -> list[list[int]]:
-        found = beam_search(model, source, beam=beam, alpha=0.6, max_extra_tokens=extra, read=reader)
-        return [list(best[0].tokens) for best in found]
-
-    return write
-
-
-def their_writer(rival: nn.Module, beam: int, extra: int) -> Callable[[Tensor], list[list[int]]]:
-    """Return what translates a batch of sources (B, S) with `generate`."""
-
-    def write(source: Tensor) -> list[list[int]]:
-        rows = rival.generate(
-            input_ids=source,
-            attention_mask=(source != PAD).long(),
-            num_beams=beam,
-            do_sample=False,
-            length_penalty=0.6,
-            max_new_tokens=source.size(1) + extra,
-            suppress_tokens=[PAD, BOS],
-        )
-        limits = ((source != PAD).sum(dim=1) + extra).tolist()
-        return [row[:limit] for row, limit in zip(rows[:, 1:].tolist(), limits)]
-
-    return write
-
-
-def agreement(one: dict[int, list[int]], other: dict[int, list[int]]) -> str:
-    """Return the share of sentences that both wrote alike."""
-    return f"{statistics.mean(one[index] == other[index] for index in one):.1%}"
-
-
-def report(
-    name: str, turns: list[dict], written: dict[str, dict[int, list[int]]], sentences: int
-) -> list[list[str]]:
-    """Give each system a row: tokens and sentences a second, and the time it takes beside ours."""
-    seconds: dict[str, list[float]] = {"ours": []}
-    tokens = {turn["system"]: turn["tokens"] for turn in turns}
-    for turn in turns:
-        seconds.setdefault(turn["system"], []).append(turn["seconds"])
-    rows = []
-    for system, taken in seconds.items():
-        middle = statistics.median(taken)
-        low, _, high = statistics.quantiles(taken, n=4) if len(taken) > 1 else taken * 3
-        ratio = statistics.median(b / a for a, b in zip(seconds["ours"], taken))
-        rows.append(
-            [
-                f"{name}, {system}",
-                f"{tokens[system] / middle:,.0f}",
-                f"{tokens[system] / high:,.0f} to {tokens[system] / low:,.0f}",
-                f"{sentences / middle:.1f}",
-                f"{tokens[system] / sentences:.1f}",
-                f"{ratio:.2f}",
-                "" if system == "ours" else agreement(written["ours"], written[system]),
-            ]
-        )
-    return rows
-
-
-def main() -> None:
-    parser = arguments(__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, help="folder of a trained model, instead of --size")
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 4], help="1 is greedy")
-    parser.add_argument("--sentences", type=int, default=256, help="of the validation split")
-    parser.add_argument("--batch", type=int, default=64, help="sentences side by side")
-    parser.add_argument("--extra", type=int, default=50, help="tokens beyond the source's")
-    parser.add_argument("--compile", action="store_true", help="the readers of chapter 25")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
-
-    if options.model:
-        model, tokenizer = load_model(options.model)
-        pairs = read(options.corpus, "val")
-        sources = [encode_source(tokenizer, pair.source) for pair in pairs]
+def main(
+    size: common.Size = "mini", model: Path | None = None, corpus: common.Corpus = "multi30k",
+    beams: tuple[int, ...] = (1, 4), sentences: int = 256, batch: int = 64, extra: int = 50,
+    threads: int = 1, rounds: int = 7, cpu_time: bool = False,
+    device: str = "cuda" if common.GPU else "cpu", results: Path = common.RESULTS,
+) -> None:  # fmt: skip
+    """Translate the same sentences with the same weights in two systems."""
+    torch.set_num_threads(threads)
+    if model:
+        ours, tokenizer = load_model(model)
+        pairs = common.read(corpus, "val")
+        sources = [[*tokenizer.encode(pair.source), EOS] for pair in pairs]
     else:
-        model = ours(options.size).eval()
-        size = SIZES[options.size]["vocabulary_size"]
-        sources = [example.source for example in encoded(options.corpus, "val", size)]
-    sources = sorted(sources[: options.sentences], key=len)
-    starts = range(0, len(sources), options.batch)
-    parts = [pad(sources[start : start + options.batch]).to(device) for start in starts]
-
-    rival = same_weights(model) if not options.compile and has_transformers() else None
-    model = model.to(device)
+        ours = common.make_model(size).eval()
+        examples = common.encoded(corpus, "val", ours.config.vocabulary_size)
+        sources = [example.source.tolist() for example in examples]
+    sources = sorted(sources[:sentences], key=len)
+    starts = range(0, len(sources), batch)
+    parts = [pad(sources[start : start + batch]).long().to(device) for start in starts]
+    rival = same_weights(ours).to(device) if common.has_transformers() else None
+    ours = ours.to(device)
     if rival is not None:
-        check_same(model, rival.to(device), parts[-1][:8])
-    readers: dict[str, Reader] = {"ours": next_logits}
-    if options.compile:
-        readers |= {"room for the past": static_reader(), "compiled": compiled_reader(device)}
-    c = model.config
-    shape = f"layers {c.layers}, d_model {c.d_model}, d_ff {c.d_ff}, heads {c.heads}"
-    print(f"{shape}, vocabulary {c.vocabulary_size}, threads {options.threads}")
+        check_same(ours, rival, parts[-1][:8])
+
     records, rows = [], []
-    for beam in options.beams:
-        name = "greedy" if beam == 1 else f"beam {beam}"
-        writers = {
-            system: our_writer(model, beam, options.extra, reader)
-            for system, reader in readers.items()
-        }
+    for beam in beams:
+        search = "greedy" if beam == 1 else f"beam {beam}"
+        writers: dict[str, Write] = {"ours": partial(our_write, ours, beam, extra)}
         if rival is not None:
-            writers["generate"] = their_writer(rival, beam, options.extra)
-        written: dict[str, dict[int, list[int]]] = {system: {} for system in writers}
-        systems = {
-            system: translator(write, parts, written[system]) for system, write in writers.items()
-        }
-        _, turns = take_turns(systems, options.rounds, options.cpu_time)
-        records += [{"search": name, **turn} for turn in turns]
-        rows += report(name, turns, written, len(sources))
+            writers["generate"] = partial(their_write, rival, beam, extra)
+        seen: dict[str, list[list[int]]] = {system: [] for system in writers}
+        systems = {name: translator(write, parts, seen[name]) for name, write in writers.items()}
+        turns = common.take_turns(systems, rounds, cpu_time)
+        records += [{"search": search, **turn} for turn in turns]
+        for name, written in seen.items():
+            rates, tokens = common.column(turns, name), sum(map(len, written))
+            middle = statistics.median(rates)
+            spent = [f"{middle:,.0f}", common.quartiles(rates)]
+            spent += [f"{middle * len(written) / tokens:.1f}", f"{tokens / len(written):.1f}"]
+            ratio = common.times(turns, "ours", name) * tokens / sum(map(len, seen["ours"]))
+            same = statistics.mean(a == b for a, b in zip(seen["ours"], written))
+            rows.append([f"{search}, {name}", *spent, f"{ratio:.2f}", f"{same:.1%}"])
     header = ["decoding", "tokens/s", "quartiles", "sentences/s", "tokens each"]
-    print(table([*header, "ours is x times", "same output"], rows))
-    settings = {
-        "benchmark": "decoding",
-        "model": options.model.name if options.model else options.size,
-        "corpus": options.corpus,
-        "threads": options.threads,
-        "batch": options.batch,
-        "extra": options.extra,
-        "clock": "processor" if options.cpu_time else "wall",
-        "sentences": len(sources),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "programs": programs(),
-    }
-    kind = "compiled" if options.compile else settings["model"]
-    write_log(options.results, f"decoding-{kind}-{options.threads}", settings, records)
+    print(common.table([*header, "ours is x times", "same output"], rows))
+    name = model.name if model else size
+    kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    settings = {"benchmark": "decoding", "model": name, "corpus": corpus, "threads": threads}
+    settings |= {"batch": batch, "extra": extra, "sentences": len(sources), "device": kind}
+    settings |= {"clock": "processor" if cpu_time else "wall"}
+    common.write_log(results, f"decoding-{name}-{threads}", settings, records)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)

@@ -30,16 +30,8 @@ from typing import Any
 from common import RESULTS, write_log
 
 from annotated_transformer.data import Pair
-from annotated_transformer.large_corpora import (
-    CATALOG,
-    EncodedCorpus,
-    Piece,
-    file_hash,
-    load_catalog,
-    prepare,
-    read_manifest,
-)
 from annotated_transformer.own_data import read_pairs
+from annotated_transformer.large_corpora import CATALOG, Piece, EncodedCorpus, file_hash, load_catalog, prepare, read_manifest
 
 SHARES = {"News Commentary v9": 0.045, "Europarl v7": 0.425, "Common Crawl": 0.53}  # of WMT14
 

@@ -9,6 +9,7 @@ into subwords and joining them counts. CTranslate2 computes in single precision,
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,12 +80,11 @@ def main(
             seen: dict[str, list[str]] = {name: [] for name in ("ours", *engines)}
             settings = {"beam_size": beam, "length_penalty": PENALTY}
             systems = {
-                name: turn(lambda e=engine: served(e, tokenizer, lines, **settings), seen[name])
+                name: turn(partial(served, engine, tokenizer, lines, **settings), seen[name])
                 for name, engine in engines.items()
             }
-            systems["ours"] = turn(
-                lambda: translate(ours, tokenizer, lines, beam, max_tokens=MAX_TOKENS), seen["ours"]
-            )
+            write = partial(translate, ours, tokenizer, lines, beam, max_tokens=MAX_TOKENS)
+            systems["ours"] = turn(write, seen["ours"])
             turns = common.take_turns(systems, rounds)
             records += [{"search": search, **r, "sentences": len(lines)} for r in turns]
             for name, written in seen.items():

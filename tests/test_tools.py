@@ -141,6 +141,11 @@ def test_name_exported_by_two_chapters(book):
     assert '04_again.py, cell 2: exports "add", which notebooks/03_adding.py' in refused(root)
 
 
+def test_a_command_may_have_the_name_of_what_it_runs(book):
+    """In the package each name has one place; only the command line is apart."""
+    assert "def add" in generate(book(c03_adding=TITLE + ADD, G_cli=TITLE + ADD))[MODULE]
+
+
 def test_title_is_needed(book):
     assert "has no title with a first sentence" in refused(book(c03_adding=ADD))
 
