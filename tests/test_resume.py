@@ -176,16 +176,24 @@ def files_in(folder: Path) -> list[Path]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a process with a GPU cannot be forked")
-@pytest.mark.parametrize("way", [killed_within, fallen_within])
+@pytest.mark.parametrize(
+    ("way", "first", "step"),
+    [
+        (killed_within, 0, 2),  # every other operation,
+        (fallen_within, 1, 2),  # and those between
+        pytest.param(killed_within, 0, 1, marks=pytest.mark.slow),
+        pytest.param(fallen_within, 0, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_it_may_fall_at_every_file_operation(
-    tmp_path: Path, way: Callable[[int, Callable[[], object]], None]
+    tmp_path: Path, way: Callable[[int, Callable[[], object]], None], first: int, step: int
 ) -> None:
     """It continues to the same weights, log and files, with nothing half-written left."""
     whole = tmp_path / "whole"
     with falling(-1, fall) as made:
         expected = small(whole)
     assert made[0] > 60 and not same(expected, average_checkpoints(whole, 1)[0])
-    for number in range(made[0]):
+    for number in range(first, made[0], step):
         folder = tmp_path / str(number)
         way(number, lambda folder=folder: small(folder))  # type: ignore[misc]
         assert same(small(folder), expected)

@@ -84,7 +84,7 @@ def lost_settings(folder: Path) -> None:
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path, holds: Any) -> None:
     holds(tmp_path)
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
-    with pytest.raises(FileExistsError, match="is no training, it holds .*: take another folder"):
+    with pytest.raises(FileExistsError, match=r"is no training, it holds .*: take another"):
         go(tmp_path)
     after = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
     assert {**after, **before} == after and {*after} - {*before} <= {tmp_path / ".lock"}

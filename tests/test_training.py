@@ -1,4 +1,4 @@
-"""The loop makes the updates of the paper: right mean, right rate, no bad gradient; and it learns."""
+"""The loop makes the paper's updates: right mean, right rate, no bad gradient; and it learns."""
 
 import threading
 from dataclasses import replace
