@@ -6,26 +6,37 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
 
 # %% [markdown]
-# # Reading attention
+# # Attention maps
 #
 # This chapter takes the attention weights out of a trained model, draws them, and measures which of them mean what they seem to mean (sections 3.2.3 and 4 of the paper, and its Figures 3 to 5).
 #
 # The last pages of the paper show lines between words: a verb that looks at its distant half, a pronoun that looks at its noun. They are among the most copied pictures of the field, because they seem to let us watch a network think.
 #
-# Such a picture is easy to make and hard to trust. A model with 3 layers of 4 heads and three kinds of attention has $3 \cdot 4 \cdot 3 = 36$ maps for a sentence, and with ten pieces each of them holds about a hundred numbers. Among so many, some will look meaningful by chance. So this chapter does everything twice: it looks, and then it counts on many sentences what it seemed to see.
+# Such a picture is easy to make and hard to trust. A model with 3 layers of 4 heads and three kinds of attention has $3 \cdot 4 \cdot 3 = 36$ maps for a sentence, and with ten tokens each of them holds about a hundred numbers. Among so many, some will look meaningful by chance. So this chapter does everything twice: it looks, and then it counts on many sentences what it seemed to see.
 #
 # Three questions lead through it. Where does a head look? That is read off a map. Does it look there because of what the word *is*, or because of where it stands? That takes a score. And does the model need the head? That takes an intervention: we change the head and see what happens.
 
 # %% tags=["export"]
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,15 +57,14 @@ import altair as alt
 from IPython.display import display
 
 from annotated_transformer import load_pretrained
-from annotated_transformer.batching import collate, encode_pairs, encode_source
-from annotated_transformer.data import draw_main_clause, english_clause, german_clause
-from annotated_transformer.data import Phrase, join, linked
-from annotated_transformer.synchronous_grammar import grammar, to_pair
+from annotated_transformer.batching import collate, encode_pairs
+from annotated_transformer.synchronous_grammar import Phrase, draw_main_clause, english_clause
+from annotated_transformer.synchronous_grammar import german_clause, grammar, join, linked, to_pair
 from annotated_transformer.decoding import translate
 from annotated_transformer.evaluation import score
 from book.figures import FONTS, INK, KEY, QUERY, RESIDUAL, VALUE
 from book.figures import heatmap, page_colors, show, show_steps
-from annotated_transformer.masks import BOS, PAD
+from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.training import train
 from annotated_transformer.transformer import greedy_decode, preset
 
@@ -66,7 +76,7 @@ from annotated_transformer.transformer import greedy_decode, preset
 # %%
 model, tokenizer = load_pretrained()
 text = "Zwei Hunde spielen im Schnee."
-source = torch.tensor([encode_source(tokenizer, text)])
+source = torch.tensor([[*tokenizer.encode(text), EOS]])
 first = model.encoder.layers[0].self_attention
 with evaluating(model):
     model.encode(source)
@@ -75,7 +85,7 @@ print("weights:", first.weights)
 # %% [markdown]
 # Nothing there. The fast kernel never writes the weights down; that is why it is fast. It works through the keys in blocks, keeps a running sum, and has only the output in the end.
 #
-# `MultiHeadAttention` has a second way, which computes the weights as [Attention](03_attention.ipynb) does and keeps them. It takes that way when its attribute `record` is set. We set it everywhere for the length of a block, and put everything back at its end. A model that goes on recording is slower, and it holds on to weights that nobody reads: for 64 sentences of 30 tokens, 8 heads and 18 modules, that is $64 \cdot 30^2 \cdot 8 \cdot 18 = 8.3$ million numbers.
+# `MultiHeadAttention` has a second way, which computes the weights as [Attention](03_attention.ipynb) does and keeps them. It takes that way when its attribute `keep_weights` is set. We set it everywhere for the length of a block, and put everything back at its end. A model that goes on keeping them is slower, and it holds on to weights that nobody reads: for 64 sentences of 30 tokens, 8 heads and 18 modules, that is $64 \cdot 30^2 \cdot 8 \cdot 18 = 8.3$ million numbers.
 
 
 # %% tags=["export"]
@@ -89,12 +99,12 @@ def keeping_weights(model: Transformer) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, (record, weights) in zip(modules, before):
-            module.keep_weights, module.weights = record, weights
+        for module, (keep, weights) in zip(modules, before):
+            module.keep_weights, module.weights = keep, weights
 
 
 # %% [markdown]
-# `contextmanager` makes a `with` block of a function: what stands before `yield` runs at the beginning of the block, what follows it at the end. The `finally` sees to it that all is put back even if the model raises an error inside. What is put back is what was there, not a blind `False`: somebody else may be recording, too.
+# `contextmanager` makes a `with` block of a function: what stands before `yield` runs at the beginning of the block, what follows it at the end. The `finally` sees to it that all is put back even if the model raises an error inside. What is put back is what was there, not a blind `False`: somebody else may want the weights, too.
 #
 # ## How do I get the weights out of PyTorch's own module?
 #
@@ -137,14 +147,14 @@ class AttentionMaps(NamedTuple):
 
 
 # %% [markdown]
-# The modules come from the layers of both stacks. Each decoder layer has two of them. The `cast` says to the type checker what a list of modules holds; it does nothing at run time.
+# The modules come from the layers of both stacks. Each decoder layer has two of them.
 
 
 # %% tags=["export"]
 def attention_modules(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
     """Return the model's attention by its kind, encoder, decoder or cross, bottom layer first."""
-    encoder = cast("Iterable[EncoderLayer]", model.encoder.layers)
-    decoder = cast("Iterable[DecoderLayer]", model.decoder.layers)
+    encoder = [layer for layer in model.modules() if isinstance(layer, EncoderLayer)]
+    decoder = [layer for layer in model.modules() if isinstance(layer, DecoderLayer)]
     return {
         "encoder": [layer.self_attention for layer in encoder],
         "decoder": [layer.self_attention for layer in decoder],
@@ -169,8 +179,9 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
         raise ValueError(f"one sentence at a time, not {source.size(0)} and {target.size(0)}")
     with keeping_weights(model), evaluating(model):
         model(source, target)
-        found = [[m.weights for m in kind] for kind in attention_modules(model).values()]
-        return AttentionMaps(*(torch.cat(cast("list[Tensor]", kind)) for kind in found))
+        kinds = attention_modules(model).values()
+        kept = [[m.weights for m in kind if m.weights is not None] for kind in kinds]
+        return AttentionMaps(*map(torch.cat, kept))
 
 
 # %%
@@ -181,7 +192,7 @@ for kind in maps:
 assert maps.cross.shape[-2:] == (target.size(1), source.size(1))
 assert not maps.decoder.triu(diagonal=1).any()
 print("every row sums to 1; no position of the decoder looks ahead")
-print("recording is off again:", not first.keep_weights and first.weights is None)
+print("the weights are not kept any more:", not first.keep_weights and first.weights is None)
 
 # %% [markdown]
 # For the target we take what the model itself writes, with `<s>` in front. `</s>` is not in it: it would be a row that writes nothing any more.
@@ -219,19 +230,19 @@ print("the same map twice, in evaluation mode:", torch.equal(again.encoder, maps
 # %% [markdown]
 # ## A map and its axes
 #
-# To draw a map, each row and column needs a name. Tokens are pieces of words, and a small function names them. Most pieces at the beginning of a word carry the space before it; it is cut off. A piece that is nothing but a space becomes a dot.
+# To draw a map, each row and column needs a name. Tokens are parts of words, subwords, and a small function names them. Most subwords at the beginning of a word carry the space before it; it is cut off. One that is nothing but a space becomes a dot.
 #
 # Which tokens belong to which axis follows from who asks: the rows of the decoder's two kinds are *target* tokens, the columns of cross-attention are *source* tokens.
 
 
 # %% tags=["export"]
-def piece_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """Return how each token reads, reserved ones as `</s>`, without the space before a word."""
     return [SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids]
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-three-maps", "caption": "Who looks at whom? The three kinds of attention in the top layer of the trained model, mean of its heads, for one sentence (choose on the website). A row asks, and sums to 1; a column answers. In the decoder, a row is the token that is read there; what it writes is the name of the next row. Hatched: hidden by the causal mask."}}
-source_names, target_names = (piece_names(tokenizer, row[0].tolist()) for row in (source, target))
+source_names, target_names = (token_names(tokenizer, row[0].tolist()) for row in (source, target))
 causal = torch.ones(len(target_names), len(target_names)).tril().bool().tolist()
 axes = {
     "encoder": (source_names, source_names, None),
@@ -427,7 +438,7 @@ page = f'<figure class="book-figure" data-module="player" style="margin:0">{pict
 display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 
 # %% [markdown]
-# In training, the right half happens in one step, too: the target is known, and the mask does the rest. Only in use must the decoder wait for its own words. That is why a translation of ten pieces takes one pass through the encoder and eleven through the decoder: ten to write the pieces, and one to write `</s>`.
+# In training, the right half happens in one step, too: the target is known, and the mask does the rest. Only in use must the decoder wait for its own words. That is why a translation of ten tokens takes one pass through the encoder and eleven through the decoder: ten to write the tokens, and one to write `</s>`.
 #
 # Two things are easy to overlook in such pictures. Cross-attention always looks at the *top* of the encoder, from every layer of the decoder. And each line enters a vector that is already there: the state below it, which goes straight up in the residual stream and has no line.
 #
@@ -440,66 +451,66 @@ display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 # %% tags=["nbval-ignore-output"]
 pairs = grammar(9400, seed=0)
 learned, unseen = pairs[:9000], pairs[9000:]
-pieces = Tokenizer.train(learned, vocabulary_size=2000)
+subwords = Tokenizer.train(learned, vocabulary_size=2000)
 torch.manual_seed(0)
-small = Transformer(preset("tiny", vocabulary_size=len(pieces)))
-train(small, pieces, learned)
-translated = translate(small, pieces, [pair.source for pair in unseen[:100]], beam=1)
+small = Transformer(preset("tiny", vocabulary_size=len(subwords)))
+train(small, subwords, learned)
+translated = translate(small, subwords, [pair.source for pair in unseen[:100]], beam=1)
 honest = score(translated, [pair.target for pair in unseen[:100]]).bleu
 print(f"BLEU {honest:.1f}")
 assert honest > 60
 
 # %% [markdown]
-# ## From pieces to words
+# ## From tokens to words
 #
-# The alignment speaks of words, the maps speak of pieces. Where a word has several pieces, three rules bring them together.
+# The alignment speaks of words, the maps speak of tokens. Where a word has several tokens, three rules bring them together.
 #
-# - What goes *to* a word is the sum of what goes to its pieces: a look at any part is a look at the word.
-# - What goes out *from* a word is the mean over its pieces. A sum would make a row of a long word sum to 2 or 3.
+# - What goes *to* a word is the sum of what goes to its tokens: a look at any part is a look at the word.
+# - What goes out *from* a word is the mean over its tokens. A sum would make a row of a long word sum to 2 or 3.
 # - Each reserved token, such as `</s>`, counts as a word of its own.
 #
-# First we must know which piece belongs to which word. The tokenizer tells for each piece where it begins and ends in the text. The words of `words(text)` have no positions, so we look for them one after the other and note where each one ends. A piece then belongs to the first word that does not end before it.
+# First we must know which token belongs to which word. The tokenizer tells for each token where it begins and ends in the text. The words of `words(text)` have no positions, so we look for them one after the other and note where each one ends. A token then belongs to the first word that does not end before it.
 
 
 # %% tags=["export"]
-def word_of_piece(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return for each piece of a text the position of its word in `words(text)`."""
+def word_of_token(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return for each token of a text the position of its word in `words(text)`."""
     ends, start = [], 0
     for word in words(text):
         start = text.index(word, start) + len(word)
         ends.append(start)
     spans = tokenizer.library.encode(text, add_special_tokens=False).offsets
-    last = len(ends) - 1  # spaces after the last word go to it
-    return [min(sum(end < stop for end in ends), last) for _, stop in spans]
+    # Spaces after the last word go to it
+    return [min(sum(end < stop for end in ends), len(ends) - 1) for _, stop in spans]
 
 
 # %% [markdown]
-# To see it work, we need a tokenizer that cuts words into pieces. One with a vocabulary of 330 has little more than the 256 bytes.
+# To see it work, we need a tokenizer that cuts words into small parts. One with a vocabulary of 330 has little more than the 256 bytes.
 
 # %%
 text = "Der Hund schläft."
 coarse = Tokenizer.train(grammar(400, seed=0), vocabulary_size=330)
-names = piece_names(coarse, coarse.encode(text))
-place = word_of_piece(coarse, text)
+names = token_names(coarse, coarse.encode(text))
+place = word_of_token(coarse, text)
 print(list(zip(names, place)))
 assert [place.count(n) for n in range(4)] == [2, 4, 6, 1] and len(words(text)) == 4
 
 # %% [markdown]
-# *Hund* has four pieces, of which the first is the space before it, the dot. The place where a piece *ends* decides. So it does not matter how a tokenizer marks the beginning of a word, or whether it counts the space in front as part of it.
+# *Hund* has four tokens, of which the first is the space before it, the dot. The place where a token *ends* decides. So it does not matter how a tokenizer marks the beginning of a word, or whether it counts the space in front as part of it.
 #
 # ## Adding columns, averaging rows
 #
-# With the word of each piece known, a map between pieces becomes a map between words. Both rules are matrices of zeros and ones. Multiplied from the right, one adds up the columns that belong together. Multiplied from the left and divided by the number of pieces, the other takes the mean of rows.
+# With the word of each token known, a map between tokens becomes a map between words. Both rules are matrices of zeros and ones. Multiplied from the right, one adds up the columns that belong together. Multiplied from the left and divided by the number of tokens, the other takes the mean of rows.
 #
-# Such a matrix comes from the unit matrix by choosing rows: `torch.eye(3)[[0, 1, 1, 2]]` has a row for each of four pieces, with a 1 in the column of its word. For three pieces that ask and four that answer, two words and three words, the shapes are (2, 3) @ (3, 4) @ (4, 3), and (2, 3) comes out. The `clamp` is for a word without a piece of its own, which happens where the tokenizer and `words` cut differently. Its row is then zero and not a division by zero.
+# Such a matrix comes from the unit matrix by choosing rows: `torch.eye(3)[[0, 1, 1, 2]]` has a row for each of four tokens, with a 1 in the column of its word. For three tokens that ask and four that answer, two words and three words, the shapes are (2, 3) @ (3, 4) @ (4, 3), and (2, 3) comes out. The `clamp` is for a word without a token of its own, which happens where the tokenizer and `words` cut differently. Its row is then zero and not a division by zero.
 
 
 # %% tags=["export"]
-def merge_pieces(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
-    """Turn weights between pieces (..., T, S) into weights between words.
+def merge_tokens(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
+    """Turn weights between tokens (..., T, S) into weights between words.
 
-    `rows` and `columns` name the word of each piece, from 0. Keys are added up, queries averaged,
-    so rows still sum to 1; a word without a piece of its own has zeros.
+    `rows` and `columns` name the word of each token, from 0. Keys are added up, queries averaged,
+    so rows still sum to 1; a word without a token of its own has zeros.
     """
     to = torch.eye(max(columns) + 1, dtype=weights.dtype)[list(columns)]
     out = torch.eye(max(rows) + 1, dtype=weights.dtype)[list(rows)]
@@ -508,13 +519,13 @@ def merge_pieces(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -
 
 # %%
 made_up = torch.tensor([[0.5, 0.1, 0.2, 0.2], [0.0, 0.6, 0.3, 0.1], [0.2, 0.2, 0.1, 0.5]])
-by_word = merge_pieces(made_up, rows=[0, 1, 1], columns=[0, 1, 1, 2])
+by_word = merge_tokens(made_up, rows=[0, 1, 1], columns=[0, 1, 1, 2])
 print([[round(w, 2) for w in row] for row in by_word.tolist()])
 
 # %% [markdown]
-# Three pieces ask and four answer; there are two words on the left and three on top. By hand: the second word has two query pieces, rows two and three. To the first word they send 0.0 and 0.2, on average 0.1. To the second, which has two key pieces, 0.9 and 0.3, on average 0.6. To the third, 0.1 and 0.5, on average 0.3. Each row of the result sums to 1 again.
+# Three tokens ask and four answer; there are two words on the left and three on top. By hand: the second word has two query tokens, rows two and three. To the first word they send 0.0 and 0.2, on average 0.1. To the second, which has two key tokens, 0.9 and 0.3, on average 0.6. To the third, 0.1 and 0.5, on average 0.3. Each row of the result sums to 1 again.
 #
-# The sum has a side effect to keep in mind. A head that looks at all pieces alike gives a word of three pieces three times the weight of a word of one. Long words look more important than they are.
+# The sum has a side effect to keep in mind. A head that looks at all tokens alike gives a word of three tokens three times the weight of a word of one. Long words look more important than they are.
 #
 # ## How good is an alignment?
 #
@@ -577,20 +588,20 @@ print(f"{alignment_error_rate([found], [true]):.2f}")
 #
 # ## Which row is a word's row?
 #
-# The shift returns here. A target word has two rows: the one that *writes* it, and the next one, which *reads* it. With $n$ pieces and `<s>` in front, the map has $n + 1$ rows. All but the last are the rows that write, and all but the first are the rows that read. We count both, for 200 sentences that training has not seen.
+# The shift returns here. A target word has two rows: the one that *writes* it, and the next one, which *reads* it. With $n$ tokens and `<s>` in front, the map has $n + 1$ rows. All but the last are the rows that write, and all but the first are the rows that read. We count both, for 200 sentences that training has not seen.
 
 
 # %%
 def cross_by_word(pair):
     """Cross-attention by word, (L, H, words, words + 1), for writing and for reading a word."""
-    source = torch.tensor([encode_source(pieces, pair.source)])
-    target = torch.tensor([[BOS, *pieces.encode(pair.target)]])
+    source = torch.tensor([[*subwords.encode(pair.source), EOS]])
+    target = torch.tensor([[BOS, *subwords.encode(pair.target)]])
     cross = attention_maps(small, source, target).cross
-    rows, columns = (word_of_piece(pieces, side) for side in (pair.source, pair.target))
+    rows, columns = (word_of_token(subwords, side) for side in (pair.source, pair.target))
     rows, columns = columns, [*rows, len(words(pair.source))]
     return {
-        "writes": merge_pieces(cross[:, :, :-1], rows, columns),
-        "reads": merge_pieces(cross[:, :, 1:], rows, columns),
+        "writes": merge_tokens(cross[:, :, :-1], rows, columns),
+        "reads": merge_tokens(cross[:, :, 1:], rows, columns),
     }
 
 
@@ -747,9 +758,8 @@ def hit_rates(weights: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> Te
 # The rival is simpler still: of all distances between query and key, take the most frequent one.
 
 
-# %% tags=["export"]
-def distance_rate(pairs: Sequence[tuple[int, int]]) -> float:
-    """Return the hit rate of the best head that always looks at the same distance."""
+# %%
+def distance_rate(pairs):
     distances = [key - query for query, key in pairs]
     return max(distances.count(distance) for distance in distances) / len(distances)
 
@@ -769,10 +779,10 @@ print(distance_rate([(0, 1), (1, 2), (2, 0), (2, 1)]))
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 def encoder_by_word(model, tokenizer, text):
-    source = torch.tensor([encode_source(tokenizer, text)])
+    source = torch.tensor([[*tokenizer.encode(text), EOS]])
     maps = attention_maps(model, source, torch.tensor([[BOS]])).encoder
-    place = [*word_of_piece(tokenizer, text), len(words(text))]
-    return merge_pieces(maps, place, place)
+    place = [*word_of_token(tokenizer, text), len(words(text))]
+    return merge_tokens(maps, place, place)
 
 
 rng = Random(5)
@@ -781,7 +791,7 @@ separable = [clause for clause in drawn if len(clause[1]) == 4]
 clauses = [*separable[:200], *[clause for clause in drawn if len(clause[1]) == 2][:200]]
 Random(0).shuffle(clauses)
 encoded = {
-    "small": [encoder_by_word(small, pieces, text) for text, _ in clauses],
+    "small": [encoder_by_word(small, subwords, text) for text, _ in clauses],
     "trained": [encoder_by_word(model, tokenizer, text) for text, _ in clauses],
 }
 
@@ -870,9 +880,7 @@ def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterat
     is no such head.
     """
     module = find_head(model, kind, layer, head)
-    output = module.output.weight.data
-    width = output.size(1) // module.heads
-    columns = output[:, head * width : (head + 1) * width]
+    columns = module.output.weight.data.unflatten(1, (module.heads, -1))[:, head]
     kept = columns.clone()
     columns.zero_()
     try:
@@ -914,7 +922,7 @@ held = unseen[200:260]
 
 
 def quality():
-    texts = translate(small, pieces, [pair.source for pair in held], beam=1)
+    texts = translate(small, subwords, [pair.source for pair in held], beam=1)
     return score(texts, [pair.target for pair in held]).bleu
 
 
@@ -970,7 +978,7 @@ def flattened(model, kind, layer, head):
     rows.copy_(kept)
 
 
-batch = collate(encode_pairs(pieces, unseen[:200]))
+batch = collate(encode_pairs(subwords, unseen[:200]))
 
 
 def predicted():
@@ -982,8 +990,8 @@ def predicted():
 real = batch.target[:, 1:] != PAD
 usual = predicted()
 sharp = [
-    attention_maps(small, torch.tensor([e.source]), torch.tensor([e.target[:-1]]))
-    for e in encode_pairs(pieces, unseen[:40])
+    attention_maps(small, one.source, one.target[:, :-1])
+    for one in (collate([example]) for example in encode_pairs(subwords, unseen[:40]))
 ]
 records = []
 for kind, layer, head in lost:

@@ -2,19 +2,30 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.attention_maps import (
+    align,
+    alignment_error_rate,
+    attention_maps,
+    attention_modules,
+    hit_rates,
+    keeping_weights,
+    merge_tokens,
+    token_names,
+    without_head,
+    word_of_token,
+)
 from annotated_transformer.data import words
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.multi_head_attention import MultiHeadAttention
-from annotated_transformer.attention_maps import align, alignment_error_rate, attention_maps, attention_modules, distance_rate, hit_rates, merge_pieces, piece_names, recording, without_head, word_of_piece
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating
 
 PAIRS = grammar(200, seed=0)
-TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=330)  # so small that words fall into pieces
+TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=330)  # so small that words fall into parts
 SOURCE, TARGET = torch.tensor([[5, 6, 7, 8, EOS]]), torch.tensor([[BOS, 9, 10, 11]])
 HEADS = [
     (kind, layer, head)
@@ -50,7 +61,7 @@ def test_maps_are_those_of_each_layer_in_evaluation_mode(model: Transformer) -> 
     assert torch.equal(attention_maps(model, SOURCE, TARGET).cross, maps.cross)
 
 
-def test_recording_leaves_no_trace(model: Transformer) -> None:
+def test_keeping_weights_leaves_no_trace(model: Transformer) -> None:
     first = model.encoder.layers[0].self_attention
     first.keep_weights = True  # somebody else's wish
     attention_maps(model, SOURCE, TARGET)
@@ -100,45 +111,44 @@ def test_a_head_that_is_not_there_is_named(model: Transformer, which) -> None:
         pass
 
 
-def test_each_piece_knows_its_word() -> None:
+def test_each_token_knows_its_word() -> None:
     for pair in PAIRS[:60]:
         for text in pair[:2]:
             ids = TOKENIZER.encode(text)
-            place = word_of_piece(TOKENIZER, text)
+            place = word_of_token(TOKENIZER, text)
             joined = [
                 "".join(TOKENIZER.decode([i]) for i, w in zip(ids, place) if w == n)
                 for n in range(max(place) + 1)
             ]
             if "�" not in "".join(joined):  # a letter of two bytes, cut in two
                 assert [word.strip() for word in joined] == words(text)
-    assert len(word_of_piece(TOKENIZER, "Ünï  códé 😀! ")) == len(
+    assert len(word_of_token(TOKENIZER, "Ünï  códé 😀! ")) == len(
         TOKENIZER.encode("Ünï  códé 😀! ")
     )
 
 
-def test_names_of_pieces() -> None:
+def test_names_of_tokens() -> None:
     ids = [BOS, *TOKENIZER.encode("Der Hund"), EOS, *TOKENIZER.encode(" ")]
-    names = piece_names(TOKENIZER, ids)
+    names = token_names(TOKENIZER, ids)
     assert names[0] == "<s>" and names[-2:] == ["</s>", "·"]
     assert "".join(names[1:-2]).replace("·", "") == "DerHund"
 
 
 def test_merged_rows_still_sum_to_1() -> None:
     weights = torch.rand(2, 3, 6, 5).double().softmax(dim=-1)
-    merged = merge_pieces(weights, [0, 0, 1, 2, 2, 2], [0, 1, 1, 1, 2])
+    merged = merge_tokens(weights, [0, 0, 1, 2, 2, 2], [0, 1, 1, 1, 2])
     assert merged.shape == (2, 3, 3, 3)
     torch.testing.assert_close(merged.sum(dim=-1), torch.ones(2, 3, 3).double())
     torch.testing.assert_close(merged[..., 0, 1], weights[..., :2, 1:4].sum(-1).mean(-1))
 
 
-def test_a_word_without_a_piece_is_no_division_by_zero() -> None:
-    text = "the dog's"  # to the tokenizer, 's is one piece; to words(), two words
-    place = word_of_piece(TOKENIZER, text)
-    merged = merge_pieces(torch.rand(len(place), len(place)).softmax(dim=-1), place, place)
+def test_a_word_without_a_token_is_no_division_by_zero() -> None:
+    text = "the dog's"  # to the tokenizer, 's is one token; to words(), two words
+    place = word_of_token(TOKENIZER, text)
+    merged = merge_tokens(torch.rand(len(place), len(place)).softmax(dim=-1), place, place)
     assert merged.shape[0] == len(words(text)) and not merged.isnan().any()
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(LINKS, LINKS), min_size=1, max_size=4))
 def test_error_rate_is_one_minus_f(sentences) -> None:
     found, true = zip(*sentences)
@@ -170,7 +180,3 @@ def test_hit_rates_count_heads_apart_and_pass_over_the_word_itself() -> None:
         hit_rates([maps], [])
     with pytest.raises(ValueError, match="0 maps"):
         hit_rates([], [])
-
-
-def test_best_distance() -> None:
-    assert distance_rate([(0, 1), (4, 5), (3, 1)]) == pytest.approx(2 / 3)

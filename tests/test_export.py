@@ -1,7 +1,6 @@
 """A model exported to CTranslate2 computes and writes what ours does."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,15 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from annotated_transformer import serving
-from annotated_transformer.batching import encode_source
+from annotated_transformer import export
 from annotated_transformer.data import MissingData, multi30k
-from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.decoding import beam_search, translate
-from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.export import export_ctranslate2
-from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import load_pretrained, save_model
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating
 from tools.chapters import ROOT
 
@@ -60,7 +58,7 @@ def engine(folder: Path, kind: str = "float32"):
     return ctranslate2.Translator(str(folder), compute_type=kind, intra_threads=1)
 
 
-def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
+def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
     return list(tokenizer.library.encode(text).tokens)
 
 
@@ -69,15 +67,15 @@ def ids(tokenizer: Tokenizer, words: list[str]) -> list[int]:
 
 
 def difference(model: Transformer, tokenizer: Tokenizer, folder: Path, pairs: list) -> float:
-    """The largest difference of two log-probabilities, over all pieces of some pairs."""
-    sources = [pieces(tokenizer, pair.source) for pair in pairs]
-    targets = [pieces(tokenizer, pair.target) for pair in pairs]
+    """The largest difference of two log-probabilities, over all tokens of some pairs."""
+    sources = [tokens_of(tokenizer, pair.source) for pair in pairs]
+    targets = [tokens_of(tokenizer, pair.target) for pair in pairs]
     worst = 0.0
     for pair, result in zip(pairs, engine(folder).score_batch(sources, targets)):
         words = [*tokenizer.encode(pair.target), EOS]
         with evaluating(model):
             logits = model(
-                torch.tensor([encode_source(tokenizer, pair.source)]),
+                torch.tensor([[*tokenizer.encode(pair.source), EOS]]),
                 torch.tensor([[BOS, *words[:-1]]]),
             )
         ours = logits.log_softmax(dim=-1)[0, range(len(words)), words]
@@ -109,11 +107,11 @@ def test_same_greedy_words_of_random_models(name: str, tmp_path: Path) -> None:
     export_ctranslate2(model, TOKENIZER, tmp_path / "model")
     translator = engine(tmp_path / "model")
     for pair in PAIRS[:6]:
-        source = encode_source(TOKENIZER, pair.source)
+        source = [*TOKENIZER.encode(pair.source), EOS]
         ours = beam_search(model, torch.tensor([source]), beam=1, max_extra_tokens=30)[0][0].tokens
         limit = min(len(source) + 30, model.config.max_length)
         result = translator.translate_batch(
-            [pieces(TOKENIZER, pair.source)], beam_size=1, max_decoding_length=limit, **SEARCH
+            [tokens_of(TOKENIZER, pair.source)], beam_size=1, max_decoding_length=limit, **SEARCH
         )
         assert ids(TOKENIZER, result[0].hypotheses[0]) == ours
 
@@ -136,7 +134,7 @@ def captions(count: int) -> list[str]:
 def test_same_translations(beam: int, may_differ: float, pretrained: Path) -> None:
     model, tokenizer = load_pretrained()
     lines = captions(200)
-    sources = [pieces(tokenizer, line) for line in lines]
+    sources = [tokens_of(tokenizer, line) for line in lines]
     found = engine(pretrained).translate_batch(
         sources,
         beam_size=beam,
@@ -152,7 +150,7 @@ def test_same_translations(beam: int, may_differ: float, pretrained: Path) -> No
 
 def test_eight_bits_say_nearly_the_same(pretrained: Path) -> None:
     _, tokenizer = load_pretrained()
-    source = [pieces(tokenizer, "Ein Hund läuft über die Wiese.")]
+    source = [tokens_of(tokenizer, "Ein Hund läuft über die Wiese.")]
     words = engine(pretrained, "int8").translate_batch(source, beam_size=1, **SEARCH)
     assert "dog" in tokenizer.decode(ids(tokenizer, words[0].hypotheses[0]))
 
@@ -194,6 +192,32 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def test_a_line_that_is_too_long_loses_nothing_but_its_end(tmp_path: Path) -> None:
+    model, tokenizer = load_pretrained()
+    few = Transformer(replace(model.config, max_length=12))
+    few.load_state_dict(model.state_dict())
+    export_ctranslate2(few.eval(), tokenizer, tmp_path / "model")
+    lines = ["Ein Hund.", "sehr " * 30, "", "Eine Frau."]
+    done = subprocess.run(
+        [sys.executable, tmp_path / "model" / "translate.py"],
+        input="\n".join([*lines, ""]).encode(),
+        capture_output=True,
+        timeout=120,
+    )
+    found = done.stdout.decode().split("\n")
+    assert done.returncode == 0 and len(found) == 5 and found[2] == found[4] == ""
+    assert all(found[number] for number in (0, 1, 3))
+    assert "dog" in found[0] and "woman" in found[3]
+    (said,) = done.stderr.decode().splitlines()
+    assert said.startswith("line 2 has") and said.endswith("cut to 11")
+
+
+def test_eight_bits_on_disk(tmp_path: Path, pretrained: Path) -> None:
+    export_ctranslate2(*load_pretrained(), tmp_path / "model", quantization="int8")
+    sizes = [(path / "model.bin").stat().st_size for path in (tmp_path / "model", pretrained)]
+    assert sizes[0] < 0.4 * sizes[1]
+
+
 def test_an_earlier_export_and_an_empty_folder_are_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "model"
     folder.mkdir(parents=True)
@@ -218,41 +242,51 @@ def test_other_work_is_refused_and_kept(tmp_path: Path) -> None:
         assert after == before
 
 
-@pytest.mark.parametrize("when", ["writing", "renaming"])
-def test_a_failure_leaves_the_old_export(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_force_anything_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "notes.txt").write_text("mine")
+    export_ctranslate2(make(TOY), TOKENIZER, tmp_path / "model", force=True)
+    assert content(tmp_path / "model").keys() == export.EXPORTED
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_failure_leaves_the_old_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "model"
     export_ctranslate2(make(TOY), TOKENIZER, folder)
     before = content(folder)
-    rename = Path.replace
 
-    def fail(path: Path, target: Path) -> Path:
-        if path.name == "new":
-            raise OSError("no room")
-        return rename(path, target)
-
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError("no room")
 
-    if when == "renaming":
-        monkeypatch.setattr(Path, "replace", fail)
-    else:
-        monkeypatch.setattr(serving, "write_text", full)
+    monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="no room"):
         export_ctranslate2(make(TOY, seed=1), TOKENIZER, folder)
     assert content(folder) == before
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions")
-def test_others_may_read_an_export(tmp_path: Path) -> None:
-    old = os.umask(0o022)
-    try:
-        export_ctranslate2(make(TOY), TOKENIZER, tmp_path / "model")
-    finally:
-        os.umask(old)
-    assert (tmp_path / "model").stat().st_mode & 0o777 == 0o755
+def test_an_export_killed_between_its_renames_is_mended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    export_ctranslate2(make(TOY), TOKENIZER, folder)
+    before, rename = content(folder), Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if target == folder:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed)
+        export_ctranslate2(make(TOY, seed=1), TOKENIZER, folder)
+    assert not folder.exists()
+    with pytest.raises(ValueError, match="d_k"):  # it puts the old one back, then fails
+        export_ctranslate2(make(replace(TOY, d_k=4)), TOKENIZER, folder)
+    assert content(folder) == before
+    export_ctranslate2(make(TOY, seed=1), TOKENIZER, folder)
+    assert content(folder) != before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @pytest.mark.parametrize(
@@ -271,36 +305,9 @@ def test_what_cannot_be_exported(config: TransformerConfig, message: str, tmp_pa
 
 def test_a_missing_engine_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(ImportError, match=r'pip install "annotated-transformer\[serve\]"'):
+    with pytest.raises(ImportError, match=r'pip install "annotated-transformer\[export\]"'):
         export_ctranslate2(make(TOY), TOKENIZER, tmp_path / "model")
     assert not list(tmp_path.iterdir())
-
-
-# --- What the chapter quotes ---
-
-
-def test_the_chapter_quotes_its_log() -> None:
-    """The chapter reads its table from the committed log; the numbers in its text stand there."""
-    log = ROOT / "benchmarks" / "results" / "serving-multi30k-de-en-2.jsonl"
-    settings, *records = map(json.loads, log.read_text().splitlines())
-    text = (ROOT / "notebooks" / "F_export.py").read_text(encoding="utf-8")
-    assert f"benchmarks/results/{log.name}" in text
-    found = {(r["search"], r["system"]): r for r in records if "bleu" in r}
-    loss = [
-        f"{found[search, 'ours']['bleu'] - found[search, 'CTranslate2 int8']['bleu']:.2f}"
-        for search in ("greedy", "beam 4")
-    ]
-    assert f"the loss is {loss[0]} points greedily and {loss[1]} with a beam" in text
-    greedy = [r for r in records if "round" in r and r["search"] == "greedy"]
-    seconds = {(r["round"], r["system"]): r["seconds"] for r in greedy}
-    ratios = [seconds[n, "ours"] / seconds[n, "CTranslate2 float32"] for n in range(1, 6)]
-    assert f"From {min(ratios):.2f} to {max(ratios):.2f}." in text
-    assert found["greedy", "CTranslate2 float32"]["same_as_ours"] == settings["sentences"]
-    left = {(r["length_penalty"], r["patience"]): r for r in records if "patience" in r}
-    differ = {key: settings["sentences"] - r["same_as_ours"] for key, r in left.items()}
-    assert f"{differ[0.6, 1]} differ, for two reasons" in text
-    assert f"{differ[0.5, 1]} differ with 0.5, and {differ[0.5, 2]} with both" in text
-    assert f"for {differ[0.5, 1] - differ[0.5, 2]} captions of 1,000" in text
 
 
 def test_the_benchmark_runs(tmp_path: Path) -> None:
