@@ -57,15 +57,9 @@ class Data:
         if bool(self.data) + bool(self.prepared) + self.reverse > 1:
             raise ValueError("take one of data (for which columns has an order), prepared, reverse")
 
-    def turned(self, pairs: list[Pair]) -> list[Pair]:
-        """Return the pairs, the other way round if asked."""
-        return [Pair(pair.target, pair.source) for pair in pairs] if self.reverse else pairs
-
 
 def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
     """Return pairs to learn from, to choose by and to measure on; undivided files are all three."""
-    if data.prepared:
-        return Splits([], *large_corpora.open_corpus(data.prepared)[2:])
     if data.data:
         target = data.data[1] if len(data.data) == 2 else None
         pairs = read_pairs(data.data[0], target, data.columns)
@@ -73,11 +67,13 @@ def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
             return Splits(pairs, pairs, pairs)
         pairs, dropped = filter_pairs(pairs)
         say(f"{len(pairs):,} pairs; dropped: {dropped}")
-    elif data.corpus == "multi30k":
-        return Splits(*(data.turned(multi30k(p)) for p in ("train", "val", "test_2016_flickr")))
+        return split_pairs(pairs, 0.01, 0.01, seed)
+    if data.corpus == "multi30k":
+        splits = Splits(*map(multi30k, ("train", "val", "test_2016_flickr")))
     else:
-        pairs = data.turned(grammar(10_000, seed))
-    return split_pairs(pairs, 0.01, 0.01, seed)
+        splits = split_pairs(grammar(10_000, seed), 0.01, 0.01, seed)
+    turned = ([Pair(pair.target, pair.source) for pair in part] for part in splits)
+    return Splits(*turned) if data.reverse else splits
 
 
 # --- Training ---
@@ -144,7 +140,7 @@ def train(
         precision = precision or speed.best_precision(place)
         if dry_run:
             plan = speed.estimate(config, settings, corpus.lengths, precision, gpus)
-            hours = plan.hours(peak or speed.measured_peak(place), gpus, 0.2)
+            hours = plan.hours(peak or speed.measured_peak(place, precision), gpus, 0.2)
             print(
                 f"{plan.parameters:,} parameters, {len(corpus):,} pairs, {settings.steps:,} steps"
             )
@@ -232,10 +228,11 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
 
 def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name; raises MissingData."""
-    summary = data.prepared and (data.prepared / large_corpora.SUMMARY).read_text("utf-8")
-    name = loads(summary)["settings"]["data"][0] if summary else data.corpus
-    if name not in large_corpora.WMT14 or split != "test":
+    if not data.prepared:
         return {split: getattr(read_splits(data, seed, divide=False), split)}
+    summary = loads((data.prepared / large_corpora.SUMMARY).read_text("utf-8"))
+    if (name := summary["settings"]["data"][0]) not in large_corpora.WMT14 or split != "test":
+        return {split: getattr(Splits([], *large_corpora.open_corpus(data.prepared)[2:]), split)}
     sets, way = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
     try:
         return {
