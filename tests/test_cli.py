@@ -138,7 +138,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     [
         (["translate", "--model", "nowhere"], "nowhere holds no model"),
         (["train", "--output", "x", "--preset", "huge"], 'there is no preset "huge"'),
-        (["train", "--output", "x", "--steps", "0"], "steps must be above 0"),
+        (["train", "--output", "x", "--steps", "0"], "steps must lie between 0 and"),
         (["train", "--output", "x", "--data", "a", "b", "c"], "--data"),
         (["train", "--output", "x", "--data", "missing.tsv"], "missing.tsv"),
         (["train", "--output", "x", "--prepared", "nowhere"], "nowhere"),
@@ -148,7 +148,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
         (["train", "--output", "x", "--device", "meta"], "there is no device 'meta'"),
         (["train", "--output", "x", "--limit", "-5"], "limit must be above 0, not -5"),
         (["evaluate", "--model", "m", "--limit", "0"], "limit must be above 0, not 0"),
-        (["train", "--output", "x", "--columns", "1", "1", "--data", "t.tsv"], "columns"),
+        (["train", "--output", "x", "--columns", "0", "7", "--data", "t.tsv"], "t.tsv, line 1"),
         (["average", "--run", "nowhere", "--output", "x"], "nowhere has 0 checkpoints"),
         (["prepare", "wmt99", "--output", "x", "--vocabulary-size", "300"], "wmt99"),
         (["prepare", "missing.tsv", "--vocabulary-size", "300"], "missing.tsv"),
@@ -196,7 +196,7 @@ def test_two_files_that_do_not_belong_together(tmp_path: Path) -> None:
     source.write_text("eins\nzwei\ndrei\n")
     target.write_text("one\ntwo\n")
     result = run("train", "--data", source, target, "--output", tmp_path / "run", *FAST)
-    assert result.code == 2 and "3 lines" in result.err and "2" in result.err
+    assert result.code == 2 and "text.en ends before line 3" in result.err
     assert not (tmp_path / "run").exists()
 
 

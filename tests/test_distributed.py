@@ -40,9 +40,9 @@ def learn(
     model = Transformer(TransformerConfig(len(tokenizer), 1, 16, 32, 2, dropout=dropout)).double()
     if poisoned:
         model.embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
-    # 100 positions: some batches have fewer rows than there are processes
+    # 150 positions: some batches have fewer rows than there are processes
     config = TrainingConfig(
-        steps=steps, max_tokens=100, grad_accum_steps=2, save_every=SAVE_EVERY, warmup=20,
+        steps=steps, max_tokens=150, grad_accum_steps=2, save_every=SAVE_EVERY, warmup=20,
         grad_clip=0.5,
     )  # fmt: skip
     train(
