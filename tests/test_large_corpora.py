@@ -24,7 +24,7 @@ from wmt14_hub import build, serve, write_parquet  # noqa: E402
 from annotated_transformer import large_corpora  # noqa: E402
 from annotated_transformer.batching import batches, encode_pairs  # noqa: E402
 from annotated_transformer.data import Pair  # noqa: E402
-from annotated_transformer.large_corpora import encode_rows, open_corpus, prepare  # noqa: E402
+from annotated_transformer.large_corpora import open_corpus, prepare  # noqa: E402
 from annotated_transformer.synchronous_grammar import grammar  # noqa: E402
 from annotated_transformer.tokenization import Tokenizer  # noqa: E402
 
@@ -34,9 +34,9 @@ ODD = {  # lines of a TSV, and what becomes of them
     "word " * 300 + "\t" + "Wort " * 300: "too long",
     "the cat sleeps well here now\tKatze": "lengths apart",
     "the same words here\tthe  same words here": "untranslated",
-    f"{PAIRS[0].source[0].swapcase()}{PAIRS[0].source[1:]}\t{PAIRS[1].target}": "held out",
-    f"{PAIRS[1].source}\t{PAIRS[10].target}": "held out",
-    "an odd\u2028line \u0085 with\rspaces\teine seltsame Zeile mit Leerzeichen\r": "train",
+    f"{PAIRS[0].source[0].swapcase()}{PAIRS[0].source[1:]}\t{PAIRS[0].target}!": "held out",
+    f"{PAIRS[10].source}?\t{PAIRS[10].target}": "held out",
+    PAIRS[2].source.replace(" ", "\u2028 \r\u0085") + f"\t\xa0{PAIRS[2].target}\r": "train",
     "a dog says </s> and <pad>\tein Hund sagt </s> und <pad>": "train",
 }  # fmt: skip
 
@@ -208,7 +208,7 @@ def test_a_large_vocabulary_takes_wider_numbers(
     monkeypatch.setattr(Tokenizer, "encode", lambda self, text: [65_540 + ord(c) for c in text])
     options = {"tokenizer": prepared / "tokenizer.json", "limit": 40}
     prepare(table, tmp_path / "out", **options)
-    corpus, tokenizer, *_ = open_corpus(tmp_path / "out")
+    corpus = open_corpus(tmp_path / "out").corpus
     assert corpus.tokens.dtype == np.uint32 and len(corpus) > 10
     assert "".join(chr(i - 65_540) for i in corpus[0].source[:-1]) == PAIRS[1].source
 
@@ -411,9 +411,9 @@ def test_bad_input_is_named(table: Path, tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(ValueError, match=told) as caught:
             prepare(files, output, vocabulary_size=300)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="no pair is left to train on.*'untranslated': 2"):
+    with pytest.raises(ValueError, match=r"no pair is left to train on.*'untranslated': 2"):
         prepare([one, Path(shutil.copy(one, other))], output, vocabulary_size=300, limit=2)
-    with pytest.raises(ValueError, match="Current columns.*'n', 'en'"):
+    with pytest.raises(ValueError, match=r"Current columns.*'n', 'en'"):
         prepare(numbers, output, columns=("en", "de"), vocabulary_size=300)
     with pytest.raises(FileNotFoundError, match="wmt14-en-xx"):
         prepare("wmt14-en-xx", output, vocabulary_size=300)
