@@ -29,6 +29,7 @@ from annotated_transformer.synchronous_grammar import grammar  # noqa: E402
 from annotated_transformer.tokenization import Tokenizer  # noqa: E402
 
 PAIRS = [Pair(english, german) for german, english, _ in grammar(700, seed=0)]
+NEAR = next(p for p in PAIRS[1:10] if abs(len(p.source) - len(p.target)) < 4)  # in length
 ODD = {  # lines of a TSV, and what becomes of them
     "": "empty", "nothing else": "empty", "\t": "empty", " \u2028\tein Wort": "empty",
     "word " * 300 + "\t" + "Wort " * 300: "too long",
@@ -36,7 +37,7 @@ ODD = {  # lines of a TSV, and what becomes of them
     "the same words here\tthe  same words here": "untranslated",
     f"{PAIRS[0].source[0].swapcase()}{PAIRS[0].source[1:]}\t{PAIRS[0].target}!": "held out",
     f"{PAIRS[10].source}?\t{PAIRS[10].target}": "held out",
-    PAIRS[2].source.replace(" ", "\u2028 \r\u0085") + f"\t\xa0{PAIRS[2].target}\r": "train",
+    NEAR.source.replace(" ", "\u2028 \r\u0085") + f"\t\xa0{NEAR.target}\r": "train",
     "a dog says </s> and <pad>\tein Hund sagt </s> und <pad>": "train",
 }  # fmt: skip
 
