@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -567,7 +578,9 @@ def stream_from(epoch, batch):
     """The stream of batches of a training that stands there."""
     place = {"epoch": epoch, "batch": batch}
     config = TrainingConfig(max_tokens=200)
-    rest = dict.fromkeys(["tokenizer", "loss", "optimizer", "held_out", "score", "report", "folder"])
+    rest = dict.fromkeys(
+        ["tokenizer", "loss", "optimizer", "held_out", "score", "report", "folder"]
+    )
     return batch_stream(Training(fresh(), config=config, corpus=corpus, **rest, **place))
 
 
@@ -576,7 +589,9 @@ size = len(batches(corpus, 200, 0, 0))
 one = next(stream_from(0, 31))
 other = next(stream_from(1, 150 - size - 1))
 assert torch.equal(one.source, whole[31].source) and torch.equal(other.source, whole[149].source)
-print(f"batch 31 of the first epoch and batch {150 - size - 1} of the second, made directly: the same")
+print(
+    f"batch 31 of the first epoch and batch {150 - size - 1} of the second, made directly: the same"
+)
 
 # %% [markdown]
 # A run that continues needs no replay of what it has seen.
@@ -982,7 +997,10 @@ print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 # We give it no dropout. In 2,000 updates it sees each caption about three times, which is too little to learn them by heart. They take some minutes. So they were made once, by `python benchmarks/captions.py`, and its log `benchmarks/results/captions.jsonl` has all that the figures below show. This page makes the first 200 of them, with the same settings and seeds, and checks that their losses lie on that log: each mean of 50 steps must be within 0.02 nats. They need not be equal to the last digit, since another processor adds up in another order.
 
 # %% tags=["nbval-ignore-output"]
-records = [json.loads(line) for line in Path("../benchmarks/results/captions.jsonl").read_text().splitlines()]
+records = [
+    json.loads(line)
+    for line in Path("../benchmarks/results/captions.jsonl").read_text().splitlines()
+]
 settings, *history, found = records
 config = TrainingConfig(**{name: settings[name] for name in vars(TrainingConfig())})
 logged = {line["step"]: line["loss"] for line in history}

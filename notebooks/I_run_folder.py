@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -104,7 +115,9 @@ with tempfile.TemporaryDirectory() as folder:
     for step, regular in ((10, True), (20, True), (27, False), (30, True), (34, False)):
         save_checkpoint(Path(folder), {"step": step}, regular, keep=2)
         print(step, [path.name for path in sorted(Path(folder, CHECKPOINTS).iterdir())])
-    (Path(folder, CHECKPOINTS, "stop-00000034.pt")).rename(Path(folder, CHECKPOINTS, "step-00000099.pt"))
+    (Path(folder, CHECKPOINTS, "stop-00000034.pt")).rename(
+        Path(folder, CHECKPOINTS, "step-00000099.pt")
+    )
     try:
         read_checkpoint(last_checkpoint(Path(folder)))
     except ValueError as error:
@@ -155,7 +168,12 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
 
 
 # %%
-settings = {"training.steps": 9, "training.keep_checkpoints": 5, "training.seed": 0, "tokenizer": "abc"}
+settings = {
+    "training.steps": 9,
+    "training.keep_checkpoints": 5,
+    "training.seed": 0,
+    "tokenizer": "abc",
+}
 with tempfile.TemporaryDirectory() as folder:
     begin_in_folder(Path(folder), settings)
     begin_in_folder(Path(folder), settings | {"training.seed": 1})  # nothing is saved yet
@@ -175,6 +193,7 @@ with tempfile.TemporaryDirectory() as folder:
 # ## The log
 #
 # One JSON object a line can be written by appending, read with one line of Python, and searched with `grep`. Appending has a catch. A training with a checkpoint at step 500 is killed at step 560. Its log has a line of step 550. When it continues from step 500, it makes step 550 again, and the log would have it twice. So each start forgets what the log holds of later steps, and a last line that was cut off. Then it adds a line of its own, with what numbers depend on beside the settings.
+
 
 # %% tags=["export"]
 def begin_log(folder: Path, step: int, processes: int) -> None:
@@ -212,6 +231,7 @@ with tempfile.TemporaryDirectory() as folder:
 # ## The mean of checkpoints
 #
 # The sums are in double precision, so that the mean of five equal numbers is that number. Files are mapped into memory, so that large ones are read one tensor at a time.
+
 
 # %% tags=["export"]
 def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer, Tokenizer]:

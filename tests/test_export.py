@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from annotated_transformer import export
 from annotated_transformer.data import MissingData, multi30k
 from annotated_transformer.decoding import beam_search, translate
 from annotated_transformer.export import export_ctranslate2
