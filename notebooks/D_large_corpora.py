@@ -45,6 +45,11 @@ sys.path.insert(0, "..")
 # | JSON lines, plain or `.gz`; Parquet | one or more files | names; without them the first two |
 # | the hub's layout, `{"translation": {"de": ..., "en": ...}}` | one or more files | `translation.de`, `translation.en` |
 
+# %% tags=["remove-cell"]
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # no bars are drawn here
+
 # %% tags=["export"]
 import hashlib
 import json
@@ -54,7 +59,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pooch import file_hash
 
 from annotated_transformer.batching import EncodedCorpus
 from annotated_transformer.data import MissingData, Pair
@@ -223,6 +227,8 @@ def prepare(
     FileExistsError for a folder that holds anything else, BlockingIOError while another process
     is at it, and FileNotFoundError, ImportError, MissingData or ValueError with a remedy.
     """
+    from pooch import file_hash  # slow to import
+
     output, name = Path(output), str(data)
     files = [data] if isinstance(data, str | Path) else data
     paths = [] if name in WMT14 else [str(path) for path in files]
@@ -321,9 +327,6 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
 # Four hundred pairs of the grammar, three bad lines, and a kill at the end of the encoding:
 
 # %% tags=["remove-cell"]
-import warnings
-
-warnings.filterwarnings("ignore", message="IProgress not found")
 import datasets
 
 datasets.disable_progress_bars()
