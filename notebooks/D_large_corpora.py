@@ -15,6 +15,24 @@ sys.path.insert(0, "..")
 # # Large corpora
 #
 # This appendix turns millions of sentence pairs into token ids on disk, in bounded memory, and hands them to training (section 5.1 of the paper).
+#
+# A list of pairs is right for Multi30k and for [your own files](C_own_data.ipynb) up to about a million pairs. Beyond that, prepare the corpus once:
+#
+# ```bash
+# pip install "annotated-transformer[wmt14]"
+# annotated-transformer prepare wmt14-en-de                                   # 4.5 million pairs from the Hugging Face hub
+# annotated-transformer prepare news.en news.de --output news --vocabulary-size 16000
+# annotated-transformer train --prepared news --preset base --output base
+# ```
+#
+# or in Python `prepare("wmt14-en-de", "wmt14")`, and `open_corpus("wmt14")` when you train. The library [`datasets`](https://huggingface.co/docs/datasets) downloads, caches, reads, and shares the encoding out to processes; what follows are our rules and our folder.
+#
+# | your files | `data` | `columns` |
+# |---|---|---|
+# | one TSV, plain or `.gz` | the file | numbers from 0; without them the first two |
+# | two texts with one sentence a line, plain or `.gz` | source and target | - |
+# | JSON lines, plain or `.gz`; Parquet | one or more files | names; without them the first two |
+# | the hub's layout, `{"translation": {"de": ..., "en": ...}}` | one or more files | `translation.de`, `translation.en` |
 
 # %% tags=["export"]
 import hashlib
@@ -36,6 +54,8 @@ from annotated_transformer.tokenization import Tokenizer
 
 # %% [markdown]
 # ## Reading
+#
+# WMT14 is `wmt/wmt14` on the hub, at a pinned revision; it holds data only, and no script of it is run. Its downloads stay in the cache of the library, which `HF_HOME` moves and `HF_ENDPOINT` directs to a mirror. Files of your own are copied into a cache beside the output, which goes when the output is complete.
 
 # %% tags=["export"]
 WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}  # entries of the paper's vocabularies
@@ -91,6 +111,20 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 
 # %% [markdown]
 # ## What is kept?
+#
+# Each row meets the first of these that is true, and the summary counts them all:
+#
+# | outcome | |
+# |---|---|
+# | empty | one side is |
+# | too long | a side has more than 250 tokens |
+# | lengths apart | one side has more than `max_ratio` times the tokens of the other |
+# | untranslated | both sides are the same |
+# | validation, test | newstest2013 and newstest2014, or each twentieth row of your own files (3,000 at most) |
+# | held out | a side is a sentence of validation or test |
+# | train | all others |
+#
+# Sentences to measure with pass the same four rules, so none of them is too long to be validated on. A score that others can compare is another matter: for it, `evaluate` takes all 3,003 sentences from sacreBLEU.
 
 # %% tags=["export"]
 RULES = ("empty", "too long", "lengths apart", "untranslated")
@@ -145,6 +179,16 @@ def encode_rows(
 
 # %% [markdown]
 # ## A folder, whole or not at all
+#
+# | file | |
+# |---|---|
+# | `tokens.bin` | all ids, example after example, as 16-bit numbers if the vocabulary allows it |
+# | `lengths.npy` | the lengths of both sides of each example |
+# | `tokenizer.json` | the vocabulary, learned from an even sample of a million training pairs, or the one you gave |
+# | `validation.tsv`, `test.tsv` | sentences to measure with |
+# | `summary.json` | settings, SHA-256 of sources, tokenizer and tokens, and how many rows met which outcome |
+#
+# The folder is written beside its place and renamed at the end. Killed before, the next call finds in the cache what was encoded already. If the folder is there and was made from the same files with the same settings, nothing happens; any other folder is refused.
 
 # %% tags=["export"]
 TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
@@ -258,3 +302,75 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
     texts = [folder / f"{part}.tsv" for part in ("validation", "test")]
     pairs = (read_pairs(path) if path.stat().st_size else [] for path in texts)
     return PreparedCorpus(corpus, tokenizer, *pairs)
+
+
+# %% [markdown]
+# ## In use
+#
+# Four hundred pairs of the grammar, three bad lines, and a kill at the end of the encoding:
+
+# %% tags=["remove-cell"]
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress not found")
+import datasets
+
+datasets.disable_progress_bars()
+
+# %%
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from annotated_transformer.batching import batches
+from annotated_transformer.synchronous_grammar import grammar
+
+home = TemporaryDirectory()
+table, output = Path(home.name, "pairs.tsv"), Path(home.name, "corpus")
+bad = ["no translation", "so many words for it\tein", "name\tname"]
+table.write_text("\n".join([*bad, *(f"{p.source}\t{p.target}" for p in grammar(400, seed=1))]))
+try:
+    with patch.object(np, "save", side_effect=KeyboardInterrupt):
+        prepare(table, output, vocabulary_size=500)
+except KeyboardInterrupt:
+    print("a folder:", output.exists())
+summary = prepare(table, output, vocabulary_size=500)
+print(summary["pairs"])
+assert summary["pairs"]["empty"] == summary["pairs"]["untranslated"] == 1
+
+# %% [markdown]
+# What is opened is the `EncodedCorpus` of the chapter on [batching](15_batching.ipynb), only that its tokens stay on disk until they are read:
+
+# %%
+corpus, tokenizer, validation, test = open_corpus(output)
+print(sorted(path.name for path in output.iterdir()))
+print(len(corpus), "examples,", corpus.tokens.dtype, type(corpus.tokens.base).__name__)
+print(tokenizer.decode(corpus[0].source), "|", tokenizer.decode(corpus[0].target))
+print(sum(len(batch.source) for batch in batches(corpus, max_tokens=500)), "examples in batches")
+print(len(validation), len(test), "to measure with")
+
+# %% [markdown]
+# A damaged folder is refused:
+
+# %%
+with (output / TOKENS).open("ab") as file:
+    file.truncate((output / TOKENS).stat().st_size - 100)
+try:
+    open_corpus(output)
+except ValueError as error:
+    print(str(error).replace(home.name, ""))
+home.cleanup()
+
+# %% [markdown]
+# ## What it costs
+#
+# `python benchmarks/prepare.py` builds Parquet files of WMT14's layout from real sentences, prepares them, opens the folder and plans an epoch, each in a process of its own. This is its committed log:
+
+# %%
+log = Path("../benchmarks/results/prepare.jsonl")
+records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+for record in records[1:]:
+    print(record.pop("what").replace("_", " "))
+    for name, value in record.items():
+        print(f"  {name.replace('_', ' ')}: {value}")
+if not records:
+    print("not measured yet")

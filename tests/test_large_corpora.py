@@ -468,3 +468,24 @@ def test_wmt14_comes_from_the_hub_and_survives_a_broken_download(tmp_path: Path)
     assert summary["pairs"]["too long"] == 1 == summary["pairs"]["empty"]
     assert summary["pairs"]["held out"] >= 2
     assert summary["settings"]["data"] == ["wmt14-en-de", large_corpora.REVISION]
+
+
+# --- The benchmark ---
+
+
+def test_the_benchmark_runs(tmp_path: Path) -> None:
+    table = tmp_path / "pairs.tsv"
+    table.write_text("".join(f"{one}\t{other}\n" for one, other, _ in PAIRS), encoding="utf-8")
+    script = Path(__file__).parent.parent / "benchmarks" / "prepare.py"
+    options = ["--pairs", "900", "--open", "3000", "--results", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, str(script), "--data", str(table), *options],
+        env={**os.environ, "HF_HOME": str(tmp_path), "PYTHONPATH": str(script.parent.parent)},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "prepare.jsonl").read_text().splitlines()
+    head, prepared, opened, whole = map(json.loads, lines)
+    assert head["benchmark"] == "prepare" and str(tmp_path) not in "".join(lines)
+    assert sum(prepared["pairs"].values()) == 900 and prepared["without_pages_of_files"] > 0
+    assert opened["examples"] >= 3000 and opened["examples_a_second"] > 0 < whole["minutes"]
