@@ -34,6 +34,11 @@ sys.path.insert(0, "..")
 # | JSON lines, plain or `.gz`; Parquet | one or more files | names; without them the first two |
 # | the hub's layout, `{"translation": {"de": ..., "en": ...}}` | one or more files | `translation.de`, `translation.en` |
 
+# %% tags=["remove-cell"]
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # no bars are drawn here
+
 # %% tags=["export"]
 import hashlib
 import json
@@ -310,9 +315,6 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
 # Four hundred pairs of the grammar, three bad lines, and a kill at the end of the encoding:
 
 # %% tags=["remove-cell"]
-import warnings
-
-warnings.filterwarnings("ignore", message="IProgress not found")
 import datasets
 
 datasets.disable_progress_bars()
