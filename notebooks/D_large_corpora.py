@@ -48,7 +48,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from pooch import file_hash
 
 from annotated_transformer.batching import EncodedCorpus
 from annotated_transformer.data import MissingData, Pair
@@ -217,6 +216,8 @@ def prepare(
     FileExistsError for a folder that holds anything else, BlockingIOError while another process
     is at it, and FileNotFoundError, ImportError, MissingData or ValueError with a remedy.
     """
+    from pooch import file_hash  # slow to import
+
     output, name = Path(output), str(data)
     files = [data] if isinstance(data, str | Path) else data
     paths = [] if name in WMT14 else [str(path) for path in files]
