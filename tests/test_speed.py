@@ -317,10 +317,11 @@ def test_compiled_for_real_it_trains_the_same() -> None:
 def test_without_a_cpp_compiler_pytorch_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
+    torch._dynamo.reset()  # forget what was compiled
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    with pytest.raises(OSError, match=r"install g\+\+ .*InvalidCxxCompiler"):
+    with pytest.raises(OSError, match=r"cannot compile: install g\+\+"):
         compile_layers(made())
 
 
