@@ -8,6 +8,7 @@ and hands them to training (section 5.1 of the paper).
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,21 +19,28 @@ from annotated_transformer.batching import EncodedCorpus
 from annotated_transformer.data import MissingData, Pair
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import TOKENIZER, atomic_write, folder_lock, remove
-from annotated_transformer.own_data import hash_share, read_pairs, stream_pairs
+from annotated_transformer.own_data import read_pairs, text_lines
 from annotated_transformer.tokenization import Tokenizer
 
 # --- Reading ---
 
 WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}  # entries of the paper's vocabularies
 REVISION = "b199e406369ec1b7634206d3ded5ba45de2fe696"  # of wmt/wmt14 on the Hugging Face hub
-NEWSTEST = (3_000, 6_003)  # rows where validation (newstest2013) and test (newstest2014) end
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}  # all else is text
 
 
-def text_rows(paths: list[str], columns: tuple[int, int]) -> Iterator[dict[str, str]]:
-    """Yield the pairs of two texts, or of a TSV, as rows of a table."""
-    for pair in stream_pairs(paths[0], paths[1] if len(paths) == 2 else None, columns):
-        yield {"source": pair.source, "target": pair.target}
+def read_lines(paths: Sequence[str], columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the pairs of two texts, or of a TSV, in which a missing cell is an empty text.
+
+    Raises ValueError if one of two texts has more lines, or for a line that cannot be read.
+    """
+    source, target = map(int, columns or (0, 1))
+    for number, lines in enumerate(zip_longest(*map(text_lines, map(Path, paths))), start=1):
+        if None in lines:
+            ended = paths[lines.index(None)]
+            raise ValueError(f"only {ended} ends before line {number:,}: which line is missing?")
+        cells = lines if len(lines) == 2 else (lines[0] + "\t" * max(source, target)).split("\t")
+        yield {"source": cells[source], "target": cells[target]}
 
 
 def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -> Any:
@@ -50,30 +58,31 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
         elif kind := FORMATS.get(Path(paths[0].removesuffix(".gz")).suffix):
             rows = load_dataset(kind, data_files=paths, cache_dir=cache, split="train").flatten()
         else:
-            given = {"paths": paths, "columns": tuple(map(int, columns or (0, 1)))}
-            rows = Dataset.from_generator(text_rows, cache_dir=cache, gen_kwargs=given)
+            lines = {"paths": (*paths,), "columns": (*columns,)}  # lists would be shared out
+            rows = Dataset.from_generator(read_lines, cache_dir=cache, gen_kwargs=lines)
             columns = ("source", "target")
         names = [*columns] or rows.column_names[:2]
-        return rows.select_columns(names).rename_columns(dict(zip(names, ("source", "target"))))
+        rows = rows.select_columns(names)
+        if len(names) != 2 or any("string" not in str(kind) for kind in rows.features.values()):
+            raise ValueError(f"{' and '.join(names)} are not two columns of text")
+        return rows.rename_columns(dict(zip(names, ("source", "target"))))
     except ImportError as error:
         remedy = 'pip install "annotated-transformer[wmt14]"'
         raise ImportError(f"large corpora need the library datasets: {remedy}") from error
     except Exception as error:  # of many unrelated types
-        kind, remedy = (ValueError, "mend it") if paths else (MissingData, "call again online")
-        raise kind(f"{name} cannot be read ({error.__cause__ or error}): {remedy}") from error
+        remedy = "mend it" if paths else "check the network and call again, which goes on"
+        message = f"{' '.join(paths) or name} cannot be read ({error.__cause__ or error}): {remedy}"
+        raise (ValueError if paths else MissingData)(" ".join(message.split())) from error
 
 
 # --- What is kept? ---
 
-OUTCOMES = ("empty", "too long", "lengths apart", "untranslated", "validation", "test", "train")
+RULES = ("empty", "too long", "lengths apart", "untranslated")
+OUTCOMES = (*RULES, "validation", "test", "held out", "train")
 MAX_TOKENS = 250  # on either side
 HELD_OUT = 3_000  # of one's own pairs for validation, and for the test; one in 20 at most
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
-
-
-def tidy(text: str | None) -> str:
-    """Return a text with each run of white space as one space."""
-    return " ".join((text or "").split())
+VERSION = 1  # of these rules and of the folder
 
 
 def id_type(tokenizer: Tokenizer) -> str:
@@ -81,22 +90,34 @@ def id_type(tokenizer: Tokenizer) -> str:
     return "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
 
 
+def tidy(source: str | None, target: str | None) -> Pair:
+    """Return a pair with each run of white space as one space."""
+    return Pair(" ".join((source or "").split()), " ".join((target or "").split()))
+
+
+def texts(pair: Pair) -> set[str]:
+    """Return both texts of a pair, without regard to case."""
+    return {text.casefold() for text in pair[:2]}
+
+
 def encode_rows(
     rows: Mapping[str, list[str | None]], numbers: list[int], tokenizer: Tokenizer,
-    ends: tuple[int, int], share: float, max_ratio: float,
+    parts: Mapping[int, str], held_out: frozenset[str], max_ratio: float,
 ) -> dict[str, list[Any]]:  # fmt: skip
     """Return for each row the first outcome that is true and, to train on, (S, T) and its tokens.
 
-    Rows below `ends` are for validation and test, or else a `share` of all sources for each.
+    `parts` are the rows, by number, for validation and test. `held_out` are their texts: what has
+    one of them is not trained on.
     """
     encoded: dict[str, list[Any]] = {"outcome": [], "lengths": [], "tokens": []}
-    for number, *pair in zip(numbers, map(tidy, rows["source"]), map(tidy, rows["target"])):
-        source, target = map(tokenizer.encode, pair)
+    for number, pair in zip(numbers, map(tidy, rows["source"], rows["target"])):
+        source, target = tokenizer.encode(pair.source), tokenizer.encode(pair.target)
         shorter, longer = sorted((len(source), len(target)))
-        at = hash_share(pair[0], 0)
+        part = parts.get(number)
         outcome = [
-            shorter == 0, longer > MAX_TOKENS, longer > max_ratio * shorter, pair[0] == pair[1],
-            number < ends[0] or share <= at < 2 * share, number < ends[1] or at < share, True,
+            shorter == 0, longer > MAX_TOKENS, longer > max_ratio * shorter,
+            pair.source == pair.target, part == "validation", part == "test",
+            not held_out.isdisjoint(texts(pair)), True,
         ].index(True)  # fmt: skip
         kept = OUTCOMES[outcome] == "train"  # times a list: the list, or an empty one
         tokens = [*source, EOS, BOS, *target, EOS] * kept
@@ -135,56 +156,62 @@ def prepare(
     size = vocabulary_size or (0 if tokenizer else WMT14.get(name, 0))
     if bool(size) == bool(tokenizer):
         raise ValueError("give either a vocabulary_size, such as 16000, or a tokenizer")
+    if not min(1 if limit is None else limit, max_ratio, workers) >= 1:
+        raise ValueError("limit, max_ratio and workers must be at least 1")
     settings = {
-        "data": [*map(file_hash, paths)] or [name, REVISION], "columns": [*columns],
-        "limit": limit, "max_ratio": max_ratio,
+        "version": VERSION, "data": [*map(file_hash, paths)] or [name, REVISION],
+        "columns": [*columns], "limit": limit, "max_ratio": max_ratio,
         "vocabulary": file_hash(tokenizer) if tokenizer else size,
     }  # fmt: skip
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
     if (output / SUMMARY).is_file() and key in (told := (output / SUMMARY).read_text()):
+        print(f"{output} is prepared already")
         return dict(json.loads(told))
     if output.exists():
         raise FileExistsError(f"{output} holds something else: remove it, or take another folder")
     cache = output.with_name(f"{output.name}.{key}.cache")
     with folder_lock(cache), atomic_write(output) as folder:
-        rows, ends = read_rows(name, paths, columns, str(cache)), (0, 0) if paths else NEWSTEST
-        rows = rows.select(range(min(len(rows), ends[1] + (limit or len(rows)))))
-        share = min(HELD_OUT / max(len(rows), 1), 0.05) if paths else 0.0
-        sample = rows.select(range(ends[1], len(rows), -(-len(rows) // SAMPLE) or 1))
-        pairs = (Pair(tidy(row["source"]), tidy(row["target"])) for row in sample)
-        train = (pair for pair in pairs if hash_share(pair.source, 0) >= 2 * share)
+        rows = read_rows(name, paths, columns, str(cache))
+        if paths:
+            rows = rows.select(range(min(len(rows), limit or len(rows))))
+            step = max(10, len(rows) // (2 * HELD_OUT))
+            parts = {n: ("validation", "test")[n // step % 2] for n in range(0, len(rows), step)}
+        else:
+            first, second = (rows.info.splits[p].num_examples for p in ("validation", "test"))
+            parts = {n: "validation" if n < first else "test" for n in range(first + second)}
+            rows = rows.select(range(min(len(rows), len(parts) + (limit or len(rows)))))
+        held_out = frozenset(text for row in rows.select(parts) for text in texts(tidy(**row)))
+        sample = (tidy(**row) for row in rows.select(range(0, len(rows), -(-len(rows) // SAMPLE))))
+        train = (pair for pair in sample if held_out.isdisjoint(texts(pair)))
         known = Tokenizer.load(tokenizer) if tokenizer else Tokenizer.train(train, size)
+        rules = {"parts": parts, "held_out": held_out, "max_ratio": max_ratio}
         encoded = rows.map(
             encode_rows, with_indices=True, batched=True, remove_columns=rows.column_names,
-            fn_kwargs={"tokenizer": known, "ends": ends, "share": share, "max_ratio": max_ratio},
-            num_proc=workers if workers > 1 else None, new_fingerprint=key, desc="encoding",
-            cache_file_name=str(cache / "encoded.arrow"),
-        )  # fmt: skip
-        summary = {"key": key, "settings": settings, "tokenizer": known.sha256}
+            fn_kwargs={"tokenizer": known, **rules}, num_proc=workers if workers > 1 else None,
+            cache_file_name=str(cache / "encoded.arrow"), new_fingerprint=key, desc="encoding",
+        ).data  # fmt: skip
+        outcomes = encoded["outcome"].to_numpy()
+        lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
+        counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
+        if not counts["train"]:
+            raise ValueError(f"no pair is left to train on: {counts}")
         folder.mkdir()
-        known.save(folder / TOKENIZER)
-        summary |= write_corpus(folder, rows, encoded.data)
+        with (folder / TOKENS).open("wb") as file:
+            for chunk in encoded["tokens"].chunks:
+                file.write(chunk.flatten().to_numpy())
+        np.save(folder / LENGTHS, lengths)
+        (folder / TOKENIZER).write_text(known.to_json(), encoding="utf-8")
+        for part in ("validation", "test"):
+            chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
+            lines = "".join("{}\t{}\n".format(*tidy(**row)) for row in chosen)
+            (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
+        summary = {
+            "key": key, "settings": settings, "pairs": counts, "tokens": int(lengths.sum()),
+            "tokenizer": known.sha256, "sha256": file_hash(folder / TOKENS),
+        }  # fmt: skip
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     remove(cache)
     return summary
-
-
-def write_corpus(folder: Path, rows: Any, encoded: Any) -> dict[str, Any]:
-    """Write ids, lengths and held-out pairs into a folder; return how many pairs became what."""
-    outcomes = encoded["outcome"].to_numpy()
-    counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
-    if not counts["train"]:
-        raise ValueError(f"no pair is left to train on: {counts}")
-    with (folder / TOKENS).open("wb") as file:
-        for chunk in encoded["tokens"].chunks:
-            file.write(chunk.flatten().to_numpy())
-    lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
-    np.save(folder / LENGTHS, lengths)
-    for part in ("validation", "test"):
-        chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
-        lines = "".join(f"{tidy(row['source'])}\t{tidy(row['target'])}\n" for row in chosen)
-        (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
-    return {"pairs": counts, "tokens": int(lengths.sum()), "sha256": file_hash(folder / TOKENS)}
 
 
 class PreparedCorpus(NamedTuple):

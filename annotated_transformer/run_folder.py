@@ -17,46 +17,9 @@ from annotated_transformer.model_io import WEIGHTS, atomic_write
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
-# --- Settings ---
+# --- Checkpoints ---
 
 SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
-FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8")
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings of a training; raises ValueError if the file holds something else."""
-    try:
-        return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no settings of a training: take another folder") from error
-
-
-def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
-    """Note the settings in an empty folder, or check that they are those of the training there.
-
-    Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
-    """
-    path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
-    others = sorted(file.name for file in folder.iterdir() if file.name != ".lock")
-    if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
-        raise FileExistsError(f"{folder} is no training, it holds {others[0]}: take another folder")
-    before = read_settings(path) if path.exists() else settings
-    changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
-    if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
-        held = f"{folder} has a training with {name}={before.get(name)}, not {settings.get(name)}"
-        raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
-    write_text(path, json.dumps(settings, indent=2))
-    (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
-
-
-# --- Checkpoints ---
 
 
 def checkpoints(folder: Path, kind: str = "step") -> list[Path]:
@@ -100,6 +63,44 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
         return {int(path.stem[5:]): content}[content["step"]]  # no other step than its name says
     except Exception as error:  # torch.load raises many kinds, with advice not to be followed
         raise ValueError(f"{path} is not a whole checkpoint of its step: move it away") from error
+
+
+# --- Settings ---
+
+FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_write(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a training; raises ValueError if the file holds something else."""
+    try:
+        return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no settings of a training: take another folder") from error
+
+
+def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
+    """Note the settings in an empty folder, or check that they are those of the training there.
+
+    Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
+    """
+    path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
+    others = sorted(file.name for file in folder.iterdir() if file.name != ".lock")
+    if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
+        raise FileExistsError(f"{folder} is no training, it holds {others[0]}: take another folder")
+    before = read_settings(path) if path.exists() else settings
+    changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
+    if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
+        held = f"{folder} has a training with {name}={before.get(name)}, not {settings.get(name)}"
+        raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
+    write_text(path, json.dumps(settings, indent=2))
+    (folder / CHECKPOINTS).mkdir(exist_ok=True)
+    remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
 
 
 # --- The log ---

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import sqrt
 from typing import Any, Literal
 
@@ -18,43 +19,29 @@ from torch import Tensor, nn
 
 # --- Attention (section 3.2.1) ---
 
+Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
+
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None = None,
-    dropout: Callable[[Tensor], Tensor] | None = None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
     Args:
-        query: (..., T, K), what each position looks for.
-        key: (..., S, K), what each position is found by.
-        value: (..., S, V), what each position hands over; V may differ from K.
-        mask: boolean, broadcastable to (..., T, S); True where a query may attend.
-        dropout: applied to the weights that mix the values; the paper uses none here.
+        query: (..., T, d_k), what each position looks for.
+        key: (..., S, d_k), what each position is found by.
+        value: (..., S, d_v), what each position hands over.
+        mask: broadcastable to (..., T, S).
+        dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
 
-    Returns the output (..., T, V) and the weights (..., T, S) before dropout; rows sum to 1.
-    Raises TypeError if the mask is not boolean.
+    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
+    query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if mask is not None:
-        scores = scores.masked_fill(~boolean(mask), -math.inf)
+        scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)
-    return (weights if dropout is None else dropout(weights)) @ value, weights
-
-
-def boolean(mask: Tensor) -> Tensor:
-    """Return the mask if it is boolean; with integers, `~` would do something else.
-
-    Raises:
-        TypeError: any other type.
-    """
-    if mask.dtype != torch.bool:
-        remedy = "give a boolean mask, True where a query may attend"
-        raise TypeError(f"the attention mask has type {mask.dtype}: {remedy}")
-    return mask
+    return F.dropout(weights, dropout) @ value, weights
 
 
 # --- Masks (sections 3.1 and 3.2.3) ---
@@ -91,12 +78,12 @@ def target_mask(tokens: Tensor) -> Tensor:
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Cut the last axis into heads: (B, T, H * K) becomes (B, H, T, K)."""
+    """Cut the last axis into heads: (B, T, H * d_k) becomes (B, H, T, d_k)."""
     return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Put the heads side by side again: (B, H, T, K) becomes (B, T, H * K)."""
+    """Put the heads side by side again: (B, H, T, d_v) becomes (B, T, H * d_v)."""
     return x.transpose(-3, -2).flatten(-2)
 
 
@@ -107,31 +94,31 @@ def head_width(d_model: int, heads: int) -> int:
         ValueError: heads does not divide d_model; the message names values that do.
     """
     if d_model % heads:
-        fitting = ", ".join(str(h) for h in range(1, min(d_model, 64) + 1) if d_model % h == 0)
-        nearest = heads * max(1, round(d_model / heads))
+        fitting = [h for h in range(1, 65) if d_model % h == 0]
         raise ValueError(
-            f"d_model={d_model} cannot be shared out evenly among heads={heads}: "
-            f"take heads from {fitting}; or d_model={nearest}; or give both d_k and d_v"
+            f"heads={heads} does not divide d_model={d_model}: "
+            f"take heads from {fitting}, or give both d_k and d_v"
         )
     return d_model // heads
 
 
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: nn.Dropout,
-    record: bool,
+def run_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return attention's output and, only if record is set, its weights (B, H, T, S).
+    """Return attention's output and, only with keep_weights, its weights, without gradients.
 
-    Without record the fused kernel does the work; both paths give the same output.
+    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
+    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
+
+    Raises:
+        TypeError: the mask is not boolean.
     """
-    if record:
-        return attention(query, key, value, mask, dropout)
-    rate = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, mask, rate), None
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
+    if keep_weights:
+        output, weights = attention(query, key, value, mask, dropout)
+        return output, weights.detach()
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
 
 
 class MultiHeadAttention(nn.Module):
@@ -148,24 +135,21 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None  # of the last call, where record is set
+        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
         """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         return self.attend(query, *self.project(key, value), mask)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project key and value (B, S, D) to heads, (B, H, S, K) each; widths may differ."""
+        """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
         return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
 
-    def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
-    ) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, K) to (B, T, D)."""
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
+        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
-        output, self.weights = attend(query, keys, values, mask, self.dropout, self.keep_weights)
+        rate = self.dropout.p if self.dropout.training else 0.0
+        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
         return self.output(merge_heads(output))
 
 
@@ -203,15 +187,17 @@ class Embedding(nn.Module):
         return F.embedding(tokens, self.weight) * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
-        """Score every word of the vocabulary at every position: (B, T, D) to (B, T, V)."""
+        """Score every word of the vocabulary at every position: (B, T, D) to (B, T, |V|)."""
         return F.linear(states, self.weight)
 
 
 # --- Positional encoding (section 3.5) ---
 
 
-def sinusoid(length: int, d_model: int) -> Tensor:
+def sinusoid(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
+
+    They are computed in double precision and rounded once, to dtype (None: the default type).
 
     Raises:
         ValueError: d_model is odd, so that a sine would be left without its cosine.
@@ -221,49 +207,52 @@ def sinusoid(length: int, d_model: int) -> Tensor:
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
-    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2).to(torch.get_default_dtype())
+    pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
+    return pairs.flatten(-2).to(dtype or torch.get_default_dtype())
 
 
-def add_positions(x: Tensor, table: Tensor, offset: int = 0) -> Tensor:
-    """Add rows offset .. offset + T - 1 of the table (length, D) to x (B, T, D).
-
-    Raises:
-        ValueError: the table is too short.
-    """
-    end = offset + x.size(-2)
-    if end > len(table):
-        raise ValueError(
-            f"{end} positions are needed, the model has {len(table)}: "
-            "shorten the sentence, or build the model with a larger max_length"
-        )
-    return x + table[offset:end]
-
-
-class SinusoidalPositions(nn.Module):
-    """Add the fixed sinusoids of section 3.5."""
+class Positions(nn.Module):
+    """Add to each vector the row of a table (length, D) that belongs to its position."""
 
     table: Tensor
+
+    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
+        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
+
+        Raises:
+            ValueError: the table is too short.
+        """
+        end = offset + x.size(-2)
+        if end > len(self.table):
+            raise ValueError(
+                f"{end} positions are needed, the model has {len(self.table)}: "
+                "shorten the sentence, or build the model with a larger max_length"
+            )
+        return x + self.table[offset:end]
+
+
+class SinusoidalPositions(Positions):
+    """Add the fixed sinusoids of section 3.5."""
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
         self.register_buffer("table", sinusoid(max_length, d_model), persistent=False)
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add positions to x (B, T, D), whose first vector stands at position offset."""
-        return add_positions(x, self.table, offset)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        """Move or cast the module; the table is computed anew, so that `double()` is exact."""
+        super()._apply(fn, recurse)
+        table = sinusoid(len(self.table), self.table.size(1), self.table.dtype)
+        self.table = table.to(self.table.device)
+        return self
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(Positions):
     """Add a learned vector for each position (section 3.5; row E of Table 3)."""
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(max_length, d_model))
         nn.init.normal_(self.table, std=d_model**-0.5)
-
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add positions to x (B, T, D), whose first vector stands at position offset."""
-        return add_positions(x, self.table, offset)
 
 
 # --- Layers (section 3.1) ---
@@ -310,23 +299,18 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each inside a residual connection."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, feed_forward: FeedForward,
+        dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.feed_forward = feed_forward
         self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(2))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask = None) -> Tensor:
         """Map states (B, S, D) to (B, S, D); mask (B, 1, 1, S) hides the padding."""
-        attend, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        return self.residuals[1](x, self.feed_forward)
 
 
 class Encoder(nn.Module):
@@ -339,7 +323,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask = None) -> Tensor:
         """Map embedded source (B, S, D) to the memory (B, S, D) that the decoder reads."""
         for layer in self.layers:
             x = layer(x, mask)
@@ -350,28 +334,20 @@ class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, feed-forward network, each in a residual."""
 
     def __init__(
-        self,
-        d_model: int,
-        self_attention: MultiHeadAttention,
-        cross_attention: MultiHeadAttention,
-        feed_forward: FeedForward,
-        dropout: float = 0.1,
-        pre_norm: bool = False,
-    ) -> None:
+        self, d_model: int, self_attention: MultiHeadAttention, cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward, dropout: float = 0.1, pre_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
         self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(3))
 
-    def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
         """Map states (B, T, D) and memory (B, S, D) to (B, T, D)."""
-        attend, translate, think = self.residuals
-        x = attend(x, lambda y: self.self_attention(y, y, y, mask))
-        x = translate(x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
-        return think(x, self.feed_forward)
+        x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
+        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
+        return self.residuals[2](x, self.feed_forward)
 
 
 class Decoder(nn.Module):
@@ -384,9 +360,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
 
-    def forward(
-        self, x: Tensor, memory: Tensor, mask: Tensor | None, memory_mask: Tensor | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
         """Map embedded target (B, T, D) and memory (B, S, D) to states (B, T, D)."""
         for layer in self.layers:
             x = layer(x, memory, mask, memory_mask)
@@ -419,8 +393,12 @@ class TransformerConfig:
         check_config(self)
 
 
-def check_numbers(config: TransformerConfig) -> None:
-    """Refuse sizes that are no whole numbers above 0, and rates outside of 0 to 1."""
+def check_config(config: TransformerConfig) -> None:
+    """Refuse a configuration that no model can have.
+
+    Raises:
+        ValueError: names the field, its value and what would do.
+    """
     sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
     sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
     for name in sizes:
@@ -430,15 +408,6 @@ def check_numbers(config: TransformerConfig) -> None:
     for name in ("dropout", "attention_dropout", "relu_dropout"):
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")
-
-
-def check_config(config: TransformerConfig) -> None:
-    """Refuse a configuration that no model can have.
-
-    Raises:
-        ValueError: names the field, its value and what would do.
-    """
-    check_numbers(config)
     if config.vocabulary_size < 5:
         raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
     if config.d_k is None or config.d_v is None:
@@ -454,26 +423,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {},
-    "A-h1": {"heads": 1, "d_k": 512, "d_v": 512},
-    "A-h4": {"heads": 4, "d_k": 128, "d_v": 128},
-    "A-h16": {"heads": 16, "d_k": 32, "d_v": 32},
-    "A-h32": {"heads": 32, "d_k": 16, "d_v": 16},
-    "B-dk16": {"d_k": 16, "d_v": 64},
-    "B-dk32": {"d_k": 32, "d_v": 64},
-    "C-N2": {"layers": 2},
-    "C-N4": {"layers": 4},
-    "C-N8": {"layers": 8},
-    "C-d256": {"d_model": 256, "d_k": 32, "d_v": 32},
-    "C-d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
-    "C-ff1024": {"d_ff": 1024},
-    "C-ff4096": {"d_ff": 4096},
-    "D-dropout0.0": {"dropout": 0.0},
-    "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {},  # the base model; label smoothing belongs to training
-    "D-smoothing0.2": {},  # likewise
+    "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16}, "A-h32": {"heads": 32},
+    "B-dk16": {"d_k": 16}, "B-dk32": {"d_k": 32},
+    "C-N2": {"layers": 2}, "C-N4": {"layers": 4}, "C-N8": {"layers": 8},
+    "C-d256": {"d_model": 256}, "C-d1024": {"d_model": 1024},
+    "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},
+    "D-dropout0.0": {"dropout": 0.0}, "D-dropout0.2": {"dropout": 0.2},
+    "D-smoothing0.0": {}, "D-smoothing0.2": {},  # label smoothing belongs to training
     "E-learned": {"positions": "learned"},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
-}
+}  # fmt: skip
 
 
 def preset(name: str, **changes: Any) -> TransformerConfig:
@@ -487,47 +446,16 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
     return TransformerConfig(**{"vocabulary_size": 37_000, **PRESETS[name], **changes})
 
 
-def build_attention(c: TransformerConfig) -> MultiHeadAttention:
-    """Make one attention; encoder, decoder and the bridge between them all use the same form."""
-    return MultiHeadAttention(
-        c.d_model, c.heads, c.d_k, c.d_v, bias=c.attention_bias, dropout=c.attention_dropout
+def build_stacks(c: TransformerConfig) -> tuple[Encoder, Decoder]:
+    """Make the encoder and the decoder, each layer anew."""
+    d, form = c.d_model, (c.dropout, c.pre_norm)
+    attention = partial(
+        MultiHeadAttention, d, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
     )
-
-
-def build_feed_forward(c: TransformerConfig) -> FeedForward:
-    """Make one feed-forward network."""
-    return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
-
-
-def build_encoder(c: TransformerConfig) -> Encoder:
-    """Make the encoder, each layer anew."""
-    layers = [
-        EncoderLayer(c.d_model, build_attention(c), build_feed_forward(c), c.dropout, c.pre_norm)
-        for _ in range(c.layers)
-    ]
-    return Encoder(layers, c.d_model, c.pre_norm)
-
-
-def build_decoder(c: TransformerConfig) -> Decoder:
-    """Make the decoder, each layer anew."""
-    layers = [
-        DecoderLayer(
-            c.d_model,
-            self_attention=build_attention(c),
-            cross_attention=build_attention(c),
-            feed_forward=build_feed_forward(c),
-            dropout=c.dropout,
-            pre_norm=c.pre_norm,
-        )
-        for _ in range(c.layers)
-    ]
-    return Decoder(layers, c.d_model, c.pre_norm)
-
-
-def build_positions(c: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
-    """Make the positions, one table for source and target."""
-    kind = LearnedPositions if c.positions == "learned" else SinusoidalPositions
-    return kind(c.d_model, c.max_length)
+    network = partial(FeedForward, d, c.d_ff, c.relu_dropout)
+    encoder = [EncoderLayer(d, attention(), network(), *form) for _ in range(c.layers)]
+    decoder = [DecoderLayer(d, attention(), attention(), network(), *form) for _ in range(c.layers)]
+    return Encoder(encoder, d, c.pre_norm), Decoder(decoder, d, c.pre_norm)
 
 
 def initialize(model: nn.Module) -> None:
@@ -546,10 +474,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        self.positions = build_positions(config)
+        positions = LearnedPositions if config.positions == "learned" else SinusoidalPositions
+        self.positions = positions(config.d_model, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = build_encoder(config)
-        self.decoder = build_decoder(config)
+        self.encoder, self.decoder = build_stacks(config)
         initialize(self)
 
     def embed(self, tokens: Tensor, offset: int = 0) -> Tensor:
@@ -565,7 +493,7 @@ class Transformer(nn.Module):
         return self.decoder(self.embed(target), memory, target_mask(target), padding_mask(source))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Score every next word: logits (B, T, V) at each position of target (B, T)."""
+        """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
         return self.embedding.logits(self.decode(target, self.encode(source), source))
 
 
@@ -579,20 +507,21 @@ def parameter_count(model: nn.Module | TransformerConfig) -> int:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Turn dropout and gradients off inside the block; afterwards the model is as before."""
-    training = model.training
+    """Turn dropout and gradients off inside the block; afterwards each part is as before."""
+    before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for module, training in before:
+            module.training = training
 
 
 def greedy_decode(
     model: Transformer, source: Tensor, max_extra_tokens: int = 50
 ) -> list[list[int]]:
-    """Write the best next word until `</s>`, or until extra words more than the source has.
+    """Write the best next word until `</s>`, or max_extra_tokens words more than the source has.
 
     Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
     Readable and slow: each step computes all positions anew.

@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -15,11 +26,30 @@ sys.path.insert(0, "..")
 # # Large corpora
 #
 # This appendix turns millions of sentence pairs into token ids on disk, in bounded memory, and hands them to training (section 5.1 of the paper).
+#
+# A list of pairs is right for Multi30k and for [your own files](C_own_data.ipynb) up to about a million pairs. Beyond that, prepare the corpus once:
+#
+# ```bash
+# pip install "annotated-transformer[wmt14]"
+# annotated-transformer prepare wmt14-en-de                                   # 4.5 million pairs from the Hugging Face hub
+# annotated-transformer prepare news.en news.de --output news --vocabulary-size 16000
+# annotated-transformer train --prepared news --preset base --output base
+# ```
+#
+# or in Python `prepare("wmt14-en-de", "wmt14")`, and `open_corpus("wmt14")` when you train. The library [`datasets`](https://huggingface.co/docs/datasets) downloads, caches, reads, and shares the encoding out to processes; what follows are our rules and our folder.
+#
+# | your files | `data` | `columns` |
+# |---|---|---|
+# | one TSV, plain or `.gz` | the file | numbers from 0; without them the first two |
+# | two texts with one sentence a line, plain or `.gz` | source and target | - |
+# | JSON lines, plain or `.gz`; Parquet | one or more files | names; without them the first two |
+# | the hub's layout, `{"translation": {"de": ..., "en": ...}}` | one or more files | `translation.de`, `translation.en` |
 
 # %% tags=["export"]
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,27 +60,32 @@ from annotated_transformer.batching import EncodedCorpus
 from annotated_transformer.data import MissingData, Pair
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import TOKENIZER, atomic_write, folder_lock, remove
-from annotated_transformer.own_data import hash_share, read_pairs, stream_pairs
+from annotated_transformer.own_data import read_pairs, text_lines
 from annotated_transformer.tokenization import Tokenizer
 
 # %% [markdown]
-# `prepare` takes the paper's corpora by name, or files of your own. The library [datasets](https://huggingface.co/docs/datasets) downloads, caches and reads them, and runs our function on all rows in several processes; it comes with `pip install "annotated-transformer[wmt14]"`.
-#
 # ## Reading
 #
-# WMT14 lies on the Hugging Face hub, at a revision that is pinned here. Your own pairs may be one TSV, two texts, JSON lines or Parquet.
+# WMT14 is `wmt/wmt14` on the hub, at a pinned revision; it holds data only, and no script of it is run. Its downloads stay in the cache of the library, which `HF_HOME` moves and `HF_ENDPOINT` directs to a mirror. Files of your own are copied into a cache beside the output, which goes when the output is complete.
 
 # %% tags=["export"]
 WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}  # entries of the paper's vocabularies
 REVISION = "b199e406369ec1b7634206d3ded5ba45de2fe696"  # of wmt/wmt14 on the Hugging Face hub
-NEWSTEST = (3_000, 6_003)  # rows where validation (newstest2013) and test (newstest2014) end
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}  # all else is text
 
 
-def text_rows(paths: list[str], columns: tuple[int, int]) -> Iterator[dict[str, str]]:
-    """Yield the pairs of two texts, or of a TSV, as rows of a table."""
-    for pair in stream_pairs(paths[0], paths[1] if len(paths) == 2 else None, columns):
-        yield {"source": pair.source, "target": pair.target}
+def read_lines(paths: Sequence[str], columns: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Yield the pairs of two texts, or of a TSV, in which a missing cell is an empty text.
+
+    Raises ValueError if one of two texts has more lines, or for a line that cannot be read.
+    """
+    source, target = map(int, columns or (0, 1))
+    for number, lines in enumerate(zip_longest(*map(text_lines, map(Path, paths))), start=1):
+        if None in lines:
+            ended = paths[lines.index(None)]
+            raise ValueError(f"only {ended} ends before line {number:,}: which line is missing?")
+        cells = lines if len(lines) == 2 else (lines[0] + "\t" * max(source, target)).split("\t")
+        yield {"source": cells[source], "target": cells[target]}
 
 
 def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -> Any:
@@ -68,34 +103,47 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
         elif kind := FORMATS.get(Path(paths[0].removesuffix(".gz")).suffix):
             rows = load_dataset(kind, data_files=paths, cache_dir=cache, split="train").flatten()
         else:
-            given = {"paths": paths, "columns": tuple(map(int, columns or (0, 1)))}
-            rows = Dataset.from_generator(text_rows, cache_dir=cache, gen_kwargs=given)
+            lines = {"paths": (*paths,), "columns": (*columns,)}  # lists would be shared out
+            rows = Dataset.from_generator(read_lines, cache_dir=cache, gen_kwargs=lines)
             columns = ("source", "target")
         names = [*columns] or rows.column_names[:2]
-        return rows.select_columns(names).rename_columns(dict(zip(names, ("source", "target"))))
+        rows = rows.select_columns(names)
+        if len(names) != 2 or any("string" not in str(kind) for kind in rows.features.values()):
+            raise ValueError(f"{' and '.join(names)} are not two columns of text")
+        return rows.rename_columns(dict(zip(names, ("source", "target"))))
     except ImportError as error:
         remedy = 'pip install "annotated-transformer[wmt14]"'
         raise ImportError(f"large corpora need the library datasets: {remedy}") from error
     except Exception as error:  # of many unrelated types
-        kind, remedy = (ValueError, "mend it") if paths else (MissingData, "call again online")
-        raise kind(f"{name} cannot be read ({error.__cause__ or error}): {remedy}") from error
+        remedy = "mend it" if paths else "check the network and call again, which goes on"
+        message = f"{' '.join(paths) or name} cannot be read ({error.__cause__ or error}): {remedy}"
+        raise (ValueError if paths else MissingData)(" ".join(message.split())) from error
 
 
 # %% [markdown]
 # ## What is kept?
 #
-# A pair is dropped if a side is empty, has more than 250 tokens or much more than the other, or if both sides are the same. The same rules hold for the pairs put aside for validation and test, so none of them is too long for a batch. Of your own pairs, the hash of the source decides which are put aside.
+# Each row meets the first of these that is true, and the summary counts them all:
+#
+# | outcome | |
+# |---|---|
+# | empty | one side is |
+# | too long | a side has more than 250 tokens |
+# | lengths apart | one side has more than `max_ratio` times the tokens of the other |
+# | untranslated | both sides are the same |
+# | validation, test | newstest2013 and newstest2014, or each twentieth row of your own files (3,000 at most) |
+# | held out | a side is a sentence of validation or test |
+# | train | all others |
+#
+# Sentences to measure with pass the same four rules, so none of them is too long to be validated on. A score that others can compare is another matter: for it, `evaluate` takes all 3,003 sentences from sacreBLEU.
 
 # %% tags=["export"]
-OUTCOMES = ("empty", "too long", "lengths apart", "untranslated", "validation", "test", "train")
+RULES = ("empty", "too long", "lengths apart", "untranslated")
+OUTCOMES = (*RULES, "validation", "test", "held out", "train")
 MAX_TOKENS = 250  # on either side
 HELD_OUT = 3_000  # of one's own pairs for validation, and for the test; one in 20 at most
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
-
-
-def tidy(text: str | None) -> str:
-    """Return a text with each run of white space as one space."""
-    return " ".join((text or "").split())
+VERSION = 1  # of these rules and of the folder
 
 
 def id_type(tokenizer: Tokenizer) -> str:
@@ -103,22 +151,34 @@ def id_type(tokenizer: Tokenizer) -> str:
     return "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
 
 
+def tidy(source: str | None, target: str | None) -> Pair:
+    """Return a pair with each run of white space as one space."""
+    return Pair(" ".join((source or "").split()), " ".join((target or "").split()))
+
+
+def texts(pair: Pair) -> set[str]:
+    """Return both texts of a pair, without regard to case."""
+    return {text.casefold() for text in pair[:2]}
+
+
 def encode_rows(
     rows: Mapping[str, list[str | None]], numbers: list[int], tokenizer: Tokenizer,
-    ends: tuple[int, int], share: float, max_ratio: float,
+    parts: Mapping[int, str], held_out: frozenset[str], max_ratio: float,
 ) -> dict[str, list[Any]]:  # fmt: skip
     """Return for each row the first outcome that is true and, to train on, (S, T) and its tokens.
 
-    Rows below `ends` are for validation and test, or else a `share` of all sources for each.
+    `parts` are the rows, by number, for validation and test. `held_out` are their texts: what has
+    one of them is not trained on.
     """
     encoded: dict[str, list[Any]] = {"outcome": [], "lengths": [], "tokens": []}
-    for number, *pair in zip(numbers, map(tidy, rows["source"]), map(tidy, rows["target"])):
-        source, target = map(tokenizer.encode, pair)
+    for number, pair in zip(numbers, map(tidy, rows["source"], rows["target"])):
+        source, target = tokenizer.encode(pair.source), tokenizer.encode(pair.target)
         shorter, longer = sorted((len(source), len(target)))
-        at = hash_share(pair[0], 0)
+        part = parts.get(number)
         outcome = [
-            shorter == 0, longer > MAX_TOKENS, longer > max_ratio * shorter, pair[0] == pair[1],
-            number < ends[0] or share <= at < 2 * share, number < ends[1] or at < share, True,
+            shorter == 0, longer > MAX_TOKENS, longer > max_ratio * shorter,
+            pair.source == pair.target, part == "validation", part == "test",
+            not held_out.isdisjoint(texts(pair)), True,
         ].index(True)  # fmt: skip
         kept = OUTCOMES[outcome] == "train"  # times a list: the list, or an empty one
         tokens = [*source, EOS, BOS, *target, EOS] * kept
@@ -131,15 +191,15 @@ def encode_rows(
 # %% [markdown]
 # ## A folder, whole or not at all
 #
-# | file | what it holds |
+# | file | |
 # |---|---|
-# | `tokens.bin` | all token ids, pair after pair, 2 bytes each (4 for a vocabulary above 65,536) |
-# | `lengths.npy` | $S$ and $T$ of each pair |
-# | `tokenizer.json` | the joint vocabulary |
-# | `validation.tsv`, `test.tsv` | the pairs put aside, as text |
-# | `summary.json` | settings, how many pairs had which outcome, hashes |
+# | `tokens.bin` | all ids, example after example, as 16-bit numbers if the vocabulary allows it |
+# | `lengths.npy` | the lengths of both sides of each example |
+# | `tokenizer.json` | the vocabulary, learned from an even sample of a million training pairs, or the one you gave |
+# | `validation.tsv`, `test.tsv` | sentences to measure with |
+# | `summary.json` | settings, SHA-256 of sources, tokenizer and tokens, and how many rows met which outcome |
 #
-# `open_corpus` maps `tokens.bin` into memory, so a corpus larger than memory reads like a list; `training.train` takes it as it is.
+# The folder is written beside its place and renamed at the end. Killed before, the next call finds in the cache what was encoded already. If the folder is there and was made from the same files with the same settings, nothing happens; any other folder is refused.
 
 # %% tags=["export"]
 TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
@@ -169,56 +229,62 @@ def prepare(
     size = vocabulary_size or (0 if tokenizer else WMT14.get(name, 0))
     if bool(size) == bool(tokenizer):
         raise ValueError("give either a vocabulary_size, such as 16000, or a tokenizer")
+    if not min(1 if limit is None else limit, max_ratio, workers) >= 1:
+        raise ValueError("limit, max_ratio and workers must be at least 1")
     settings = {
-        "data": [*map(file_hash, paths)] or [name, REVISION], "columns": [*columns],
-        "limit": limit, "max_ratio": max_ratio,
+        "version": VERSION, "data": [*map(file_hash, paths)] or [name, REVISION],
+        "columns": [*columns], "limit": limit, "max_ratio": max_ratio,
         "vocabulary": file_hash(tokenizer) if tokenizer else size,
     }  # fmt: skip
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
     if (output / SUMMARY).is_file() and key in (told := (output / SUMMARY).read_text()):
+        print(f"{output} is prepared already")
         return dict(json.loads(told))
     if output.exists():
         raise FileExistsError(f"{output} holds something else: remove it, or take another folder")
     cache = output.with_name(f"{output.name}.{key}.cache")
     with folder_lock(cache), atomic_write(output) as folder:
-        rows, ends = read_rows(name, paths, columns, str(cache)), (0, 0) if paths else NEWSTEST
-        rows = rows.select(range(min(len(rows), ends[1] + (limit or len(rows)))))
-        share = min(HELD_OUT / max(len(rows), 1), 0.05) if paths else 0.0
-        sample = rows.select(range(ends[1], len(rows), -(-len(rows) // SAMPLE) or 1))
-        pairs = (Pair(tidy(row["source"]), tidy(row["target"])) for row in sample)
-        train = (pair for pair in pairs if hash_share(pair.source, 0) >= 2 * share)
+        rows = read_rows(name, paths, columns, str(cache))
+        if paths:
+            rows = rows.select(range(min(len(rows), limit or len(rows))))
+            step = max(10, len(rows) // (2 * HELD_OUT))
+            parts = {n: ("validation", "test")[n // step % 2] for n in range(0, len(rows), step)}
+        else:
+            first, second = (rows.info.splits[p].num_examples for p in ("validation", "test"))
+            parts = {n: "validation" if n < first else "test" for n in range(first + second)}
+            rows = rows.select(range(min(len(rows), len(parts) + (limit or len(rows)))))
+        held_out = frozenset(text for row in rows.select(parts) for text in texts(tidy(**row)))
+        sample = (tidy(**row) for row in rows.select(range(0, len(rows), -(-len(rows) // SAMPLE))))
+        train = (pair for pair in sample if held_out.isdisjoint(texts(pair)))
         known = Tokenizer.load(tokenizer) if tokenizer else Tokenizer.train(train, size)
+        rules = {"parts": parts, "held_out": held_out, "max_ratio": max_ratio}
         encoded = rows.map(
             encode_rows, with_indices=True, batched=True, remove_columns=rows.column_names,
-            fn_kwargs={"tokenizer": known, "ends": ends, "share": share, "max_ratio": max_ratio},
-            num_proc=workers if workers > 1 else None, new_fingerprint=key, desc="encoding",
-            cache_file_name=str(cache / "encoded.arrow"),
-        )  # fmt: skip
-        summary = {"key": key, "settings": settings, "tokenizer": known.sha256}
+            fn_kwargs={"tokenizer": known, **rules}, num_proc=workers if workers > 1 else None,
+            cache_file_name=str(cache / "encoded.arrow"), new_fingerprint=key, desc="encoding",
+        ).data  # fmt: skip
+        outcomes = encoded["outcome"].to_numpy()
+        lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
+        counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
+        if not counts["train"]:
+            raise ValueError(f"no pair is left to train on: {counts}")
         folder.mkdir()
-        known.save(folder / TOKENIZER)
-        summary |= write_corpus(folder, rows, encoded.data)
+        with (folder / TOKENS).open("wb") as file:
+            for chunk in encoded["tokens"].chunks:
+                file.write(chunk.flatten().to_numpy())
+        np.save(folder / LENGTHS, lengths)
+        (folder / TOKENIZER).write_text(known.to_json(), encoding="utf-8")
+        for part in ("validation", "test"):
+            chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
+            lines = "".join("{}\t{}\n".format(*tidy(**row)) for row in chosen)
+            (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
+        summary = {
+            "key": key, "settings": settings, "pairs": counts, "tokens": int(lengths.sum()),
+            "tokenizer": known.sha256, "sha256": file_hash(folder / TOKENS),
+        }  # fmt: skip
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     remove(cache)
     return summary
-
-
-def write_corpus(folder: Path, rows: Any, encoded: Any) -> dict[str, Any]:
-    """Write ids, lengths and held-out pairs into a folder; return how many pairs became what."""
-    outcomes = encoded["outcome"].to_numpy()
-    counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
-    if not counts["train"]:
-        raise ValueError(f"no pair is left to train on: {counts}")
-    with (folder / TOKENS).open("wb") as file:
-        for chunk in encoded["tokens"].chunks:
-            file.write(chunk.flatten().to_numpy())
-    lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
-    np.save(folder / LENGTHS, lengths)
-    for part in ("validation", "test"):
-        chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
-        lines = "".join(f"{tidy(row['source'])}\t{tidy(row['target'])}\n" for row in chosen)
-        (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
-    return {"pairs": counts, "tokens": int(lengths.sum()), "sha256": file_hash(folder / TOKENS)}
 
 
 class PreparedCorpus(NamedTuple):
@@ -250,31 +316,72 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
 
 
 # %% [markdown]
-# ## Trying it out
+# ## In use
 #
-# Two thousand pairs of the grammar, as a TSV of the kind that you may have. The result is the same with any number of workers, and the arrays hold exactly what [batching](15_batching.ipynb) makes of the same pairs.
+# Four hundred pairs of the grammar, three bad lines, and a kill at the end of the encoding:
 
-# %% tags=["nbval-ignore-output"]
-import tempfile
+# %% tags=["remove-cell"]
 import warnings
 
-from annotated_transformer.synchronous_grammar import grammar
+warnings.filterwarnings("ignore", message="IProgress not found")
+import datasets
 
-warnings.filterwarnings("ignore", message="IProgress")  # a progress bar that is not installed
-room = tempfile.TemporaryDirectory()
-table = Path(room.name, "pairs.tsv")
-table.write_text("".join(f"{p.source}\t{p.target}\n" for p in grammar(2000)), encoding="utf-8")
-summary = prepare(table, Path(room.name, "prepared"), vocabulary_size=800, max_ratio=3)
-print(json.dumps(summary["pairs"]))
+datasets.disable_progress_bars()
 
 # %%
-from annotated_transformer.batching import encode_pairs
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
-corpus, tokenizer, validation, test = open_corpus(Path(room.name, "prepared"))
-texts = [Pair(*map(tokenizer.decode, example)) for example in corpus]
-again = encode_pairs(tokenizer, texts)
-assert (again.tokens == corpus.tokens).all() and (again.lengths == corpus.lengths).all()
-print(texts[0].source, "->", texts[0].target)
+from annotated_transformer.batching import batches
+from annotated_transformer.synchronous_grammar import grammar
+
+home = TemporaryDirectory()
+table, output = Path(home.name, "pairs.tsv"), Path(home.name, "corpus")
+bad = ["no translation", "so many words for it\tein", "name\tname"]
+table.write_text("\n".join([*bad, *(f"{p.source}\t{p.target}" for p in grammar(400, seed=1))]))
+try:
+    with patch.object(np, "save", side_effect=KeyboardInterrupt):
+        prepare(table, output, vocabulary_size=500)
+except KeyboardInterrupt:
+    print("a folder:", output.exists())
+summary = prepare(table, output, vocabulary_size=500)
+print(summary["pairs"])
+assert summary["pairs"]["empty"] == summary["pairs"]["untranslated"] == 1
 
 # %% [markdown]
-# For WMT14, the command line does the same with `annotated-transformer prepare wmt14-en-de`; [WMT14](27_wmt14.ipynb) goes on from there. `benchmarks/prepare.py` measures how long it takes and how much memory, on millions of real lines.
+# What is opened is the `EncodedCorpus` of the chapter on [batching](15_batching.ipynb), only that its tokens stay on disk until they are read:
+
+# %%
+corpus, tokenizer, validation, test = open_corpus(output)
+print(sorted(path.name for path in output.iterdir()))
+print(len(corpus), "examples,", corpus.tokens.dtype, type(corpus.tokens.base).__name__)
+print(tokenizer.decode(corpus[0].source), "|", tokenizer.decode(corpus[0].target))
+print(sum(len(batch.source) for batch in batches(corpus, max_tokens=500)), "examples in batches")
+print(len(validation), len(test), "to measure with")
+
+# %% [markdown]
+# A damaged folder is refused:
+
+# %%
+with (output / TOKENS).open("ab") as file:
+    file.truncate((output / TOKENS).stat().st_size - 100)
+try:
+    open_corpus(output)
+except ValueError as error:
+    print(str(error).replace(home.name, ""))
+home.cleanup()
+
+# %% [markdown]
+# ## What it costs
+#
+# `python benchmarks/prepare.py` builds Parquet files of WMT14's layout from real sentences, prepares them, opens the folder and plans an epoch, each in a process of its own. This is its committed log:
+
+# %%
+log = Path("../benchmarks/results/prepare.jsonl")
+records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+for record in records[1:]:
+    print(record.pop("what").replace("_", " "))
+    for name, value in record.items():
+        print(f"  {name.replace('_', ' ')}: {value}")
+if not records:
+    print("not measured yet")

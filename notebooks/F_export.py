@@ -159,7 +159,6 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 
 # %% tags=["export"]
 SCRIPT = "translate.py"
-EXPORTED = {"config.json", "model.bin", "shared_vocabulary.json", TOKENIZER, SCRIPT}
 TRANSLATE = r"""# Translate standard input, line for line; needs: pip install ctranslate2 tokenizers
 import sys
 from pathlib import Path
@@ -186,7 +185,7 @@ for source in sources:
 # %% [markdown]
 # ## Whole or not at all
 #
-# A server that starts while we write must not find new weights beside an old vocabulary. So everything is written aside, and one rename puts the folder in place. A folder that is not empty cannot be renamed over another: an earlier export steps aside to `.served.old-export` for an instant. If the process is killed in this instant, both exports are still there under their other names, and the next export puts the old one back first. What is not an export of ours is never replaced without `force`.
+# A server that starts while we write must not find new weights beside an old vocabulary. So everything is written aside, and one rename puts the folder in place. A folder that holds anything is refused, unless you say `force`.
 
 
 # %% tags=["export"]
@@ -196,32 +195,23 @@ def export_ctranslate2(
 ) -> None:  # fmt: skip
     """Write a model as a folder for `ctranslate2.Translator`, with tokenizer and a script.
 
-    `quantization` is CTranslate2's, such as int8. An earlier export is replaced; anything else
-    raises FileExistsError without force. Raises ValueError if CTranslate2 cannot compute such a
-    model, ImportError if it is not installed.
+    `quantization` is CTranslate2's, such as int8. A folder that is not empty raises
+    FileExistsError; with force it is replaced. Raises ValueError if CTranslate2 cannot compute
+    such a model, ImportError if it is not installed.
     """
     folder = Path(folder).resolve()
-    new, old = (folder.with_name(f".{folder.name}.{name}-export") for name in ("new", "old"))
-    if old.exists() and not folder.exists():  # an export was killed between its two renames
-        old.replace(folder)
-    found = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
-    if folder.exists() and not (force or found in (set(), EXPORTED)):
-        raise FileExistsError(f"{folder} is no earlier export: take another folder, or force=True")
+    if folder.exists() and not force and (folder.is_file() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is not empty: take another folder, or force=True")
     spec = specification(model, tokenizer)
     from ctranslate2.converters import Converter
 
     converter = type("ModelConverter", (Converter,), {"_load": lambda self: spec})()
-    remove(new)
-    with atomic_write(new) as aside:
+    with atomic_write(folder) as aside:
         converter.convert(str(aside), quantization=quantization)
         (aside / TOKENIZER).write_text(tokenizer.to_json(), encoding="utf-8")
         script = TRANSLATE.replace("MAX_LENGTH", str(model.config.max_length))
         (aside / SCRIPT).write_text(script, encoding="utf-8")
-    remove(old)
-    if folder.exists():
-        folder.replace(old)
-    new.replace(folder)
-    remove(old)
+        remove(folder)
 
 
 # %% [markdown]

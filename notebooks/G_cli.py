@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -185,8 +196,12 @@ def train(
         if dry_run:
             plan = speed.estimate(config, settings, corpus.lengths, precision, gpus)
             hours = plan.hours(peak or speed.measured_peak(place, precision), gpus, 0.2)
-            print(f"{plan.parameters:,} parameters, {len(corpus):,} pairs, {settings.steps:,} steps")
-            return print(f"{plan.memory_bytes / 2**30:.1f} GiB on each of {gpus}, {hours:.1f} hours")
+            print(
+                f"{plan.parameters:,} parameters, {len(corpus):,} pairs, {settings.steps:,} steps"
+            )
+            return print(
+                f"{plan.memory_bytes / 2**30:.1f} GiB on each of {gpus}, {hours:.1f} hours"
+            )
         torch.manual_seed(settings.seed)
         model = transformer.Transformer(config).to(place)
         if compile:
@@ -287,7 +302,9 @@ def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
         return {split: getattr(Splits([], *large_corpora.open_corpus(data.prepared)[2:]), split)}
     sets, way = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
     try:
-        return {s: read_pairs(get_source_file(s, way), get_reference_files(s, way)[0]) for s in sets}
+        return {
+            s: read_pairs(get_source_file(s, way), get_reference_files(s, way)[0]) for s in sets
+        }
     except (Exception, SystemExit) as error:  # of several unrelated types
         raise MissingData(f"sacreBLEU cannot fetch {sets}: {error}; check the network") from error
 

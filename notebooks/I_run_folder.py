@@ -6,7 +6,18 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    subprocess.run(["git", "clone", "-q", "--depth", "1", "https://github.com/annotated-transformer/annotated-transformer", "/content/book"], check=True)
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
@@ -46,68 +57,6 @@ from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 # %% [markdown]
-# ## Settings
-#
-# A folder that holds a training with another learning rate must not be continued: half of the model would be learned one way, half the other, and no command would describe it. So the settings stand beside the checkpoints and are compared. A few have no part in an update and may change: how long to train, how often to save, how many checkpoints to keep, how patient to be. Before anything is saved, all may change.
-#
-# And a folder that belongs to something else is left alone, be it a prepared corpus, a model, or the user's letters. The mean of some checkpoints, with the settings copied beside it, is no training either: it has a model, and no folder of checkpoints.
-
-# %% tags=["export"]
-SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
-FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8")
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings of a training; raises ValueError if the file holds something else."""
-    try:
-        return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no settings of a training: take another folder") from error
-
-
-def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
-    """Note the settings in an empty folder, or check that they are those of the training there.
-
-    Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
-    """
-    path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
-    others = sorted(file.name for file in folder.iterdir() if file.name != ".lock")
-    if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
-        raise FileExistsError(f"{folder} is no training, it holds {others[0]}: take another folder")
-    before = read_settings(path) if path.exists() else settings
-    changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
-    if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
-        held = f"{folder} has a training with {name}={before.get(name)}, not {settings.get(name)}"
-        raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
-    write_text(path, json.dumps(settings, indent=2))
-    (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
-
-
-# %%
-settings = {"training.steps": 9, "training.keep_checkpoints": 5, "training.seed": 0, "tokenizer": "abc"}
-with tempfile.TemporaryDirectory() as folder:
-    begin_in_folder(Path(folder), settings)
-    begin_in_folder(Path(folder), settings | {"training.seed": 1})  # nothing is saved yet
-    Path(folder, CHECKPOINTS, "step-00000005.pt").touch()
-    begin_in_folder(Path(folder), settings | {"training.seed": 1, "training.steps": 20})
-    try:
-        begin_in_folder(Path(folder), settings)
-    except ValueError as error:
-        print(str(error).partition("training with ")[2])
-    Path(folder, SETTINGS).unlink()
-    try:
-        begin_in_folder(Path(folder), settings)
-    except FileExistsError as error:
-        print(str(error).partition("is no ")[2])
-
-# %% [markdown]
 # ## Checkpoints
 #
 # A checkpoint appears under its name when it is whole, and old ones go *after* the new one stands. The other way round, a full disk would leave fewer of them each time we try. What was left by a kill between the two goes at the next start.
@@ -115,6 +64,9 @@ with tempfile.TemporaryDirectory() as folder:
 # `torch.save` writes a pickle, and a pickle is a program: whoever loads one runs it. `weights_only=True` reads tensors, numbers, text and containers of these, and refuses all else. So a checkpoint cannot run code. A file that is cut off, or that was renamed, is refused as well.
 
 # %% tags=["export"]
+SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
+
+
 def checkpoints(folder: Path, kind: str = "step") -> list[Path]:
     """Return the checkpoints of a training, oldest first; kind is step (regular), stop, or st?p."""
     return sorted((folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt"), key=lambda p: p.stem[5:])
@@ -163,16 +115,85 @@ with tempfile.TemporaryDirectory() as folder:
     for step, regular in ((10, True), (20, True), (27, False), (30, True), (34, False)):
         save_checkpoint(Path(folder), {"step": step}, regular, keep=2)
         print(step, [path.name for path in sorted(Path(folder, CHECKPOINTS).iterdir())])
-    (Path(folder, CHECKPOINTS, "stop-00000034.pt")).rename(Path(folder, CHECKPOINTS, "step-00000099.pt"))
+    (Path(folder, CHECKPOINTS, "stop-00000034.pt")).rename(
+        Path(folder, CHECKPOINTS, "step-00000099.pt")
+    )
     try:
         read_checkpoint(last_checkpoint(Path(folder)))
     except ValueError as error:
         print(str(error).partition("is not ")[2])
 
 # %% [markdown]
+# ## Settings
+#
+# A folder that holds a training with another learning rate must not be continued: half of the model would be learned one way, half the other, and no command would describe it. So the settings stand beside the checkpoints and are compared. A few have no part in an update and may change: how long to train, how often to save, how many checkpoints to keep, how patient to be. Before anything is saved, all may change.
+#
+# And a folder that belongs to something else is left alone, be it a prepared corpus, a model, or the user's letters. The mean of some checkpoints, with the settings copied beside it, is no training either: it has a model, and no folder of checkpoints.
+
+# %% tags=["export"]
+FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_write(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read the settings of a training; raises ValueError if the file holds something else."""
+    try:
+        return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} holds no settings of a training: take another folder") from error
+
+
+def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
+    """Note the settings in an empty folder, or check that they are those of the training there.
+
+    Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
+    """
+    path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
+    others = sorted(file.name for file in folder.iterdir() if file.name != ".lock")
+    if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
+        raise FileExistsError(f"{folder} is no training, it holds {others[0]}: take another folder")
+    before = read_settings(path) if path.exists() else settings
+    changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
+    if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
+        held = f"{folder} has a training with {name}={before.get(name)}, not {settings.get(name)}"
+        raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
+    write_text(path, json.dumps(settings, indent=2))
+    (folder / CHECKPOINTS).mkdir(exist_ok=True)
+    remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
+
+
+# %%
+settings = {
+    "training.steps": 9,
+    "training.keep_checkpoints": 5,
+    "training.seed": 0,
+    "tokenizer": "abc",
+}
+with tempfile.TemporaryDirectory() as folder:
+    begin_in_folder(Path(folder), settings)
+    begin_in_folder(Path(folder), settings | {"training.seed": 1})  # nothing is saved yet
+    Path(folder, CHECKPOINTS, "step-00000005.pt").touch()
+    begin_in_folder(Path(folder), settings | {"training.seed": 1, "training.steps": 20})
+    try:
+        begin_in_folder(Path(folder), settings)
+    except ValueError as error:
+        print(str(error).partition("training with ")[2])
+    Path(folder, SETTINGS).unlink()
+    try:
+        begin_in_folder(Path(folder), settings)
+    except FileExistsError as error:
+        print(str(error).partition("is no ")[2])
+
+# %% [markdown]
 # ## The log
 #
 # One JSON object a line can be written by appending, read with one line of Python, and searched with `grep`. Appending has a catch. A training with a checkpoint at step 500 is killed at step 560. Its log has a line of step 550. When it continues from step 500, it makes step 550 again, and the log would have it twice. So each start forgets what the log holds of later steps, and a last line that was cut off. Then it adds a line of its own, with what numbers depend on beside the settings.
+
 
 # %% tags=["export"]
 def begin_log(folder: Path, step: int, processes: int) -> None:
@@ -210,6 +231,7 @@ with tempfile.TemporaryDirectory() as folder:
 # ## The mean of checkpoints
 #
 # The sums are in double precision, so that the mean of five equal numbers is that number. Files are mapped into memory, so that large ones are read one tensor at a time.
+
 
 # %% tags=["export"]
 def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer, Tokenizer]:

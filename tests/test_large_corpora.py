@@ -1,857 +1,491 @@
-"""A large corpus survives what happens to downloads, archives and disks; what comes out of the
-shards is what `encode_pairs` makes of the same text; and a damaged shard is named.
+"""A large corpus is what `encode_pairs` makes of the same text, however it is stored and however
+often preparing it was interrupted; and a damaged or foreign folder is refused.
 """
 
 import gzip
-import hashlib
 import json
-import random
+import os
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
-import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from wmt_archives import as_bytes, build, catalog, serve, sha256
 
-from annotated_transformer import shards
-from annotated_transformer.batching import Example, batches, collate, encode_pairs, plan_batches, shapes_of
-from annotated_transformer.data import MissingData, Pair
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.own_data import hash_share, read_pairs
-from annotated_transformer.large_corpora import CATALOG, Corpus, Piece, EncodedCorpus, Source, fetch_piece, file_hash, load_catalog, prepare, read_manifest, text_files, tidy
-from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, train
-from annotated_transformer.transformer import Transformer, TransformerConfig
+datasets = pytest.importorskip("datasets", reason='pip install "annotated-transformer[wmt14]"')
+pytest.importorskip("pyarrow")
+
+from wmt14_hub import build, serve, write_parquet  # noqa: E402
+
+from annotated_transformer import large_corpora  # noqa: E402
+from annotated_transformer.batching import batches, encode_pairs  # noqa: E402
+from annotated_transformer.data import Pair  # noqa: E402
+from annotated_transformer.large_corpora import open_corpus, prepare  # noqa: E402
+from annotated_transformer.synchronous_grammar import grammar  # noqa: E402
+from annotated_transformer.tokenization import Tokenizer  # noqa: E402
 
 PAIRS = [Pair(english, german) for german, english, _ in grammar(700, seed=0)]
-NEWS = "official/training-parallel-nc-v9.tgz"
-MIRROR = "mirror/training-parallel-nc-v9.zip"
+NEAR = next(p for p in PAIRS[1:10] if abs(len(p.source) - len(p.target)) < 4)  # in length
+ODD = {  # lines of a TSV, and what becomes of them
+    "": "empty", "nothing else": "empty", "\t": "empty", " \u2028\tein Wort": "empty",
+    "word " * 300 + "\t" + "Wort " * 300: "too long",
+    "the cat sleeps well here now\tKatze": "lengths apart",
+    "the same words here\tthe  same words here": "untranslated",
+    f"{PAIRS[0].source[0].swapcase()}{PAIRS[0].source[1:]}\t{PAIRS[0].target}!": "held out",
+    f"{PAIRS[10].source}?\t{PAIRS[10].target}": "held out",
+    NEAR.source.replace(" ", "\u2028 \r\u0085") + f"\t\xa0{NEAR.target}\r": "train",
+    "a dog says </s> and <pad>\tein Hund sagt </s> und <pad>": "train",
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Small shards, short pauses, and a cache of one's own."""
-    monkeypatch.setattr(shards, "SHARD", 100)
-    monkeypatch.setattr(shards, "CHUNK", 40)
-    monkeypatch.setattr(shards, "PAUSE", 0.001)
-    monkeypatch.setenv("ANNOTATED_TRANSFORMER_CACHE", str(tmp_path / "cache"))
+def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No library cache outside of the test; and the environment that `datasets` replaces."""
+    monkeypatch.setattr(os, "environ", os.environ)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
 
 
 @pytest.fixture(scope="module")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archives of a small WMT14, English to German."""
-    folder = tmp_path_factory.mktemp("wmt")
-    build(folder, PAIRS)
-    return folder
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TSV with odd lines in it, each at a place that is not held out."""
+    lines = [f"{pair.source}\t{pair.target}" for pair in PAIRS]
+    for number, line in enumerate(ODD):
+        lines.insert(50 + 10 * number + number % 7 + 1, line)
+    path = tmp_path_factory.mktemp("table") / "pairs.tsv"
+    path.write_bytes("\n".join(lines).encode("utf-8-sig"))
+    return path
 
 
 @pytest.fixture(scope="module")
-def prepared(archives: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(table: Path) -> Path:
     """A folder that was prepared without any disturbance."""
-    output = tmp_path_factory.mktemp("prepared")
-    with pytest.MonkeyPatch.context() as patch, serve(archives) as address:
-        patch.setattr(shards, "SHARD", 100)
-        patch.setenv("ANNOTATED_TRANSFORMER_CACHE", str(output / "cache"))
-        prepare(catalog(archives / "catalog-template.json", address), output)
-    shutil.rmtree(output / "cache")
-    return output
-
-
-def copy_of(folder: Path, place: Path) -> Path:
-    return Path(shutil.copytree(folder, place))
+    prepare(table, table.parent / "corpus", vocabulary_size=400)
+    return table.parent / "corpus"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All that was prepared, but for the notes on the way."""
-    names = [path for path in folder.iterdir() if path.suffix in (".npy", ".tsv")]
-    names.append(folder / "tokenizer.json")
-    return {path.name: path.read_bytes() for path in names}
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def go(archives: Path, output: Path, *, address: str = "", **options: Any) -> EncodedCorpus:
-    """Prepare a corpus from a server and open it."""
-    template = archives / "catalog-template.json"
-    if address:
-        prepare(catalog(template, address), output, **options)
-    else:
-        with serve(archives) as address:
-            prepare(catalog(template, address), output, **options)
-    return EncodedCorpus(output)
-
-
-def slowly(pairs: Sequence[Sequence[Any]], tokenizer: Tokenizer) -> tuple[list[Pair], Counter[str]]:
-    """The same rules, one pair and one rule at a time."""
-    kept, counts = [], Counter[str]()
-    for raw in pairs:
-        try:
-            one, other = (as_bytes(text).decode() for text in raw[:2])
-        except UnicodeDecodeError:
-            counts["not UTF-8"] += 1
-            continue
-        texts = [" ".join(shards.CONTROL.sub(" ", text).split()) for text in (one, other)]
-        lengths = sorted(len(tokenizer.encode(text)) for text in texts)
-        if not all(texts):
-            counts["empty"] += 1
-        elif lengths[1] > 250:
-            counts["too long"] += 1
-        elif lengths[1] > 1.5 * lengths[0] and lengths[1] - lengths[0] > 3:
-            counts["lengths apart"] += 1
-        else:
-            kept.append(Pair(*texts))
-    return kept, counts
+def tidied(line: str) -> Pair:
+    source, target = (line + "\t").split("\t")[:2]
+    return Pair(" ".join(source.split()), " ".join(target.split()))
 
 
 # --- What comes out ---
 
 
-def test_shards_are_encode_pairs_of_the_cleaned_text(prepared: Path) -> None:
-    found = EncodedCorpus(prepared)
-    kept, counts = slowly(PAIRS, found.tokenizer)
-    expected = encode_pairs(found.tokenizer, kept)
-    assert len(found) == len(expected) > 600
-    assert list(found) == expected
-    assert found[-1] == expected[-1] and found[3:9:2] == expected[3:9:2]
-    with pytest.raises(IndexError):
-        found[len(found)]
-    assert torch.equal(found.shapes, shapes_of(expected).int())
-    dropped = Counter[str]()
-    for piece in found.manifest.pieces.values():
-        assert piece["pairs"] == sum(piece[name] for name in ("kept", *shards.RULES))
-        dropped.update({rule: piece[rule] for rule in shards.RULES if piece[rule]})
-    assert dropped == counts
-
-
-def test_the_manifest_tells_what_is_there(prepared: Path, archives: Path) -> None:
-    manifest = read_manifest(prepared)
-    assert manifest.corpus == "wmt14-en-de" and manifest.pairs == len(EncodedCorpus(prepared))
-    assert len(manifest.shards) == 9  # three pieces of 234, 234 and 232 pairs
-    for name, known in manifest.files.items():
-        assert known == {
-            "bytes": (prepared / name).stat().st_size,
-            "hash": sha256(prepared / name),
-        }
-    assert manifest.sources["News Commentary v9"] == {
-        "training-parallel-nc-v9.tgz": sha256(archives / NEWS)
-    }
-    assert set(manifest.files) == set(contents(prepared))
-
-
-def test_sentences_to_measure_with(prepared: Path) -> None:
-    assert read_pairs(prepared / "validation.tsv") == PAIRS[:20]
-    assert read_pairs(prepared / "test.tsv") == PAIRS[20:60]
-    assert read_pairs(prepared / "test-filtered.tsv") == PAIRS[20:60:2]
-
-
-def test_entities_of_the_test_set(tmp_path: Path) -> None:
-    test = [Pair('Bread & "butter" <now>', "Brot\t& „Butter“"), Pair("a < b", "a\n<  b")]
-    build(tmp_path, PAIRS, test=test)
-    go(tmp_path, tmp_path / "out", limit=200)
-    first, second = read_pairs(tmp_path / "out" / "test.tsv")
-    assert first == Pair('Bread & "butter" <now>', "Brot & „Butter“")
-    assert second == Pair("a < b", "a < b")
-
-
-def test_english_french_with_gz_inside_of_tar(tmp_path: Path) -> None:
-    corpus = CATALOG["wmt14-en-fr"]
-    build(tmp_path, PAIRS, corpus)
-    found = go(tmp_path, tmp_path / "out", vocabulary_size=350)
-    assert len(found.tokenizer) == 350
-    kept, _ = slowly(PAIRS, found.tokenizer)
-    assert list(found) == encode_pairs(found.tokenizer, kept)
-    assert list(found.manifest.pieces) == [piece.name for piece in corpus.pieces["train"]]
-
-
-def test_it_can_be_trained_on(prepared: Path) -> None:
-    """Plan, batches and trained weights are those of a list of the same examples."""
-    found = EncodedCorpus(prepared)
-    listed = list(found)
-    assert plan_batches(found.shapes, 300, 0, 0) == plan_batches(shapes_of(listed), 300, 0, 0)
-    for one, other in zip(batches(found, 300, 0, 1), batches(listed, 300, 0, 1)):
-        assert torch.equal(one.source, other.source) and torch.equal(one.target, other.target)
-    assert torch.equal(collate(found[:5]).target, collate(listed[:5]).target)
-    weights = []
-    for examples in (found, listed):
-        torch.manual_seed(0)
-        shape = TransformerConfig(len(found.tokenizer), layers=1, d_model=16, d_ff=32, heads=2)
-        model = Transformer(shape)
-        train(model, found.tokenizer, examples, TrainingConfig(steps=8, max_tokens=300))
-        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    assert torch.equal(*weights)
-
-
-def test_many_entries_take_four_bytes(prepared: Path) -> None:
-    class Large:
-        sha256 = "x"
-
-        def __len__(self) -> int:
-            return 70_000
-
-    chunk = shards.Chunk(np.array([69_999, 2, 1, 4, 2], np.uint32), np.array([[2, 3]], np.uint32))
-    job = shards.Job(prepared, Large(), shards.HeldOut())  # type: ignore[arg-type]
-    shard = shards.Shard("large", "p", 0, 1)
-    shards.write_shard(shard, job, [chunk], Counter())
-    tokens, lengths = (np.load(prepared / name) for name in shard.files)
-    assert tokens.dtype == np.uint32 and tokens.tolist() == [69_999, 2, 1, 4, 2]
-    assert lengths.dtype == np.uint16 and lengths.tolist() == [[2, 3]]
-    for path in prepared.glob("large*"):
-        path.unlink()
-
-
-# --- Cleaning ---
-
-
-ODD: list[tuple[str | bytes, str | bytes]] = [
-    ("the dog sees the cat", b"der Hund \xff sieht die Katze"),
-    (b"\xc3", "abgeschnitten"),
-    ("", "etwas"),
-    ("something", " \t "),
-    ("", ""),
-    ("carriage return\r", "Wagen\rrücklauf\r"),
-    ("tab\tand\x00null", "ein\u2028Trenner \x85 und\x1c noch einer"),
-    ("\ufeffbyte order mark", "Bytefolgemarke"),
-    ("no-break\u00a0space", "kein Umbruch"),
-    ("Hi.", "Guten Tag."),
-    ("&amp; stays", "&amp; bleibt"),
-    ("a " * 10_000, "a " * 10_000),
-    ("one", "eins zwei drei vier fünf sechs sieben acht"),
-    ("I", "Ich bin"),
-]
-
-
-def test_odd_lines(tmp_path: Path) -> None:
-    pairs = [*PAIRS[:100], *ODD, *PAIRS[100:]]
-    build(tmp_path, pairs, validation=PAIRS[:5], test=PAIRS[5:9])
-    found = go(tmp_path, tmp_path / "out")
-    kept, counts = slowly(pairs, found.tokenizer)
-    assert counts["not UTF-8"] == 2 and counts["empty"] == 3 and counts["too long"] == 1
-    assert counts["lengths apart"] >= 1
-    assert list(found) == encode_pairs(found.tokenizer, kept)
-    texts = {found.tokenizer.decode(example.target) for example in found}
-    assert {"Wagen rücklauf", "ein Trenner und noch einer", "&amp; bleibt"} <= texts
-    read = sum(piece["pairs"] for piece in found.manifest.pieces.values())
-    assert read == len(pairs)
-
-
-@given(st.text())
-def test_tidy_text_is_one_clean_line(text: str) -> None:
-    raw = text.encode("utf-8", "surrogatepass")
-    found = tidy(raw)
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        assert found is None
-        return
-    assert found is not None
-    assert len(found.splitlines()) <= 1 and "\t" not in found
-    assert found == " ".join(found.split()) == tidy(found.encode())
-    kept = [c for c in text if not c.isspace() and not shards.CONTROL.match(c)]
-    assert [c for c in found if c != " "] == kept
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), max_size=8))
-def test_a_chunk_is_encode_pairs(prepared: Path, texts: list[tuple[str, str]]) -> None:
-    tokenizer = Tokenizer.load(prepared / "tokenizer.json")
-    pairs = [Pair(*map(str.strip, text)) for text in texts]
-    pairs = [pair for pair in pairs if pair.source and pair.target]
-    counts = Counter[str]()
-    tokens, lengths = shards.encode_chunk(pairs, tokenizer, counts)
-    kept = [
-        example
-        for example in encode_pairs(tokenizer, pairs)
-        if not any(
-            fault[0]
-            for fault in shards.faults_of_lengths(
-                np.array([[len(example.source) - 1, len(example.target) - 2]])
-            ).values()
-        )
-    ]
-    assert tokens.tolist() == [index for example in kept for side in example for index in side]
-    assert lengths.tolist() == [[len(one), len(other)] for one, other in kept]
-    assert sum(counts.values()) == len(pairs) - len(kept)
-
-
-# --- Downloads ---
-
-
-def fetch(
-    archives: Path, folder: Path, faults: dict[str, list[str]], ranges: bool = True
-) -> tuple[Path, list[tuple[str, str | None]]]:
-    log: list[tuple[str, str | None]] = []
-    with serve(archives, faults, ranges, log) as address:
-        corpus = load_catalog(catalog(archives / "catalog-template.json", address))
-        path, seen = fetch_piece(corpus.pieces["train"][0], folder)
-    assert seen == sha256(path)
-    assert not list(folder.glob("*.part"))
-    return path, log
-
-
-def test_a_dropped_connection_is_continued(archives: Path, tmp_path: Path) -> None:
-    path, log = fetch(archives, tmp_path, {NEWS: ["half", "half", "busy"]})
-    assert sha256(path) == sha256(archives / NEWS)
-    size = path.stat().st_size
-    half, quarter = size // 2, (size - size // 2) // 2
-    starts = [None, half, half + quarter, half + quarter]
-    assert log == [(NEWS, start and f"bytes={start}-") for start in starts]
-
-
-def test_a_server_without_ranges(archives: Path, tmp_path: Path) -> None:
-    path, log = fetch(archives, tmp_path, {NEWS: ["half"]}, ranges=False)
-    assert sha256(path) == sha256(archives / NEWS)
-    assert len(log) == 2
-
-
-def test_what_another_process_had_begun(archives: Path, tmp_path: Path) -> None:
-    whole = (archives / NEWS).read_bytes()
-    part = tmp_path / (Path(NEWS).name + ".part")
-    part.write_bytes(whole[:100])
-    path, log = fetch(archives, tmp_path, {})
-    assert path.read_bytes() == whole and log == [(NEWS, "bytes=100-")]
-
-
-@pytest.mark.parametrize("length", [0, 1, 50])
-def test_a_begun_file_of_other_content_is_fetched_anew(
-    archives: Path, tmp_path: Path, length: int
+def test_it_is_what_encode_pairs_makes_of_the_rows_that_are_kept(
+    table: Path, prepared: Path
 ) -> None:
-    """Even one that is as long as the whole, or longer: the server then says 416."""
-    whole = (archives / NEWS).read_bytes()
-    part = tmp_path / (Path(NEWS).name + ".part")
-    part.write_bytes(bytes(len(whole) + length - 1))
-    path, log = fetch(archives, tmp_path, {})
-    assert path.read_bytes() == whole and log[-1] == (NEWS, None) and len(log) == 2
+    corpus, tokenizer, validation, test = open_corpus(prepared)
+    lines = table.read_bytes().decode("utf-8-sig").split("\n")
+    pairs = list(map(tidied, lines))
+    parts: dict[str, list[Pair]] = {"validation": pairs[::20], "test": pairs[10::20]}
+    held_out = {text.lower() for some in parts.values() for pair in some for text in pair[:2]}
+    outcomes = []
+    for number, pair in enumerate(pairs):
+        one, other = sorted(len(tokenizer.encode(text)) for text in pair[:2])
+        if one == 0:
+            outcomes.append("empty")
+        elif other > 250:
+            outcomes.append("too long")
+        elif other > 1.5 * one:
+            outcomes.append("lengths apart")
+        elif pair.source == pair.target:
+            outcomes.append("untranslated")
+        elif number % 10 == 0:
+            outcomes.append("test" if number % 20 else "validation")
+        else:
+            apart = {text.lower() for text in pair[:2]}.isdisjoint(held_out)
+            outcomes.append("train" if apart else "held out")
+    kept = {name: [p for p, o in zip(pairs, outcomes) if o == name] for name in outcomes}
+    assert (validation, test) == (kept["validation"], kept["test"])
+    expected = encode_pairs(tokenizer, kept["train"])
+    assert np.array_equal(corpus.tokens, expected.tokens) and corpus.tokens.dtype == np.uint16
+    assert np.array_equal(corpus.lengths, expected.lengths) and len(corpus) > 300
+    summary = json.loads((prepared / "summary.json").read_bytes())
+    counts = {name: outcomes.count(name) for name in large_corpora.OUTCOMES}
+    assert summary["pairs"] == counts and min(counts.values()) > 0
+    odd = dict(zip(lines, outcomes))
+    assert {line: odd[line] for line in ODD} == ODD
+    assert str(table.parent) not in json.dumps(summary)
 
 
-@pytest.mark.parametrize("fault", ["altered", "missing"])
-def test_the_mirror_helps_out(archives: Path, tmp_path: Path, fault: str) -> None:
-    path, log = fetch(archives, tmp_path, {NEWS: [fault]})
-    assert path.name == Path(MIRROR).name and log == [(NEWS, None), (MIRROR, None)]
-    _, log = fetch(archives, tmp_path, {})
-    assert not log  # and is not asked again
+def test_training_pairs_and_the_sample_for_the_vocabulary_hold_no_held_out_sentence(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    learned: list[Pair] = []
+    train = Tokenizer.train
+
+    def remember(pairs: Iterator[Pair], size: int) -> Tokenizer:
+        learned.extend(pairs)
+        return train(learned, size)
+
+    monkeypatch.setattr(Tokenizer, "train", remember)
+    monkeypatch.setattr(large_corpora, "SAMPLE", 300)
+    prepare(table, tmp_path / "out", vocabulary_size=300)
+    corpus, tokenizer, validation, test = open_corpus(tmp_path / "out")
+    held_out = {text.lower() for pair in validation + test for text in pair[:2]}
+    seen = {tokenizer.decode(ids).lower() for example in corpus for ids in example}
+    seen |= {text.lower() for pair in learned for text in pair[:2]}
+    assert held_out and not held_out & seen and 100 < len(learned) <= 300
 
 
-def test_a_server_that_is_busy_for_long(archives: Path, tmp_path: Path) -> None:
-    path, log = fetch(archives, tmp_path, {NEWS: ["busy"] * 99})
-    assert path.name == Path(MIRROR).name
-    assert len(log) == shards.TRIES + 1
+def write_texts(folder: Path) -> list[Path]:
+    paths = [folder / "one.en.gz", folder / "other.de"]
+    paths[0].write_bytes(gzip.compress("".join(f"{p.source}\n" for p in PAIRS).encode()))
+    paths[1].write_text("".join(f"{pair.target}\r\n" for pair in PAIRS), newline="")
+    return paths
 
 
-def test_nobody_has_it(archives: Path, tmp_path: Path) -> None:
-    with pytest.raises(MissingData) as caught:
-        fetch(archives, tmp_path, {NEWS: ["altered"], MIRROR: ["missing"]})
-    for part in ("News Commentary v9", Path(NEWS).name, Path(MIRROR).name, str(tmp_path), "404"):
-        assert part in str(caught.value)
-    assert "cut short or altered" in str(caught.value)
-    assert not list(tmp_path.glob("*.tgz"))
+def write_table(folder: Path) -> list[Path]:
+    path = folder / "pairs.tsv.gz"
+    path.write_bytes(gzip.compress("".join(f"{p[1]}\tx\t{p[0]}\n" for p in PAIRS).encode()))
+    return [path]
 
 
-def test_a_file_put_there_by_hand(archives: Path, tmp_path: Path) -> None:
-    shutil.copy(archives / NEWS, tmp_path)
-    tmp_path.chmod(0o555)
-    try:
-        path, log = fetch(archives, tmp_path, {})
-    finally:
-        tmp_path.chmod(0o755)
-    assert path == tmp_path / Path(NEWS).name and not log
-    path.write_bytes(path.read_bytes()[:-1])  # a copy that was cut short is replaced
-    path, log = fetch(archives, tmp_path, {})
-    assert log and sha256(path) == sha256(archives / NEWS)
+def write_lines(folder: Path) -> list[Path]:
+    rows = [{"n": n, "de": pair[1], "en": pair[0]} for n, pair in enumerate(PAIRS)]
+    path = folder / "pairs.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    return [path]
 
 
-def test_md5_and_no_hash_at_all(archives: Path, tmp_path: Path) -> None:
-    path = archives / NEWS
-    md5 = f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}"
-    for number, (known, seen) in enumerate([(md5, md5), (None, sha256(path))]):
-        piece = Piece("news", ("a", "b"), (Source(path.as_uri(), known),))
-        assert fetch_piece(piece, tmp_path / str(number))[1] == seen
-    assert file_hash(path, "md5") == md5
+def write_files(folder: Path) -> list[Path]:
+    paths = [folder / "a.parquet", folder / "b.parquet"]
+    write_parquet(paths[0], PAIRS[:333])
+    write_parquet(paths[1], PAIRS[333:])
+    return paths
 
 
-def test_a_begun_file_without_a_hash_is_not_trusted(archives: Path, tmp_path: Path) -> None:
-    (tmp_path / f"{Path(NEWS).name}.part").write_bytes(b"of another version")
-    log: list[tuple[str, str | None]] = []
-    with serve(archives, {NEWS: ["half"]}, log=log) as address:
-        piece = Piece("news", ("a", "b"), (Source(f"{address}/{NEWS}"),))
-        path, seen = fetch_piece(piece, tmp_path)
-    assert seen == sha256(path) == sha256(archives / NEWS)
-    assert [asked is None for _, asked in log] == [True, False]
+@pytest.mark.parametrize(
+    ("write", "columns"),
+    [
+        (write_texts, ()),
+        (write_table, ("2", "0")),
+        (write_lines, ("en", "de")),
+        (write_files, ("translation.en", "translation.de")),
+    ],
+)
+def test_all_formats_give_the_same(
+    write: Callable[[Path], list[Path]], columns: tuple[str, ...], prepared: Path, tmp_path: Path
+) -> None:
+    tokenizer = prepared / "tokenizer.json"
+    prepare(write(tmp_path), tmp_path / "out", columns=columns, tokenizer=tokenizer, max_ratio=9)
+    found = open_corpus(tmp_path / "out")
+    texts = {text.lower() for pair in PAIRS[::10] for text in pair[:2]}
+    kept = [p for p in PAIRS if not {p.source.lower(), p.target.lower()} & texts]
+    expected = encode_pairs(found.tokenizer, kept)
+    assert np.array_equal(found.corpus.tokens, expected.tokens)
+    assert (found.validation, found.test) == (PAIRS[::20], PAIRS[10::20])
 
 
-def test_two_processes_fetch_one_file(archives: Path, tmp_path: Path) -> None:
-    """The second waits, and finds what the first has fetched."""
-    script = """
-import sys
-from pathlib import Path
-from annotated_transformer.large_corpora import fetch_piece, load_catalog
-corpus = load_catalog(sys.argv[1])
-print(fetch_piece(corpus.pieces["train"][0], Path(sys.argv[2]))[1])
-"""
-    log: list[tuple[str, str | None]] = []
-    with serve(archives, {NEWS: ["half", "half"]}, log=log) as address:
-        path = catalog(archives / "catalog-template.json", address)
-        command = [sys.executable, "-c", script, str(path), str(tmp_path / "both")]
-        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-        outputs = [process.communicate(timeout=120)[0] for process in running]
-    assert outputs == [f"{sha256(archives / NEWS)}\n"] * 2
-    assert len(log) == 3
-
-
-def test_the_same_shards_from_the_mirror(archives: Path, prepared: Path, tmp_path: Path) -> None:
-    names = [path.name for path in (archives / "official").iterdir() if "parallel" in path.name]
-    with serve(archives, {f"official/{name}": ["missing"] for name in names}) as address:
-        found = go(archives, tmp_path / "out", address=address)
+def test_workers_and_batches_of_rows_change_nothing(
+    table: Path, prepared: Path, tmp_path: Path
+) -> None:
+    prepare(table, tmp_path / "out", vocabulary_size=400, workers=2)
     assert contents(tmp_path / "out") == contents(prepared)
-    assert all(
-        name.endswith(".zip")
-        for piece in found.manifest.pieces
-        for name in found.manifest.sources[piece]
-    )
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left beside it
 
 
-# --- Archives ---
+def test_examples_lie_in_a_mapped_file_and_make_batches(prepared: Path) -> None:
+    corpus = open_corpus(prepared).corpus
+    assert isinstance(corpus.tokens.base, np.memmap) and not corpus.tokens.flags.writeable
+    made = list(batches(corpus, 500))
+    tokens = sum(int((side != 0).sum()) for batch in made for side in batch)
+    assert tokens == len(corpus.tokens) and sum(len(b.source) for b in made) == len(corpus)
 
 
-def alone(path: Path, members: tuple[str, str] = ("a", "b")) -> Corpus:
-    """A corpus of one archive without a known hash."""
-    piece = Piece("mine", members, (Source(path.as_uri()),))
-    return Corpus("mine", "mine", {"train": (piece,)}, 300)
+def test_a_large_vocabulary_takes_wider_numbers(
+    monkeypatch: pytest.MonkeyPatch, table: Path, prepared: Path, tmp_path: Path
+) -> None:
+    """All words are made of bytes with numbers above 65,535."""
+    monkeypatch.setattr(Tokenizer, "__len__", lambda self: 70_000)
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: [65_540 + ord(c) for c in text])
+    options = {"tokenizer": prepared / "tokenizer.json", "limit": 40}
+    prepare(table, tmp_path / "out", **options)
+    corpus = open_corpus(tmp_path / "out").corpus
+    assert corpus.tokens.dtype == np.uint32 and len(corpus) > 10
+    assert "".join(chr(i - 65_540) for i in corpus[0].source[:-1]) == PAIRS[1].source
 
 
-def tar_of(path: Path, **members: bytes) -> Path:
-    for name, content in members.items():
-        path.with_name(name).write_bytes(content)
-    with tarfile.open(path, "w:gz") as tar:
-        for name in members:
-            tar.add(path.with_name(name), name)
-    return path
+# --- Interruptions ---
 
 
-LINES = [
-    b"".join(as_bytes(text) + b"\n" for text in side)
-    for side in zip(*(pair[:2] for pair in PAIRS[:300]))
-]
+def killed(function: Callable[[], Any]) -> None:
+    """Run a function in a fork that ends with SIGKILL, which it must send to itself."""
+    if (child := os.fork()) == 0:
+        try:
+            function()
+        finally:
+            os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
-def test_a_truncated_archive_is_named(tmp_path: Path, share: float) -> None:
-    path = tar_of(tmp_path / "mine.tgz", a=LINES[0], b=LINES[1])
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    with pytest.raises(ValueError, match=r"mine\.tgz cannot be unpacked .* remove it and run"):
-        prepare(alone(path), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("owner", "name", "call"),
+    [
+        (large_corpora, "read_rows", 1),
+        (Tokenizer, "train", 1),
+        (Tokenizer, "encode", 900),
+        (np, "save", 1),
+        (json, "dumps", 2),
+        (os, "fsync", 3),
+        (shutil, "rmtree", 1),
+    ],
+)
+def test_killed_at_any_moment_there_is_no_folder_and_the_next_run_gives_the_same(
+    owner: Any, name: str, call: int, table: Path, prepared: Path, tmp_path: Path
+) -> None:
+    output, function, calls = tmp_path / "out", getattr(owner, name), iter(range(1, 10_000))
+
+    def fatal(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments, **options)
+
+    def attempt() -> None:
+        setattr(owner, name, fatal)
+        prepare(table, output, vocabulary_size=400)
+
+    killed(attempt)
+    if name != "rmtree":  # the cache goes when the folder has its name
+        assert not output.exists()
+    prepare(table, output, vocabulary_size=400)
+    assert contents(output) == contents(prepared)
 
 
-def test_a_truncated_zip_is_named(archives: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mine.zip"
-    path.write_bytes((archives / MIRROR).read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"mine\.zip cannot be unpacked"):
-        prepare(alone(path), tmp_path / "out")
+def test_what_was_encoded_before_a_failure_is_not_encoded_again(
+    table: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no room"):
+        patch.setattr(np, "save", fails(OSError("no room")))
+        prepare(table, tmp_path / "out", vocabulary_size=400)
+    monkeypatch.setattr(large_corpora, "encode_rows", fails(AssertionError("encoded again")))
+    prepare(table, tmp_path / "out", vocabulary_size=400)
+    assert contents(tmp_path / "out") == contents(prepared)
 
 
-@pytest.mark.parametrize("place", [NEWS, MIRROR])
-def test_a_missing_member_is_named(archives: Path, tmp_path: Path, place: str) -> None:
-    with pytest.raises(ValueError, match=r"nc-v9\.\w+ has no member nothing/here: it is another"):
-        prepare(alone(archives / place, ("nothing/here", "b")), tmp_path / "out")
+def fails(error: BaseException) -> Callable[..., Any]:
+    def function(*arguments: Any, **options: Any) -> Any:
+        raise error
+
+    return function
 
 
-@pytest.mark.parametrize("place", ["train", "test"])
-def test_unequal_lines_are_counted(tmp_path: Path, place: str) -> None:
-    path = tar_of(tmp_path / "mine.tgz", a=LINES[0], b=LINES[1], c=LINES[1] + b"one more")
-    corpus = alone(path, ("a", "c" if place == "train" else "b"))
-    if place == "test":
-        test = Piece("wrong", ("c", "a"), (Source(path.as_uri()),))
-        corpus = replace(corpus, pieces={**corpus.pieces, "test": (test,)})
-    numbers = {"train": "a has 300 lines and c has 301", "test": "c has 301 lines and a has 300"}
-    with pytest.raises(ValueError, match=numbers[place]):
-        prepare(corpus, tmp_path / "out")
-    assert not list((tmp_path / "out").glob("*.npy"))
+def test_two_processes_do_not_write_one_folder(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(*arguments: Any) -> Any:
+        return prepare(table, tmp_path / "out", vocabulary_size=400)
+
+    monkeypatch.setattr(large_corpora, "read_rows", again)
+    with pytest.raises(BlockingIOError, match="another process"):
+        prepare(table, tmp_path / "out", vocabulary_size=400)
 
 
-# --- Catalogs ---
+# --- A folder that is there ---
 
 
-def test_the_catalog_is_wmt14() -> None:
-    german, french = CATALOG["wmt14-en-de"], CATALOG["wmt14-en-fr"]
-    assert [len(c.pieces["train"]) for c in (german, french)] == [3, 5]
-    assert (german.vocabulary_size, french.vocabulary_size) == (37_000, 32_000)
-    for corpus in (german, french):
-        for split, pieces in corpus.pieces.items():
-            for piece in pieces:
-                assert piece.members[0].count("en") and piece.sources
-                assert split != "train" or piece.sources[1].hash is not None
-    assert german.pieces["test"][0].members == (
-        "test-full/newstest2014-deen-src.en.sgm",
-        "test-full/newstest2014-deen-ref.de.sgm",
-    )
-    assert french.pieces["train"][-1].sources[0].file == "training-giga-fren.tar"
+def test_a_prepared_folder_is_kept_and_anything_else_is_refused(
+    prepared: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folders = [tmp_path / "en", tmp_path / "de"]  # two files of one name
+    sides = [[pair.source for pair in PAIRS], [pair.target for pair in PAIRS]]
+    for folder, lines in zip(folders, sides):
+        folder.mkdir()
+        (folder / "train.txt").write_text("\n".join(lines) + "\n")
+    files, output = [folder / "train.txt" for folder in folders], tmp_path / "out"
+    summary = prepare(files, output, vocabulary_size=400)
+    before = contents(output)
+    monkeypatch.setattr(large_corpora, "read_rows", fails(AssertionError("read again")))
+    assert prepare(files, output, vocabulary_size=400, workers=3) == summary
+    assert "is prepared already" in capsys.readouterr().out
+    changes: list[dict[str, Any]] = [
+        {"vocabulary_size": 401}, {"vocabulary_size": 400, "limit": 30},
+        {"vocabulary_size": 400, "max_ratio": 2}, {"tokenizer": prepared / "tokenizer.json"},
+    ]  # fmt: skip
+    for options in changes:
+        with pytest.raises(FileExistsError, match="take another"):
+            prepare(files, output, **options)
+    stat = files[1].stat()
+    files[1].write_text("\n".join(sides[1][1:] + sides[1][:1]) + "\n")  # shifted by one line
+    os.utime(files[1], ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert files[1].stat().st_size == stat.st_size
+    with pytest.raises(FileExistsError, match="take another"):
+        prepare(files, output, vocabulary_size=400)
+    (model := tmp_path / "model").mkdir()
+    (model / "model.safetensors").write_text("mine")
+    with pytest.raises(FileExistsError, match="take another"):
+        prepare(files, model, vocabulary_size=400)
+    assert contents(output) == before and contents(model) == {"model.safetensors": b"mine"}
 
 
-def test_a_catalog_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(LINES[0])
-    (tmp_path / "b.gz").write_bytes(gzip.compress(LINES[1]))
-    path = tmp_path / "mine.json"
-    pieces = {"train": [{"name": "mine", "members": ["a", "b.gz"]}]}
-    path.write_text(json.dumps({"name": "mine", "vocabulary_size": 300, "pieces": pieces}))
-    manifest = prepare(path, tmp_path / "out")
-    assert manifest.pieces["mine"]["pairs"] == 300
+def test_a_given_tokenizer_is_used_and_both_or_none_is_an_error(
+    prepared: Path, table: Path, tmp_path: Path
+) -> None:
+    given = prepared / "tokenizer.json"
+    summary = prepare(table, tmp_path / "out", tokenizer=given, limit=200)
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == given.read_bytes()
+    assert summary["tokenizer"] == Tokenizer.load(given).sha256
+    assert sum(summary["pairs"].values()) == 200 == summary["settings"]["limit"]
+    for options in ({}, {"tokenizer": given, "vocabulary_size": 400}):
+        with pytest.raises(ValueError, match="either a vocabulary_size"):
+            prepare(table, tmp_path / "other", **options)
+    for wrong in ({"limit": 0}, {"limit": -5}, {"max_ratio": 0.5}, {"workers": 0}):
+        with pytest.raises(ValueError, match="at least 1"):
+            prepare(table, tmp_path / "other", tokenizer=given, **wrong)
 
 
-GOOD: dict[str, Any] = {"name": "mine", "pieces": {"train": [{"name": "p", "members": ["a", "b"]}]}}
-WRONG: list[tuple[Any, str]] = [
-    ([], "is not a catalog"),
-    ({**GOOD, "pieces": {}}, "no pieces to learn from"),
-    ({"name": "x"}, "'pieces' is missing"),
-    ({**GOOD, "speed": 3}, "speed"),
-    ({**GOOD, "pieces": {**GOOD["pieces"], "dev": []}}, "there are train, validation"),
-    ({**GOOD, "pieces": {"train": [{"name": "p", "members": ["a"]}]}}, "must have two members"),
-    ({**GOOD, "pieces": {"train": GOOD["pieces"]["train"] * 2}}, "the same name"),
-]
-SOURCES: list[tuple[dict[str, Any], str]] = [
-    ({"address": "no"}, "not the address of a file"),
-    ({"address": "http://host/"}, "not the address of a file"),
-    ({"address": "http://host/x.tgz", "hash": "sha256:12"}, "not a hash"),
-]
-WRONG += [
-    ({"name": "m", "pieces": {"train": [{"name": "p", "members": ["a", "b"], "sources": [s]}]}}, m)
-    for s, m in SOURCES
-]
+def cut(name: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-2])
+
+    return damage
 
 
-@pytest.mark.parametrize(("content", "message"), WRONG)
-def test_a_wrong_catalog_is_refused(tmp_path: Path, content: Any, message: str) -> None:
-    path = tmp_path / "catalog.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=message) as caught:
-        prepare(path, tmp_path / "out")
-    assert "catalog.json" in str(caught.value)
+def retrain(folder: Path) -> None:
+    other = Tokenizer.train(PAIRS[:50], 300)
+    (folder / "tokenizer.json").write_text(other.to_json(), encoding="utf-8")
 
 
-def test_an_unknown_corpus(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no corpus wmt15: take wmt14-en-de or wmt14-en-fr"):
-        prepare("wmt15", tmp_path / "out")
+def redirect(folder: Path) -> None:
+    """Paths in a summary, which nothing follows, do not replace what it must say."""
+    (folder / "summary.json").write_text('{"tokens.bin": "/etc/passwd", "folder": "../.."}')
 
 
-# --- Two text files of one's own ---
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (cut("tokens.bin"), "tokens.bin or lengths.npy was cut short"),
+        (cut("lengths.npy"), "is damaged"),
+        (cut("summary.json"), "is damaged"),
+        (cut("tokenizer.json"), "tokenizer"),
+        (retrain, "tokenizer.json is not the one"),
+        (redirect, "'tokenizer'"),
+    ],
+)
+def test_a_damaged_folder_is_refused(
+    damage: Callable[[Path], None], told: str, prepared: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(prepared, tmp_path / "copy"))
+    damage(folder)
+    with pytest.raises(ValueError, match=told) as caught:
+        open_corpus(folder)
+    assert str(folder) in str(caught.value) and "prepare it again" in str(caught.value)
 
 
-def own_files(folder: Path) -> Corpus:
-    """Two files, with some sentences more than once."""
-    pairs = random.Random(0).choices(PAIRS, k=1500)
-    for side, name in enumerate(("text.en", "text.de")):
-        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
-    return replace(text_files(folder / "text.en", folder / "text.de"), vocabulary_size=350)
+def test_what_is_no_prepared_folder_is_not_opened(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"summary\.json"):
+        open_corpus(tmp_path)
+    folder = Path(shutil.copytree(prepared, tmp_path / "copy"))
+    (folder / "tokens.bin").unlink()
+    with pytest.raises(FileNotFoundError, match=r"tokens\.bin"):
+        open_corpus(folder)
 
 
-def test_validation_and_test_are_split_off(tmp_path: Path) -> None:
-    prepare(own_files(tmp_path), tmp_path / "out")
-    found = EncodedCorpus(tmp_path / "out")
-    learned = {found.tokenizer.decode(example.source) for example in found}
-    held = {
-        name: {pair.source for pair in read_pairs(tmp_path / "out" / f"{name}.tsv")}
-        for name in ("validation", "test")
+# --- Bad input ---
+
+
+def test_bad_input_is_named(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
+    numbers, output = tmp_path / "numbers.jsonl", tmp_path / "out"
+    one.write_text("a\nb\nc\n")
+    other.write_text("a\nb\n")
+    numbers.write_text('{"n": 1, "en": "a"}\n')
+    (tmp_path / "no.parquet").write_text("no Parquet")
+    (tmp_path / "latin.tsv").write_bytes("one\teins\ntwo\tzwö\n".encode("latin-1"))
+    wrong: dict[Any, str] = {
+        (one, other): r"only \S*other\.txt ends before line 3",
+        (numbers,): "n and en are not two columns of text",
+        (tmp_path / "no.parquet",): r"no\.parquet cannot be read \(.*: mend it",
+        (tmp_path / "latin.tsv",): r"latin\.tsv, line 2: .*UTF-8",
     }
-    assert all(held.values()) and not held["validation"] & held["test"]
-    assert not learned & (held["validation"] | held["test"])
-    assert all(hash_share(source, 0) < 0.01 for source in held["test"])
-    assert found.manifest.pieces["text.en"]["held out"] == sum(
-        len(read_pairs(tmp_path / "out" / f"{name}.tsv")) for name in held
-    )
+    for files, told in wrong.items():
+        with pytest.raises(ValueError, match=told) as caught:
+            prepare(files, output, vocabulary_size=300)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"no pair is left to train on.*'untranslated': 2"):
+        prepare([one, Path(shutil.copy(one, other))], output, vocabulary_size=300, limit=2)
+    with pytest.raises(ValueError, match=r"Current columns.*'n', 'en'"):
+        prepare(numbers, output, columns=("en", "de"), vocabulary_size=300)
+    with pytest.raises(FileNotFoundError, match="wmt14-en-xx"):
+        prepare("wmt14-en-xx", output, vocabulary_size=300)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match=r"pip install .annotated-transformer\[wmt14\]"):
+        prepare(table, output, vocabulary_size=300)
+    assert not output.exists()
 
 
-def test_a_file_that_changed_in_between(tmp_path: Path) -> None:
-    corpus = own_files(tmp_path)
-    prepare(corpus, tmp_path / "out")
-    (tmp_path / "out" / "train-0000.tokens.npy").unlink()
-    with (tmp_path / "text.en").open("a") as file:
-        file.write("more\n")
-    with pytest.raises(ValueError, match=r"text\.en has changed since .* take another folder"):
-        prepare(corpus, tmp_path / "out")
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    corpus = own_files(tmp_path)
-    (tmp_path / "text.de").unlink()
-    with pytest.raises(FileNotFoundError, match=r"text\.de is not a file"):
-        prepare(corpus, tmp_path / "out")
-
-
-# --- Stopped and started again ---
+# --- WMT14 ---
 
 SCRIPT = """
-import sys
-from annotated_transformer import shards
-shards.SHARD, shards.CHUNK = 100, 40
-save = shards.save_array
-def save_array(path, array):
-    save(path, array)
-    print(path.name, flush=True)
-shards.save_array = save_array
-{more}
-print("ready", flush=True)
-shards.prepare(sys.argv[1], sys.argv[2])
+import json, sys, time
+from pathlib import Path
+time.sleep = lambda seconds: None  # between the library's attempts
+from annotated_transformer.data import MissingData
+from annotated_transformer.large_corpora import prepare
+hub = Path(sys.argv[1])
+try:
+    (hub / "broken").touch()
+    prepare("wmt14-en-de", "broken", vocabulary_size=400)
+except MissingData as error:
+    print(json.dumps(str(error)))
+(hub / "broken").unlink()
+print(json.dumps(prepare("wmt14-en-de", "corpus", vocabulary_size=400, max_ratio=9)))
 """
 
 
-def start(archives: Path, output: Path, address: str, more: str = "") -> subprocess.Popen[str]:
-    path = catalog(archives / "catalog-template.json", address)
-    command = [sys.executable, "-c", SCRIPT.format(more=more), str(path), str(output)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def read_until(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdout is not None
-    while (read := process.stdout.readline()) not in (line, ""):
-        pass
-    assert read == line
-
-
-def test_killed_at_any_moment(archives: Path, prepared: Path, tmp_path: Path) -> None:
-    """kill -9 after a few files, and at moments nobody chose; then the same bytes."""
-    output = tmp_path / "out"
-    with serve(archives) as address:
-        for name, pause in (("0000.tokens", 0.0), ("0001.lengths", 0.002), ("0004.tokens", 0.004)):
-            process = start(archives, output, address)
-            read_until(process, f"train-{name}.npy\n")
-            time.sleep(pause)
-            process.kill()
-            process.communicate()
-            assert not (output / "manifest.json").exists()
-            with pytest.raises(FileNotFoundError, match="is not prepared"):
-                EncodedCorpus(output)
-        stood = {path: path.stat().st_mtime_ns for path in output.glob("train-0000*")}
-        go(archives, output, address=address)
-    assert contents(output) == contents(prepared)
-    assert stood == {path: path.stat().st_mtime_ns for path in output.glob("train-0000*")}
-    assert not list(output.glob("*.part"))
-
-
-def test_terminated(archives: Path, prepared: Path, tmp_path: Path) -> None:
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        with serve(archives) as address:
-            process = start(archives, tmp_path / "out", address)
-            read_until(process, "train-0002.lengths.npy\n")
-            process.send_signal(kind)
-            process.communicate()
-            assert process.returncode != 0
-            (tmp_path / "out" / "train-0002.tokens.npy").unlink()
-    go(archives, tmp_path / "out")
-    assert contents(tmp_path / "out") == contents(prepared)
-
-
-def test_a_second_call_does_nothing(archives: Path, prepared: Path, tmp_path: Path) -> None:
-    output = copy_of(prepared, tmp_path / "out")
-    before = {path: path.stat().st_mtime_ns for path in output.glob("train*")}
-    log: list[tuple[str, str | None]] = []
-    lines: list[str] = []
-    with serve(archives, log=log) as address:
-        go(archives, output, address=address, report=lines.append)
-    assert not log and len(lines) == 1 and "is prepared" in lines[0]
-    assert before == {path: path.stat().st_mtime_ns for path in output.glob("train*")}
-
-
-def test_two_at_once(archives: Path, tmp_path: Path) -> None:
-    with serve(archives) as address:
-        process = start(archives, tmp_path / "out", address, "import time\ntime.sleep(0)")
-        read_until(process, "train-0000.tokens.npy\n")
-        process.send_signal(signal.SIGSTOP)
-        try:
-            with pytest.raises(BlockingIOError, match="another preparation is at work in"):
-                go(archives, tmp_path / "out", address=address)
-        finally:
-            process.kill()
-            process.communicate()
-        go(archives, tmp_path / "out", address=address)  # free again
-
-
-LIMITED = """
-import resource, signal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
-"""
-
-
-@pytest.mark.parametrize("what", ["a download", "a shard", "a table"])
-def test_a_full_disk(archives: Path, prepared: Path, tmp_path: Path, what: str) -> None:
-    """No file may grow to what is needed: one sentence, and later it goes on."""
-    size = {
-        "a download": (archives / NEWS).stat().st_size,
-        "a shard": (prepared / "train-0000.tokens.npy").stat().st_size,
-        "a table": (prepared / "test.tsv").stat().st_size,
-    }[what]
-    output = tmp_path / "out"
-    with serve(archives) as address:
-        if what != "a download":
-            go(archives, tmp_path / "fetched", address=address)
-        if what == "a shard":  # the vocabulary is larger than a shard
-            output.mkdir()
-            shutil.copy(prepared / "tokenizer.json", output)
-            shutil.copy(tmp_path / "fetched" / "pieces.json", output)
-        process = start(archives, output, address, LIMITED.format(size=size // 2))
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 1
-        assert "NoRoom: " in (last := errors.strip().splitlines()[-1])
-        name = {"a download": ".tgz.part", "a shard": "tokens.npy", "a table": ".tsv"}[what]
-        assert f"{name} could not be written" in last
-        assert "make room, then run the same command again" in last
-        go(archives, output, address=address)
-    assert contents(output) == contents(prepared)
-
-
-# --- Settings ---
-
-
-def test_other_settings_are_refused(archives: Path, prepared: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"begun with limit=None, not 50: repeat its settings"):
-        go(archives, prepared, limit=50)
-    with pytest.raises(ValueError, match=r"vocabulary_size=400, not 300"):
-        go(archives, prepared, vocabulary_size=300)
-    with pytest.raises(ValueError, match="not both"):
-        go(archives, prepared, vocabulary_size=300, tokenizer=prepared / "tokenizer.json")
-    with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
-        go(archives, tmp_path / "out", limit=0)
-
-
-def test_a_limit_fetches_only_what_it_needs(archives: Path, tmp_path: Path) -> None:
-    log: list[tuple[str, str | None]] = []
-    with serve(archives, log=log) as address:
-        found = go(archives, tmp_path / "out", address=address, limit=150)
-    assert [piece["pairs"] for piece in found.manifest.pieces.values()] == [150]
-    assert not any("europarl" in path for path, _ in log)
-    with serve(archives, log=log) as address:
-        found = go(archives, tmp_path / "more", address=address, limit=300)
-    assert [piece["pairs"] for piece in found.manifest.pieces.values()] == [234, 66]
-
-
-def test_a_given_tokenizer(archives: Path, prepared: Path, tmp_path: Path) -> None:
-    tokenizer = Tokenizer.train(grammar(100, seed=5), 290)
-    tokenizer.save(tmp_path / "given.json")
-    found = go(archives, tmp_path / "out", tokenizer=tmp_path / "given.json")
-    assert found.tokenizer.sha256 == tokenizer.sha256 == found.manifest.tokenizer
-    kept, _ = slowly(PAIRS, tokenizer)
-    assert list(found) == encode_pairs(tokenizer, kept)
-
-
-def test_the_vocabulary_sees_all_pieces_evenly(prepared: Path) -> None:
-    stocks = [
-        shards.Stock(Piece(name, ("a", "b")), None, {}, pairs)
-        for name, pairs in (("x", 10), ("y", 5), ("z", 20))
-    ]
-
-    class Fake(shards.Stock):
-        def lines(self) -> Any:
-            name = self.piece.name.encode()
-            return iter([(b"%s%d" % (name, i), name) for i in range(self.pairs)])
-
-    found = list(shards.take_evenly([Fake(*s) for s in stocks], 7, shards.HeldOut()))
-    assert [pair.source for pair in found] == ["x0", "x5", "y0", "z0", "z5", "z10", "z15"]
-
-
-# --- Damaged shards ---
-
-
-@pytest.mark.parametrize("name", ["train-0003.tokens.npy", "train-0000.lengths.npy"])
-def test_a_damaged_shard_is_named_and_mended(
-    archives: Path, prepared: Path, tmp_path: Path, name: str
-) -> None:
-    output = copy_of(prepared, tmp_path / "out")
-    whole = (output / name).read_bytes()
-    for damaged, message in (
-        (whole[:-2], "has .* bytes, not"),
-        (whole[:-1] + bytes([whole[-1] ^ 1]), "was altered"),
-        (None, "is missing"),
-    ):
-        (output / name).unlink() if damaged is None else (output / name).write_bytes(damaged)
-        with pytest.raises(ValueError, match=f"{name} {message}.*: run prepare again"):
-            EncodedCorpus(output)
-    go(archives, output)
-    assert contents(output) == contents(prepared)
-
-
-def test_trusting_the_files(prepared: Path, tmp_path: Path) -> None:
-    """Without the check of hashes, sizes are still compared."""
-    output = copy_of(prepared, tmp_path / "out")
-    path = output / "train-0003.tokens.npy"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    assert len(EncodedCorpus(output, check=False)) == len(EncodedCorpus(prepared))
-    path.write_bytes(whole[:-2])
-    with pytest.raises(ValueError, match="run prepare again"):
-        EncodedCorpus(output, check=False)
-
-
-def test_another_tokenizer(prepared: Path, tmp_path: Path) -> None:
-    output = copy_of(prepared, tmp_path / "out")
-    Tokenizer.train(grammar(300, seed=9), 400).save(output / "tokenizer.json")
-    with pytest.raises(ValueError, match="made with another tokenizer"):
-        EncodedCorpus(output)
-
-
-def test_a_tokenizer_exchanged_on_the_way(archives: Path, prepared: Path, tmp_path: Path) -> None:
-    """EncodedCorpus of two vocabularies never stand side by side."""
-    output = copy_of(prepared, tmp_path / "out")
-    (output / "manifest.json").unlink()
-    tokenizer = Tokenizer.train(grammar(300, seed=9), 400)
-    tokenizer.save(output / "tokenizer.json")
-    found = go(archives, output)
-    kept, _ = slowly(PAIRS, tokenizer)
-    assert list(found) == encode_pairs(tokenizer, kept)
-
-
-def test_names_of_what_is_read(prepared: Path, tmp_path: Path, archives: Path) -> None:
-    """The hash is that of the content: the same from the mirror, another for other pairs."""
-    assert EncodedCorpus(prepared).sha256 == EncodedCorpus(copy_of(prepared, tmp_path / "copy")).sha256
-    assert go(archives, tmp_path / "out", limit=500).sha256 != EncodedCorpus(prepared).sha256
-
-
-def test_an_example_is_lists_of_numbers(prepared: Path) -> None:
-    example = EncodedCorpus(prepared)[0]
-    assert isinstance(example, Example)
-    assert all(type(index) is int for side in example for index in side)
+def test_wmt14_comes_from_the_hub_and_survives_a_broken_download(tmp_path: Path) -> None:
+    validation, test, train = PAIRS[:40], PAIRS[40:90], PAIRS[90:]
+    held_out = {text for pair in PAIRS[:90] for text in pair[:2]}
+    train = [*train, validation[3], Pair("A new source.", test[0].target), Pair("", "leer")]
+    test = [*test, Pair("word " * 300, "Wort " * 300)]
+    build(tmp_path / "hub", train=train, validation=validation, test=test)
+    with serve(tmp_path / "hub") as address:
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
+        environment |= {"PYTHONPATH": str(Path(__file__).parent.parent)}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, str(tmp_path / "hub")], cwd=tmp_path, env=environment,
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told, summary = map(json.loads, done.stdout.splitlines())
+    assert told.startswith("wmt14-en-de cannot be read (") and "check the network" in told
+    assert "\n" not in told and not (tmp_path / "broken").exists()
+    found = open_corpus(tmp_path / "corpus")
+    assert (found.validation, found.test) == (validation, test[:-1])
+    ordered = train[::2] + train[1::2]  # the data set has two files
+    kept = [p for p in ordered if p.source and not held_out & {p.source, p.target}]
+    assert np.array_equal(found.corpus.tokens, encode_pairs(found.tokenizer, kept).tokens)
+    assert summary["pairs"]["too long"] == 1 == summary["pairs"]["empty"]
+    assert summary["pairs"]["held out"] >= 2
+    assert summary["settings"]["data"] == ["wmt14-en-de", large_corpora.REVISION]
 
 
 # --- The benchmark ---
-
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     table = tmp_path / "pairs.tsv"
     table.write_text("".join(f"{one}\t{other}\n" for one, other, _ in PAIRS), encoding="utf-8")
-    command = [sys.executable, str(BENCHMARKS / "prepare.py"), "--data", str(table)]
+    script = Path(__file__).parent.parent / "benchmarks" / "prepare.py"
     options = ["--pairs", "900", "--open", "3000", "--results", str(tmp_path)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, str(script), "--data", str(table), *options],
+        env={**os.environ, "HF_HOME": str(tmp_path), "PYTHONPATH": str(script.parent.parent)},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "prepare.jsonl").read_text().splitlines()
-    head, prepared, opened = map(json.loads, lines)
-    assert head["benchmark"] == "prepare" and "pairs.tsv" in head["command"]
-    assert str(tmp_path) not in "".join(lines)
-    assert 890 < prepared["pairs"] <= 900 and prepared["peak_megabytes"] > 0
-    assert opened["pairs"] >= 3000 and opened["batches"] > 0
-
-
-def test_the_chapter_quotes_the_log() -> None:
-    """The chapter reads its tables from the committed log; the numbers in its text stand there."""
-    lines = (BENCHMARKS / "results" / "prepare.jsonl").read_text().splitlines()
-    settings, large, *_ = records = list(map(json.loads, lines))
-    opened = [record for record in records if record.get("what") == "open and plan"][-1]
-    chapter = (BENCHMARKS.parent / "notebooks" / "D_large_corpora.py").read_text(encoding="utf-8")
-    assert f"# {settings['command']}\n" in chapter
-    rate = large["pairs_per_cpu_second_encode"]
-    assert f"At {rate:,} pairs a second" in chapter
-    seconds = large["pairs"] / rate
-    shown = f"{rate:,}".replace(",", "{,}")
-    assert f"$4{{,}}500{{,}}000 / {shown} = {seconds:.0f}$ seconds" in chapter
-    assert f"took {large['stages']['fetch and count']['cpu_seconds']:.0f} seconds" in chapter
-    apart = {100 * each["lengths apart"] / each["pairs"] for each in large["pieces"].values()}
-    assert f"{min(apart):.1f} percent of the first piece and {max(apart):.1f} of" in chapter
-    assert opened["megabytes_opened"] - opened["megabytes_of_imports"] < 55
-    assert large["peak_megabytes"] == 700 > opened["peak_megabytes"]
-    assert 0.15 < 1000 / opened["batches"] < 0.25  # a thousand batches: a fifth of an epoch
+    head, prepared, opened, whole = map(json.loads, lines)
+    assert head["benchmark"] == "prepare" and str(tmp_path) not in "".join(lines)
+    assert sum(prepared["pairs"].values()) == 900 and prepared["without_pages_of_files"] > 0
+    assert opened["examples"] >= 3000 and opened["examples_a_second"] > 0 < whole["minutes"]

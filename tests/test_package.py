@@ -15,6 +15,7 @@ import yaml
 import annotated_transformer
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig
+from tools.card import card
 from tools.chapters import ROOT
 from tools.package import project, public_names
 
@@ -192,3 +193,12 @@ def test_the_model_file_computes_the_same(model_file, changes):
         assert name not in gradients or torch.equal(gradients[name], gradients_of_file[name]), name
     assert torch.equal(logits, logits_of_file) and logits.isfinite().all()
     other.load_state_dict(ours.state_dict())
+
+
+# The model that comes along
+
+
+def test_the_card_says_what_the_folder_holds():
+    """No number of it is typed; it was written by `python -m tools.card`."""
+    folder = ROOT / "annotated_transformer" / "pretrained" / "multi30k-de-en"
+    assert card(folder) == (folder / "README.md").read_text(encoding="utf-8")

@@ -54,7 +54,7 @@ def commands(folder: Path, config: TransformerConfig, averaged: int, steps: int)
     words = ["annotated-transformer train --corpus multi30k", f"--preset {preset_of(config)}"]
     words.append(f"--vocabulary-size {config.vocabulary_size}")
     for name, default in asdict(TrainingConfig()).items():
-        value = settings[f"training.{name}"]
+        value = settings.get(f"training.{name}", default)
         if value != default:
             words.append(f"--{name.replace('_', '-')} {value}")
     return (
@@ -94,7 +94,7 @@ else: expect nonsense on any other kind of text.
 |---|---|
 | shape | {config.layers} + {config.layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, \
 {config.heads} heads, post-norm, {parameter_count(config):,} parameters |
-| vocabulary | {len(tokenizer):,} byte-level pieces, joint; learned from the training captions |
+| vocabulary | {len(tokenizer):,} byte-level subwords, joint; learned from the training captions |
 | trained | {last["step"]:,} updates, {last["epoch"]:.0f} epochs, batches of at most \
 {settings["training.max_tokens"]:,} tokens a side, seed {settings["training.seed"]} |
 | weights | mean of the last {averaged} checkpoints, {settings["training.save_every"]:,} steps \

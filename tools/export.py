@@ -161,7 +161,7 @@ def build(chapter: Chapter, book: list[Chapter], problems: list[Problem]) -> Mod
 
 
 def check_names(modules: list[Module]) -> Iterator[Problem]:
-    """No name is defined twice, so that each has one place in the book; commands are named freely."""
+    """No name is defined twice, so that each has one place; commands are named freely."""
     first: dict[str, str] = {}
     library = [module for module in modules if module.chapter.module != "cli"]
     for name, where in [definition for module in library for definition in module.names]:
