@@ -213,8 +213,8 @@ def main() -> None:
     data = " ".join("--data " + " ".join(path.name for path in paths) for paths in options.data)
     settings = {
         "benchmark": "prepare", "cores": os.cpu_count(), "bytes_of_parquet": size,
-        "command": f"python benchmarks/prepare.py --pairs {options.pairs} --open {options.open} --workers "
-        f"{options.workers} --max-tokens {options.max_tokens} {data}",
+        "command": f"python benchmarks/prepare.py --pairs {options.pairs} --open {options.open} "
+        f"--workers {options.workers} --max-tokens {options.max_tokens} {data}",
     }  # fmt: skip
     write_log(options.results, "prepare", settings, records)
 
