@@ -51,6 +51,11 @@ sys.path.insert(0, "..")
 #
 # A folder with a model is a model, whichever command made it. So `translate` also takes `my-run`, where `train` leaves the weights with the best score on the validation pairs.
 
+# %% tags=["remove-cell"]
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress")  # a progress bar that is not installed
+
 # %% tags=["export"]
 import os
 import re
