@@ -55,14 +55,15 @@ class Data:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be above 0, not {self.limit}")
         if bool(self.data) + bool(self.prepared) + self.reverse > 1:
-            raise ValueError("take one of data (for which columns has an order), prepared, reverse")
+            raise ValueError(
+                "give only one of data (exchange its columns or files), prepared, reverse"
+            )
 
 
 def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
     """Return pairs to learn from, to choose by and to measure on; undivided files are all three."""
     if data.data:
-        target = data.data[1] if len(data.data) == 2 else None
-        pairs = read_pairs(data.data[0], target, data.columns)
+        pairs = read_pairs(data.data[0], next(iter(data.data[1:]), None), data.columns)
         if not divide:
             return Splits(pairs, pairs, pairs)
         pairs, dropped = filter_pairs(pairs)
@@ -94,12 +95,11 @@ def translate_together(
     alpha: float,
 ) -> list[str]:  # fmt: skip
     """Translate sentences, each process its share of them; all processes get all translations."""
-    rank, world_size = rank_and_world_size()
+    rank, size = rank_and_world_size()
     room = 16_384 if model.embedding.weight.is_cuda else 2048
-    share = sentences[rank::world_size]
+    share = sentences[rank::size]
     shares = gather_texts(decode(model, tokenizer, share, beam, alpha, max_tokens=room))
-    lines = (shares[i % world_size][i // world_size] for i in range(len(sentences)))
-    return [line.replace("\n", " ") for line in lines]
+    return [shares[i % size][i // size].replace("\n", " ") for i in range(len(sentences))]
 
 
 PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
@@ -141,12 +141,9 @@ def train(
         if dry_run:
             plan = speed.estimate(config, settings, corpus.lengths, precision, gpus)
             hours = plan.hours(peak or speed.measured_peak(place, precision), gpus, 0.2)
-            print(
-                f"{plan.parameters:,} parameters, {len(corpus):,} pairs, {settings.steps:,} steps"
-            )
-            return print(
-                f"{plan.memory_bytes / 2**30:.1f} GiB on each of {gpus}, {hours:.1f} hours"
-            )
+            print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens an epoch")
+            print(f"{settings.steps:,} steps, {plan.flops:.1e} floating-point operations")
+            return print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
         torch.manual_seed(settings.seed)
         model = transformer.Transformer(config).to(place)
         if compile:
@@ -233,19 +230,17 @@ def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
     summary = loads((data.prepared / large_corpora.SUMMARY).read_text("utf-8"))
     if (name := summary["settings"]["data"][0]) not in large_corpora.WMT14 or split != "test":
         return {split: getattr(Splits([], *large_corpora.open_corpus(data.prepared)[2:]), split)}
-    sets, way = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
+    sets, to = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
     try:
-        return {
-            s: read_pairs(get_source_file(s, way), get_reference_files(s, way)[0]) for s in sets
-        }
+        return {s: read_pairs(get_source_file(s, to), get_reference_files(s, to)[0]) for s in sets}
     except (Exception, SystemExit) as error:  # of several unrelated types
         raise MissingData(f"sacreBLEU cannot fetch {sets}: {error}; check the network") from error
 
 
 def evaluate(
     model: Path, data: Data = Data(), split: Literal["train", "validation", "test"] = "test",
-    seed: int = 0, beam: int = 4, alpha: float = 0.6, output: Path | None = None,
-    json: bool = False, device: str | None = None,
+    seed: int = 0, beam: int = 4, alpha: float = 0.6, json: bool = False,
+    device: str | None = None,
 ) -> None:  # fmt: skip
     """Translate sentences that have a reference, and score the translations.
 
@@ -255,27 +250,24 @@ def evaluate(
         seed: Seed of the training, which divided the grammar.
         beam: Hypotheses kept at each step; 1 is greedy.
         alpha: Exponent of the length penalty; 0 for none.
-        output: File for the translations, one a line.
         json: Print a line of JSON for each test set.
         device: cpu or cuda; if not given, a GPU if there is one.
     """
-    sets = {name: some[: data.limit] for name, some in test_sets(data, split, seed).items()}
-    sources = list(dict.fromkeys(pair.source for pairs in sets.values() for pair in pairs))
     loaded, tokenizer = model_io.load_model(model)
     with process_group(device) as place:
-        made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
-        if rank_and_world_size()[0] > 0:
-            return
-    found = dict(zip(sources, made))
-    for name, pairs in sets.items():
-        hypotheses, references = [found[p.source] for p in pairs], [p.target for p in pairs]
-        record = {"split": name, "sentences": len(pairs), "beam": beam, "alpha": alpha}
-        record |= score(hypotheses, references)._asdict()
-        if name == "wmt14/full":
-            record["not_comparable"] = compound_split_bleu(hypotheses, references)
-        print(dumps(record) if json else "\n".join(f"{k:15} {v}" for k, v in record.items()))
-        if output and name == next(iter(sets)):
-            run_folder.write_text(output, "".join(f"{line}\n" for line in hypotheses))
+        for name, pairs in test_sets(data, split, seed).items():
+            sources = [pair.source for pair in pairs[: data.limit]]
+            references = [pair.target for pair in pairs[: data.limit]]
+            made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
+            scores = score(made, references)
+            record = {"split": name, "sentences": len(made), "beam": beam, "alpha": alpha}
+            rounded = {"bleu": round(scores.bleu, 2), "chrf": round(scores.chrf, 2)}
+            record |= {**scores._asdict(), **rounded}
+            if name == "wmt14/full":
+                record["not_comparable"] = round(compound_split_bleu(made, references), 2)
+            if rank_and_world_size()[0] == 0:
+                rows = (f"{key:15} {value}" for key, value in record.items())
+                print(dumps(record) if json else "\n".join(rows))
 
 
 # --- Preparing and exporting ---

@@ -74,7 +74,7 @@ from torch.optim import Adam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated_transformer import training
-from annotated_transformer.batching import PlannedBatches, collate, encode_pairs, plan_batches
+from annotated_transformer.batching import batches, collate, encode_pairs, plan_batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.schedule import learning_rate
@@ -389,7 +389,7 @@ plt.show()
 # [The training loop](18_training.ipynb) uses this wrapper. These are all of its lines in which several processes appear:
 
 # %%
-SEVERAL = re.compile(r"dist\.|rank|world_size|all_reduce_sum|no_sync|DistributedDataParallel")
+SEVERAL = re.compile(r"dist\.|rank|world_size|all_reduce_sum|no_sync|DDP")
 for line in inspect.getsource(training).splitlines():
     if SEVERAL.search(line) and not line.startswith(("import", "from")):
         print(line)
@@ -439,17 +439,24 @@ for line in inspect.getsource(training).splitlines():
 #
 # ### A share of every batch
 #
-# We take the third way. [The plan](15_batching.ipynb) follows from lengths, seed and epoch. Each process makes it by itself, and all get the same. Then they deal each batch like cards: of four processes, process 0 takes rows 0, 4, 8, ..., process 1 takes rows 1, 5, 9, and so on. That is the slice `[rank::world_size]` in `PlannedBatches`.
+# We take the third way. [The plan](15_batching.ipynb) follows from lengths, seed and epoch. Each process makes it by itself, and all get the same. Then they deal each batch like cards: of four processes, process 0 takes rows 0, 4, 8, ..., process 1 takes rows 1, 5, 9, and so on. That is the slice `[rank::world_size]` in `batches`.
 #
 # Sentences of a batch are about equally long, so about equal numbers of rows are about equal amounts of work. And if a batch has fewer sentences than there are processes, some get nothing but an empty sentence: a row with no label, whose loss is zero and whose count is zero. So all processes have as many batches, and they take part in every exchange.
 
 # %%
 plan = plan_batches(corpus.lengths, max_tokens=160, seed=0, epoch=0)
 number = next(number for number, batch in enumerate(plan) if len(batch) == 10)
+
+
+def share_of(rank, world_size):
+    """Return what one of several processes gets of the batch."""
+    return next(iter(batches(corpus, 160, start=number, rank=rank, world_size=world_size)))
+
+
 for rank in range(4):
-    share = PlannedBatches(corpus, plan, rank, 4)[number]
-    print(f"process {rank}: sentences {plan[number][rank::4]}, {labels(share)} target tokens")
-alone = PlannedBatches(corpus, [plan[number][:1]], 1, 4)[0]
+    count = labels(share_of(rank, 4))
+    print(f"process {rank}: sentences {plan[number][rank::4]}, {count} target tokens")
+alone = share_of(15, 16)
 print(f"a process without a sentence: {tuple(alone.target.shape)}, {labels(alone)} target tokens")
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-deal", "caption": "Who gets which row? The batch above, ten sentences, and the shares of four processes. The number is that of the process. Bars are target tokens, thin lines padding."}, "image": {"alt": "Ten bars of about the same length, dealt in turn to processes 0 to 3. Processes 0 and 1 get three sentences, processes 2 and 3 two."}}
@@ -474,7 +481,7 @@ plt.show()
 #
 # ### Does each process need its own dice?
 #
-# Yes. Dropout draws numbers for the cells of a tensor. If all processes drew the same, row 0 of each share would lose the same units. Nothing breaks, but the noise of an update would be that of a smaller batch. Our loop takes the random numbers of a step from seed, step and rank, which are the three numbers given to `seeded`. So each process has its own in each step.
+# Yes. Dropout draws numbers for the cells of a tensor. If all processes drew the same, row 0 of each share would lose the same units. Nothing breaks, but the noise of an update would be that of a smaller batch. Our loop takes the random numbers of a step from seed, step, rank and world size. So each process has its own in each step.
 #
 # It follows that with dropout, a run with two processes does not draw what a run with one draws. Both are equally good. They are not equal.
 #
@@ -674,7 +681,7 @@ for line in Path(home.name, "run-2", "log.jsonl").read_text().splitlines()[-3:]:
 #
 # So over 100,000 steps in single precision, runs with one and with eight processes take two of many equally good ways. That is no fault of the sharing: another number of threads, or another kind of GPU, does the same. What stays exactly equal is the plan: the same batches in the same order, the same rates, the same count of tokens.
 #
-# Two runs with the *same* number of processes are equal to the last bit on a CPU. With dropout too, since all chance follows from seed, step and rank. We will see it in a moment, without dropout, when one of them is killed.
+# Two runs with the *same* number of processes are equal to the last bit on a CPU. With dropout too, since all chance follows from seed, step, rank and world size. We will see it in a moment, without dropout, when one of them is killed. (With three and more, the wrapper arranges its buckets anew after the first step of each start, and with them the order of sums. So there a restart may change last bits, and nothing else.)
 #
 # ## A process dies
 #
@@ -956,6 +963,5 @@ print(ends[0], "|", ends[1])
 
 
 # 5. One row each for ten of them; an empty sentence each for the last six
-shares = [PlannedBatches(corpus, [plan[number]], rank, 16)[0] for rank in range(16)]
-print([rank for rank, share in enumerate(shares) if labels(share) == 0])
+print([rank for rank in range(16) if labels(share_of(rank, 16)) == 0])
 home.cleanup()
