@@ -302,9 +302,10 @@ seen = torch.cat([p.grad.flatten() for p in model.parameters()]).abs() > 1e-6
 assert ((moved[seen] - 0.01).abs() < 1e-4).all() and seen.float().mean() > 0.9
 share = ((moved - 0.01).abs() < 1e-4).float().mean()
 print("over 95 % of the weights moved by 0.01:", bool(share > 0.95))
+assert len(stream[0].source) == 27
 
 # %% [markdown]
-# Every weight with a gradient worth the name moved by exactly the rate. It did not matter whether the gradient was large or small, or whether a second batch would have said the opposite. One batch of twelve sentences decided for some 380,000 weights, at full length.
+# Every weight with a gradient worth the name moved by exactly the rate. It did not matter whether the gradient was large or small, or whether a second batch would have said the opposite. One batch of 27 sentences decided for some 380,000 weights, at full length.
 #
 # ## Why the first steps are the worst
 #
@@ -357,7 +358,7 @@ print(f"size underestimated tenfold, from 50 gradients: {(fifty < 0.1).float().m
 # %% [markdown]
 # After the first step, that is so for 8 % of all weights. With fifty gradients it does not happen any more.
 #
-# Add to this that the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and all that lies between that and 4.73 can be had from the frequencies alone. So what the layers hear first is mostly how to make the frequent tokens more probable, and that advice is the same at every position. Longest steps, poorest directions: the bold run followed them until all positions were alike.
+# Add to this that the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and all that lies between that and 4.64 can be had from the frequencies alone. So what the layers hear first is mostly how to make the frequent tokens more probable, and that advice is the same at every position. Longest steps, poorest directions: the bold run followed them until all positions were alike.
 #
 # ## Up and down in one line
 #

@@ -500,9 +500,10 @@ parts = [weights_after([collate(part)]) - start for part in (some[:2], some[2:7]
 wrong = torch.stack(parts).mean(dim=0)
 right = large - start
 print(f"off by {float((wrong - right).norm() / right.norm()):.0%} of the update's length")
+assert (wrong - right).norm() > right.norm() / 3
 
 # %% [markdown]
-# About a quarter of the update, and no error message. That is why this check comes before the first hour of training and not after it.
+# More than a third of the update, and no error message. That is why this check comes before the first hour of training and not after it.
 #
 # ## A gradient that is no number
 #

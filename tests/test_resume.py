@@ -159,7 +159,7 @@ def fallen_within(number: int, train_once: Callable[[], object]) -> None:
         train_once()
 
 
-SMALL = replace(CONFIG, steps=5, save_every=2, max_tokens=300, patience=2)
+SMALL = replace(CONFIG, steps=4, save_every=2, max_tokens=300, patience=2, keep_checkpoints=1)
 
 
 def small(folder: Path) -> Transformer:
