@@ -161,11 +161,10 @@ def train(
             if "score" in line:
                 say(PROGRESS.format(**line))
 
-        fast = place.type == "cuda" or precision == "bf16"
         training.train(
             model, tokenizer, corpus, settings, validation=encode_pairs(tokenizer, validation),
             score=bleu if watched else None, folder=output, report=report,
-            loss=speed.FastLoss(model, settings.label_smoothing, precision) if fast else None,
+            loss=speed.FastLoss(model, settings.label_smoothing, precision),
         )  # fmt: skip
 
 

@@ -356,7 +356,7 @@ def run(training: Training) -> None:
     """Train until the last step or the end of patience; raises Stopped after a signal."""
     config, (rank, world_size) = training.config, rank_and_world_size()
     folder = training.folder if rank == 0 else None  # the first process writes for all
-    loss = DDP(training.loss, broadcast_buffers=False) if world_size > 1 else training.loss
+    loss = DDP(training.loss) if world_size > 1 else training.loss
     stream, updates = batch_stream(training), list[Tensor]()
     start = saved = time.monotonic()
     bar = tqdm(total=config.steps, initial=training.step, unit="step", disable=rank > 0 or None)

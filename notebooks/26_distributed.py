@@ -399,7 +399,7 @@ for line in inspect.getsource(training).splitlines():
 #
 # What `DistributedDataParallel` wraps is the loss, which contains the model, and not the model. Only what is called *through* the wrapper is prepared for the exchange. Whoever wraps the model and then computes the loss by another way around it gets gradients that are never exchanged, and no error. The model inside stays as it was, with the names of its weights. So checkpoints know nothing of the wrapper, and validation goes around it on purpose.
 #
-# `broadcast_buffers=False`: our buffers are tables of the [positional encoding](08_positional_encoding.ipynb), which never change, so they need not be sent again in each forward pass.
+# DDP also keeps buffers in step. Ours is the table of the [positional encoding](08_positional_encoding.ipynb), which never changes.
 #
 # ### Why is the loss multiplied by the number of processes?
 #

@@ -111,7 +111,9 @@ class Data:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be above 0, not {self.limit}")
         if bool(self.data) + bool(self.prepared) + self.reverse > 1:
-            raise ValueError("give only one of data (exchange its columns or files), prepared, reverse")
+            raise ValueError(
+                "give only one of data (exchange its columns or files), prepared, reverse"
+            )
 
 
 def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
@@ -219,11 +221,10 @@ def train(
             if "score" in line:
                 say(PROGRESS.format(**line))
 
-        fast = place.type == "cuda" or precision == "bf16"
         training.train(
             model, tokenizer, corpus, settings, validation=encode_pairs(tokenizer, validation),
             score=bleu if watched else None, folder=output, report=report,
-            loss=speed.FastLoss(model, settings.label_smoothing, precision) if fast else None,
+            loss=speed.FastLoss(model, settings.label_smoothing, precision),
         )  # fmt: skip
 
 

@@ -98,11 +98,11 @@ def test_invalid_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
         assert "save it as UTF-8" in message
 
 
-def test_unequal_line_counts_name_both(tmp_path: Path) -> None:
+def test_unequal_line_counts_name_the_shorter_text(tmp_path: Path) -> None:
     german = write(tmp_path / "train.de", "a\n" * 2000)
     english = write(tmp_path / "train.en", "b\n" * 1999)
     message = problem(german, english)
-    assert "train.de has 2,000 lines" in message and "train.en has 1,999" in message
+    assert "train.en ends before line 2,000" in message
     assert "look for a missing or a broken line" in message
 
 
