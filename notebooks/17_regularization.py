@@ -515,7 +515,7 @@ assert perplexity[0.1] > 0.9 * perplexity[0.0]
 # %% [markdown]
 # **Perplexity** is the exponential of the cross-entropy: a model with perplexity 3 is as uncertain as if it had to choose among three equal words. Both models are measured with hard labels, whatever they were trained with.
 #
-# Smoothing usually makes it worse. It has to cost something, since a model that is asked for 0.9 will not say 0.99 where 0.99 would be right. Where the best word is certain, saying 0.9 costs $-\log 0.9 = 0.105$ a token in place of nothing. In the paper's full runs (Table 3, row D) the price is clear: 4.92 with smoothing, 4.67 without. As cross-entropies these are 1.593 and 1.541, so the price is 0.052 a token.
+# In a training that goes on for long, smoothing makes it worse. (After 400 steps it comes out either way, as a table further down shows.) It has to cost something, since a model that is asked for 0.9 will not say 0.99 where 0.99 would be right. Where the best word is certain, saying 0.9 costs $-\log 0.9 = 0.105$ a token in place of nothing. In the paper's full runs (Table 3, row D) the price is clear: 4.92 with smoothing, 4.67 without. As cross-entropies these are 1.593 and 1.541, so the price is 0.052 a token.
 #
 # ## How sure are they?
 #
@@ -605,16 +605,16 @@ for s, model in models.items():
 #
 # | seed | perplexity, ε = 0 | perplexity, ε = 0.1 | BLEU, ε = 0 | BLEU, ε = 0.1 |
 # |:---:|:---:|:---:|:---:|:---:|
-# | 0, the pair of this page | 2.40 | 2.54 | 22.3 | 24.4 |
-# | 1 | 2.42 | 2.35 | 26.7 | 29.8 |
-# | 2 | 2.40 | 2.49 | 24.2 | 30.4 |
-# | 3 | 2.56 | 2.67 | 18.0 | 26.5 |
-# | 4 | 2.51 | 2.62 | 21.9 | 23.5 |
-# | 5 | 2.55 | 2.60 | 18.5 | 24.9 |
+# | 0, the pair of this page | 3.61 | 3.45 | 12.9 | 17.8 |
+# | 1 | 3.44 | 3.99 | 9.4 | 7.7 |
+# | 2 | 3.62 | 3.24 | 13.0 | 18.4 |
+# | 3 | 3.79 | 3.98 | 6.5 | 7.0 |
+# | 4 | 3.27 | 3.52 | 15.1 | 16.4 |
+# | 5 | 4.10 | 3.51 | 5.1 | 11.9 |
 #
-# Compare along a row, not down a column. Two runs of a row share their first weights and their batches, so much of the luck is the same for both. The difference of BLEU within a row is 4.6 on average, with a standard error of 1.1. A difference of less than two standard errors says little.
+# Compare along a row, not down a column. Two runs of a row share their first weights and their batches, so much of the luck is the same for both. The difference of BLEU within a row is 2.9 on average, with a standard error of 1.4, and in one of the six rows it has the other sign. A difference of less than two standard errors says little, and this one is hardly more.
 #
-# Even a clear difference here would not settle the matter. These models are far from finished, and the grammar has one translation for each sentence where real text has many.
+# Even a clear difference would not settle the matter. These models are far from finished, and the grammar has one translation for each sentence where real text has many.
 #
 # ## Why would a less sure model translate better?
 #

@@ -227,4 +227,4 @@ def test_company_changes_from_epoch_to_epoch() -> None:
         plan = plan_batches(lengths, 1024, 0, epoch)
         pairs = [np.sort(batch)[np.array(np.triu_indices(len(batch), 1))] for batch in plan]
         shared.append(np.concatenate([a * len(lengths) + b for a, b in pairs]))
-    assert len(np.intersect1d(*shared, assume_unique=True)) < 0.15 * len(shared[0])
+    assert len(np.intersect1d(*shared, assume_unique=True)) < 0.2 * len(shared[0])

@@ -192,7 +192,7 @@ def test_it_may_fall_at_every_file_operation(
     whole = tmp_path / "whole"
     with falling(-1, fall) as made:
         expected = small(whole)
-    assert made[0] > 60 and not same(expected, average_checkpoints(whole, 1)[0])
+    assert made[0] > 40 and not same(expected, average_checkpoints(whole, 1)[0])
     for number in range(first, made[0], step):
         folder = tmp_path / str(number)
         way(number, lambda folder=folder: small(folder))  # type: ignore[misc]
