@@ -111,9 +111,7 @@ class Data:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be above 0, not {self.limit}")
         if bool(self.data) + bool(self.prepared) + self.reverse > 1:
-            raise ValueError(
-                "give only one of data (exchange its columns or files), prepared, reverse"
-            )
+            raise ValueError("give only one of data (exchange its columns), prepared, reverse")
 
 
 def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
