@@ -29,14 +29,10 @@ def flops(c: TransformerConfig, source: Any, target: Any) -> dict[str, float]:
     """
     s, t = (torch.as_tensor(lengths, dtype=torch.float64) for lengths in (source, target))
     width = c.heads * sum(size or c.d_model / c.heads for size in (c.d_k, c.d_v))
-    project, feed = c.d_model * width, 2 * c.d_model * c.d_ff
     forward = {
-        "encoder: attention projections": c.layers * 2 * project * s,
-        "encoder: attention products": c.layers * width * s * s,
-        "encoder: feed-forward": c.layers * feed * s,
-        "decoder: attention projections": c.layers * project * (3 * t + s),
-        "decoder: attention products": c.layers * width * (t * t + t * s),
-        "decoder: feed-forward": c.layers * feed * t,
+        "attention projections": 3 * c.layers * c.d_model * width * (s + t),
+        "attention products": c.layers * width * (s * s + t * t + s * t),
+        "feed-forward": 2 * c.layers * c.d_model * c.d_ff * (s + t),
         "output projection": c.d_model * c.vocabulary_size * t,
     }
     return {block: 3 * 2 * float(products.sum()) for block, products in forward.items()}
@@ -45,21 +41,16 @@ def flops(c: TransformerConfig, source: Any, target: Any) -> dict[str, float]:
 # --- How fast is the machine? ---
 
 Precision = Literal["fp32", "bf16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def measured_peak(device: torch.device, precision: Precision = "fp32", size: int = 1024) -> float:
     """Return the operations a second of a product of two matrices (size, size), best of five."""
     from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
 
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    both = torch.randn(2, size, size, dtype=dtype, device=device)
+    both = torch.randn(2, size, size, dtype=DTYPES[precision], device=device)
     timer = Timer("a @ b", globals=dict(zip("ab", both)), num_threads=torch.get_num_threads())
     return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
-
-
-def mfu(flops: float, seconds: float, peak: float) -> float:
-    """Return the share of a machine's peak that useful operations took in some time."""
-    return flops / seconds / peak
 
 
 # --- The loss without the logits ---
@@ -92,12 +83,9 @@ def chunked_loss(
 
 
 def best_precision(device: torch.device | str) -> Precision:
-    """Return "bf16" where a device has units for products of such numbers, else "fp32"."""
-    if torch.device(device).type == "cuda":
-        able = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        able = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
-    return "bf16" if able else "fp32"
+    """Return "bf16" for a GPU that has units for products of such numbers, else "fp32"."""
+    gpu = torch.device(device).type == "cuda"
+    return "bf16" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 # --- The fast loss ---
@@ -110,14 +98,12 @@ class FastLoss(SmoothedLoss):
         self, model: Transformer, label_smoothing: float = 0.1, precision: Precision = "fp32"
     ) -> None:
         super().__init__(model, label_smoothing)
-        if precision not in ("fp32", "bf16"):
-            raise ValueError(f'precision must be "fp32" or "bf16", not {precision!r}')
         self.precision = precision
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
-        model, labels = self.model, target[:, 1:].flatten()
-        with torch.autocast(source.device.type, torch.bfloat16, self.precision == "bf16"):
+        model, labels, dtype = self.model, target[:, 1:].flatten(), DTYPES[self.precision]
+        with torch.autocast(source.device.type, torch.bfloat16, dtype == torch.bfloat16):
             states = model.decode(target[:, :-1], model.encode(source), source).flatten(0, 1)
             return chunked_loss(states, model.embedding.weight, labels, self.label_smoothing)
 

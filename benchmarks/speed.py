@@ -42,7 +42,6 @@ from annotated_transformer.speed import (
     compile_layers,
     flops,
     measured_peak,
-    mfu,
 )
 from annotated_transformer.transformer import Transformer
 from annotated_transformer.transformer import preset as make_config
@@ -253,7 +252,7 @@ def main(
     for name in systems:
         rate = statistics.median(common.column(records, name))
         gain = common.times(records, name, REFERENCE)
-        rows.append([name, f"{rate:,.0f}", f"{gain:.2f}", f"{mfu(each * rate, 1, peak):.1%}"])
+        rows.append([name, f"{rate:,.0f}", f"{gain:.2f}", f"{each * rate / peak:.1%}"])
     print(common.table(["training", "tokens/s", "gain", "MFU"], rows))
     kind = torch.cuda.get_device_name(place).replace(" ", "-") if gpu else "cpu"
     settings = {"benchmark": "speed", "corpus": corpus, "preset": preset, "device": kind}
