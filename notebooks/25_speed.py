@@ -31,7 +31,7 @@ sys.path.insert(0, "..")
 #
 # $$ \text{seconds} = \frac{\text{operations of the training}}{\text{peak of the GPU} \cdot \text{MFU}}. $$ (eq-hours)
 #
-# The operations can be counted exactly. The peak is on the data sheet of the GPU. **MFU** is the share of that peak which a training really gets; for this model a third is good, and most of the chapter is about where the rest goes. Here is what it builds, with the answer:
+# The operations can be counted exactly. The peak is on the data sheet of the GPU. MFU is the share of that peak which a training really gets; for this model a third is good, and most of the chapter is about where the rest goes. Here is what it builds, with the answer:
 #
 # ```python
 # plan = estimate(preset("base"), TrainingConfig(steps=100_000, max_tokens=25_000), lengths, "bf16")
@@ -197,7 +197,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 
 
 # %% [markdown]
-# With a peak, trainings on different machines can be compared. **Model FLOPs utilization** ({cite:t}`chowdhery2023palm`) is the share of it that *useful* operations take:
+# With a peak, trainings on different machines can be compared. **Model FLOPs utilization** or **MFU** ({cite:t}`chowdhery2023palm`) is the share of it that *useful* operations take:
 #
 # $$ \text{MFU} = \frac{\text{operations of the model, without padding}}{\text{seconds} \cdot \text{peak}}. $$ (eq-mfu)
 #

@@ -25,13 +25,13 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # How the figures are made
 #
-# This appendix shows an author how to draw for this book: its colors, and the helpers of `book/figures.py`. Nothing here belongs to the package.
+# How to draw for this book: its colors, and the helpers of `book/figures.py`. Nothing here belongs to the package.
 #
-# A figure cell carries name and caption in its metadata, as in `mystnb={"figure": {"name": "fig-first-heatmap", "caption": "Where does each word look? ..."}}`. The caption asks what the figure answers and says how to read it. The argument `alt` tells the finding to those who do not see it. A figure says when its numbers are made up.
+# A figure cell carries a name and a caption in its metadata, such as `mystnb={"figure": {"name": "fig-first-heatmap", "caption": "Where does each word look? ..."}}`. The caption opens with the question that the figure answers and says how to read it. The argument `alt` states the finding for readers who can't see the picture. Where numbers are made up, the caption says so.
 #
 # ## The palette
 #
-# Attention mixes three things of the same shape, so each has one color for the whole book. A color never says anything alone: a letter, a label or a dash says the same. The colors come from a palette made for color-blind readers, and each has a contrast of 3 or more on white, as WCAG asks of graphics.
+# Queries, keys and values have one color each for the whole book. On a page that draws attention, nothing else has these colors. A color never speaks alone: a letter, a label or a dash says the same. The colors are from a palette for color-blind readers, and each has a contrast of at least 3 on white, which WCAG asks of graphics.
 
 # %%
 from book.figures import INK, KEY, PAPER, POSITION, QUERY, RESIDUAL, VALUE
@@ -50,11 +50,11 @@ for name, color in roles.items():
     assert contrast >= 3
 
 # %% [markdown]
-# `INK` and `PAPER` follow the theme of the page: in a drawing they become its text color and its ground.
+# `INK` and `PAPER` follow the theme of the page: they become its text color and its background.
 #
 # ## Matrices
 #
-# Queries are rows, keys are columns. A shade is a weight from 0 (paper) to `limit` (ink), hatched means hidden, and up to 8×8 the numbers are printed.
+# Queries are rows, keys are columns. A shade is a weight from 0 (paper) to `limit` (ink), and hatched means hidden. Up to 8×8, the numbers are printed.
 
 # %% mystnb={"figure": {"name": "fig-first-heatmap", "caption": "Where does each word look? Read along a row: *sleeps* spends 0.7 of its attention on *cat*. The hatched keys lie in the future of the query and may not be seen. The numbers are made up."}}
 from book.figures import heatmap, show
@@ -70,7 +70,7 @@ show(
 # %% [markdown]
 # ## Charts
 #
-# `show` takes any Altair chart. It stores a still drawing, which needs no script; a chart with a slider or a selection brings its specification along, and comes alive on the website. In `curves` each series has a color and a dash.
+# `show` takes any Altair chart and stores a still drawing, which needs no script. A chart with a slider or a selection also carries its specification and becomes interactive on the website. In `curves` each series has a color and a dash.
 
 # %% mystnb={"figure": {"name": "fig-first-curves", "caption": "Which grows faster? The blue line is solid, the orange one dashed, so both can be told apart without color. The numbers are made up."}}
 import altair as alt
@@ -89,7 +89,7 @@ show(
 # %% [markdown]
 # ## Steps
 #
-# `show_steps` stores several drawings, of which the reader chooses one. Radio buttons and one line of CSS do it, without a script.
+# `show_steps` stores several drawings, of which the reader chooses one, by radio buttons and one line of CSS.
 
 # %% mystnb={"figure": {"name": "fig-first-steps", "caption": "What do raw scores become? Choose a stage: scores of any sign turn into weights that are positive and sum to 1. The numbers are made up."}}
 import math
@@ -121,7 +121,7 @@ show_steps(
 # %% [markdown]
 # ## Drawings
 #
-# How parts are connected is drawn with boxes, arrows and words. The thick grey line is the residual stream; a plus in a circle adds to it. A box may open a chapter.
+# Boxes, arrows and words show how parts are connected. The thick grey line is the residual stream, and a plus in a circle adds to it. A box can link to a chapter.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-drawing", "caption": "How is a drawing read? Follow the arrows. The thick line carries a vector for each position; a box reads it, and a plus adds the result to it. Blue, orange and green arrows bring queries, keys and values. A box in the color of links opens its chapter."}}
 from book.figures import arrow, box, plus, show_drawing, stream, words_at
@@ -139,4 +139,4 @@ show_drawing(
 # %% [markdown]
 # ## Many points
 #
-# Curves of a long training are drawn with Matplotlib. Call `book.figures.style()` once before the first plot, and end each with `plt.show()`.
+# For curves with many points, use Matplotlib: call `book.figures.style()` once before the first plot, and end each plot with `plt.show()`.
