@@ -117,38 +117,15 @@ def align(weights: Tensor, source_words: int) -> Links:
     return {(i, j) for j, i in enumerate(weights.argmax(dim=-1).tolist()) if i < source_words}
 
 
-def alignment_error_rate(
-    predicted: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links] | None = None
-) -> float:
-    """Return the alignment error rate of sentences, 0 (best) to 1; possible includes sure links.
+def alignment_error_rate(predicted: Sequence[Links], gold: Sequence[Links]) -> float:
+    """Return the alignment error rate of sentences whose gold links are sure, 0 (best) to 1.
 
     Raises ValueError if the numbers of sentences differ.
     """
-    possible = sure if possible is None else possible
-    if not len(predicted) == len(sure) == len(possible):
-        raise ValueError(f"{len(predicted)} alignments, {len(sure)} sure, {len(possible)} possible")
-    hits = sum(len(a & s) + len(a & p) for a, s, p in zip(predicted, sure, possible))
-    total = sum(len(a) + len(s) for a, s in zip(predicted, sure))
-    return 1 - hits / max(total, 1)
-
-
-# --- What do single heads do? ---
-
-
-def hit_rates(weights: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
-    """Return how often each head's query word looks most at its key word, (L, H), 0 to 1.
-
-    One weights (L, H, T, S) between words and one (query, key) a sentence; what a word gives to
-    itself does not count. Raises ValueError if there are no sentences or the numbers differ.
-    """
-    if not len(weights) or len(weights) != len(pairs):
-        raise ValueError(f"{len(weights)} maps for {len(pairs)} pairs: give one pair a sentence")
-    hits = []
-    for maps, (query, key) in zip(weights, pairs):
-        row = maps[:, :, query].clone()
-        row[..., query] = -1
-        hits.append(row.argmax(dim=-1) == key)
-    return torch.stack(hits).double().mean(dim=0)
+    if len(predicted) != len(gold):
+        raise ValueError(f"{len(predicted)} alignments for {len(gold)} sentences with gold links")
+    hits = sum(len(a & g) for a, g in zip(predicted, gold))
+    return 1 - 2 * hits / max(sum(len(a) + len(g) for a, g in zip(predicted, gold)), 1)
 
 
 # --- Take a head away ---

@@ -435,10 +435,7 @@ def length_penalty_exercise() -> Exercise:
     return Exercise(lambda n, alpha: ((5 + n) / 6) ** alpha, inputs, mistakes)
 
 
+END = "_exercise"
 EXERCISES: dict[str, Callable[[], Exercise]] = {
-    make.__name__.removesuffix("_exercise"): make for make in (
-        attention_exercise, padding_mask_exercise, causal_mask_exercise,
-        multi_head_attention_exercise, feed_forward_exercise, embedding_exercise,
-        positions_exercise, layer_norm_exercise, residual_exercise, shift_exercise,
-        learning_rate_exercise, smoothed_loss_exercise, length_penalty_exercise)
-}  # fmt: skip
+    name.removesuffix(END): make for name, make in [*globals().items()] if name.endswith(END)
+}

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -72,9 +72,9 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 
 # --- What is kept? ---
 
-OUTCOMES = "empty|too long|lengths apart|untranslated|validation|test|held out|train".split("|")
-MAX_TOKENS = 250  # on either side
 HELD_OUT, MOST_HELD_OUT = ("validation", "test"), 3_000  # pairs of each; one in 20 at most
+OUTCOMES = ["empty", "too long", "lengths apart", "untranslated", *HELD_OUT, "held out", "train"]
+MAX_TOKENS = 250  # on either side
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 VERSION = 1  # of these rules and of the folder
 
@@ -218,17 +218,11 @@ def prepare(
     return summary
 
 
-class PreparedCorpus(NamedTuple):
-    """What a prepared folder holds: examples to train on, on disk, and pairs to measure with."""
+def open_corpus(folder: str | Path) -> tuple[EncodedCorpus, Tokenizer, list[Pair], list[Pair]]:
+    """Open what `prepare` made: examples on disk, tokenizer, and pairs for validation and test.
 
-    corpus: EncodedCorpus
-    tokenizer: Tokenizer
-    validation: list[Pair]
-    test: list[Pair]
-
-
-def open_corpus(folder: str | Path) -> PreparedCorpus:
-    """Open what `prepare` made; raises FileNotFoundError, or ValueError if it is damaged."""
+    Raises FileNotFoundError, or ValueError if it is damaged.
+    """
     folder = Path(folder)
     try:
         summary, lengths = json.loads((folder / SUMMARY).read_bytes()), np.load(folder / LENGTHS)
@@ -242,5 +236,5 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
     except (EOFError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged ({error}): copy or prepare it again") from error
     texts = [folder / f"{part}.tsv" for part in HELD_OUT]
-    pairs = (read_pairs(path) if path.stat().st_size else [] for path in texts)
-    return PreparedCorpus(corpus, tokenizer, *pairs)
+    validation, test = (read_pairs(path) if path.stat().st_size else [] for path in texts)
+    return corpus, tokenizer, validation, test

@@ -98,6 +98,8 @@ class FastLoss(SmoothedLoss):
         self, model: Transformer, label_smoothing: float = 0.1, precision: Precision = "fp32"
     ) -> None:
         super().__init__(model, label_smoothing)
+        if precision not in DTYPES:
+            raise ValueError(f"precision={precision!r} must be one of {', '.join(DTYPES)}")
         self.precision = precision
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:

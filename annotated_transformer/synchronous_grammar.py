@@ -35,10 +35,10 @@ class Phrase(NamedTuple):
 def linked(german: str, english: str) -> Phrase:
     """A phrase from text; `|` cuts both sides into parts that translate each other."""
     phrase = Phrase([], [])
-    for german_part, english_part in zip(german.split("|"), english.split("|"), strict=True):
+    for parts in zip(german.split("|"), english.split("|"), strict=True):
         link = frozenset([object()])
-        phrase.german.extend([Word(text, link) for text in german_part.split()])
-        phrase.english.extend([Word(text, link) for text in english_part.split()])
+        for side, part in zip((phrase.german, phrase.english), parts):
+            side.extend(Word(text, link) for text in part.split())
     return phrase
 
 

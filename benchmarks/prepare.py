@@ -113,7 +113,7 @@ def measure_open(folder: str, max_tokens: str) -> dict[str, Any]:
     import numpy as np
 
     stages: dict[str, Any] = {}
-    corpus = clocked(stages, "open", large_corpora.open_corpus)(folder).corpus
+    corpus = clocked(stages, "open", large_corpora.open_corpus)(folder)[0]
     plan = clocked(stages, "plan", batching.plan_batches)(corpus.lengths, int(max_tokens), 0, 0)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     order = np.random.default_rng(0).permutation(len(corpus))[:200_000]

@@ -547,19 +547,15 @@ def align(weights: Tensor, source_words: int) -> Links:
 
 
 # %% tags=["export"]
-def alignment_error_rate(
-    predicted: Sequence[Links], sure: Sequence[Links], possible: Sequence[Links] | None = None
-) -> float:
-    """Return the alignment error rate of sentences, 0 (best) to 1; possible includes sure links.
+def alignment_error_rate(predicted: Sequence[Links], gold: Sequence[Links]) -> float:
+    """Return the alignment error rate of sentences whose gold links are sure, 0 (best) to 1.
 
     Raises ValueError if the numbers of sentences differ.
     """
-    possible = sure if possible is None else possible
-    if not len(predicted) == len(sure) == len(possible):
-        raise ValueError(f"{len(predicted)} alignments, {len(sure)} sure, {len(possible)} possible")
-    hits = sum(len(a & s) + len(a & p) for a, s, p in zip(predicted, sure, possible))
-    total = sum(len(a) + len(s) for a, s in zip(predicted, sure))
-    return 1 - hits / max(total, 1)
+    if len(predicted) != len(gold):
+        raise ValueError(f"{len(predicted)} alignments for {len(gold)} sentences with gold links")
+    hits = sum(len(a & g) for a, g in zip(predicted, gold))
+    return 1 - 2 * hits / max(sum(len(a) + len(g) for a, g in zip(predicted, gold)), 1)
 
 
 # %% [markdown]
@@ -718,7 +714,7 @@ for text, relations in map(draw_known, [Random(2), Random(5)]):
 # The score of a head is its **hit rate**: the share of sentences in which the query word looks at the right word more than at any other. A look at itself doesn't count, since the residual stream keeps what a state has anyway. Two rivals stand beside it. *Chance* is a blind guess among the other words. The *best distance* is what a head could reach that always looks, say, two words to the right; only a head that beats it has learned about more than places. And since the best of eight heads is partly luck (exercise 5), we choose the head on one half of the sentences and report it on the other.
 
 
-# %% tags=["export"]
+# %%
 def hit_rates(weights: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
     """Return how often each head's query word looks most at its key word, (L, H), 0 to 1.
 
@@ -826,7 +822,7 @@ assert rate > distance + 0.05
 # The direct test is to remove the head. By {eq}`eq-heads-apart` a layer's output is a sum with one term a head, and $W^O_h$ are the head's own columns of the output matrix (`nn.Linear` stores it transposed): with a width of 128 and 4 heads, columns 0 to 31 belong to the first. If they're zero, the head adds nothing and all others are as before.
 
 
-# %% tags=["export", "internal"]
+# %% tags=["export"]
 def find_head(model: Transformer, kind: str, layer: int, head: int) -> MultiHeadAttention:
     """Return the attention that a head is part of; layers and heads count from 0.
 

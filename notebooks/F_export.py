@@ -141,8 +141,8 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     for place in (sides[0].embeddings[0], sides[1].embeddings, sides[1].projection):
         copy(place, {"weight": "weight"}, model.embedding)
     spec = specs.TransformerSpec(*sides)
-    names = [tokenizer.library.id_to_token(row) for row in range(c.vocabulary_size)]
-    names = [name or f"<unused {row}>" for row, name in enumerate(names)]
+    name_of, rows = tokenizer.library.id_to_token, range(c.vocabulary_size)
+    names = [name_of(row) or f"<unused {row}>" for row in rows]
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
     spec.config.bos_token = spec.config.decoder_start_token = SPECIAL[BOS]

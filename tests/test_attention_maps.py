@@ -10,7 +10,6 @@ from annotated_transformer.attention_maps import (
     alignment_error_rate,
     attention_maps,
     attention_modules,
-    hit_rates,
     keeping_weights,
     merge_tokens,
     token_names,
@@ -158,25 +157,14 @@ def test_error_rate_is_one_minus_f(sentences) -> None:
     assert 0 <= rate <= 1 and rate == pytest.approx(1 - 2 * hits / size if size else 1)
 
 
-def test_error_rate_is_0_for_gold_and_forgives_possible_links() -> None:
+def test_error_rate_is_0_for_gold() -> None:
     gold = [pair.alignment for pair in PAIRS]
     assert alignment_error_rate(gold, gold) == 0
-    assert alignment_error_rate([{(0, 0), (1, 1)}], [{(0, 0)}], [{(0, 0), (1, 1)}]) == 0
     assert alignment_error_rate([{(0, 0), (1, 1)}], [{(0, 0)}]) == pytest.approx(1 / 3)
-    with pytest.raises(ValueError, match="1 alignments, 2 sure"):
+    with pytest.raises(ValueError, match="1 alignments for 2"):
         alignment_error_rate([set()], [set(), set()])
 
 
 def test_align_takes_the_largest_weight_and_leaves_out_what_is_no_word() -> None:
     weights = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.2, 0.7], [0.6, 0.3, 0.1]])
     assert align(weights, source_words=2) == {(1, 0), (0, 2)}
-
-
-def test_hit_rates_count_heads_apart_and_pass_over_the_word_itself() -> None:
-    maps = torch.tensor([[[[0.6, 0.3, 0.1]] * 3, [[0.1, 0.2, 0.7]] * 3]])  # one layer, two heads
-    assert hit_rates([maps, maps], [(0, 1), (1, 2)]).tolist() == [[0.5, 0.5]]
-    assert hit_rates([maps], [(0, 1)]).tolist() == [[1.0, 0.0]]
-    with pytest.raises(ValueError, match="one pair a sentence"):
-        hit_rates([maps], [])
-    with pytest.raises(ValueError, match="0 maps"):
-        hit_rates([], [])

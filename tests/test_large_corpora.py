@@ -177,12 +177,12 @@ def test_all_formats_give_the_same(
 ) -> None:
     tokenizer = prepared / "tokenizer.json"
     prepare(write(tmp_path), tmp_path / "out", columns=columns, tokenizer=tokenizer, max_ratio=9)
-    found = open_corpus(tmp_path / "out")
+    corpus, tokenizer, validation, test = open_corpus(tmp_path / "out")
     texts = {text.lower() for pair in PAIRS[::10] for text in pair[:2]}
     kept = [p for p in PAIRS if not {p.source.lower(), p.target.lower()} & texts]
-    expected = encode_pairs(found.tokenizer, kept)
-    assert np.array_equal(found.corpus.tokens, expected.tokens)
-    assert (found.validation, found.test) == (PAIRS[::20], PAIRS[10::20])
+    expected = encode_pairs(tokenizer, kept)
+    assert np.array_equal(corpus.tokens, expected.tokens)
+    assert (validation, test) == (PAIRS[::20], PAIRS[10::20])
 
 
 def test_workers_and_batches_of_rows_change_nothing(
@@ -194,7 +194,7 @@ def test_workers_and_batches_of_rows_change_nothing(
 
 
 def test_examples_lie_in_a_mapped_file_and_make_batches(prepared: Path) -> None:
-    corpus = open_corpus(prepared).corpus
+    corpus = open_corpus(prepared)[0]
     assert isinstance(corpus.tokens.base, np.memmap) and not corpus.tokens.flags.writeable
     made = list(batches(corpus, 500))
     tokens = sum(int((side != 0).sum()) for batch in made for side in batch)
@@ -209,7 +209,7 @@ def test_a_large_vocabulary_takes_wider_numbers(
     monkeypatch.setattr(Tokenizer, "encode", lambda self, text: [65_540 + ord(c) for c in text])
     options = {"tokenizer": prepared / "tokenizer.json", "limit": 40}
     prepare([table], tmp_path / "out", **options)
-    corpus = open_corpus(tmp_path / "out").corpus
+    corpus = open_corpus(tmp_path / "out")[0]
     assert corpus.tokens.dtype == np.uint32 and len(corpus) > 10
     assert "".join(chr(i - 65_540) for i in corpus[0].source[:-1]) == PAIRS[1].source
 
@@ -460,11 +460,11 @@ def test_wmt14_comes_from_the_hub_and_survives_a_broken_download(tmp_path: Path)
     told, summary = map(json.loads, done.stdout.splitlines())
     assert told.startswith("wmt14-en-de cannot be read (") and "check the network" in told
     assert "\n" not in told and not (tmp_path / "broken").exists()
-    found = open_corpus(tmp_path / "corpus")
-    assert (found.validation, found.test) == (validation, test[:-1])
+    corpus, tokenizer, *measured = open_corpus(tmp_path / "corpus")
+    assert measured == [validation, test[:-1]]
     ordered = train[::2] + train[1::2]  # the data set has two files
     kept = [p for p in ordered if p.source and not held_out & {p.source, p.target}]
-    assert np.array_equal(found.corpus.tokens, encode_pairs(found.tokenizer, kept).tokens)
+    assert np.array_equal(corpus.tokens, encode_pairs(tokenizer, kept).tokens)
     assert summary["pairs"]["too long"] == 1 == summary["pairs"]["empty"]
     assert summary["pairs"]["held out"] >= 2
     assert summary["settings"]["data"] == ["wmt14-en-de", large_corpora.REVISION]
