@@ -226,7 +226,7 @@ show(chart, alt="Replaced, state and gradient die out. Added, both grow by power
 # %% [markdown]
 # ### Why doesn't adding mix everything up?
 #
-# A sub-layer can write in a direction of the 512-dimensional space that the others don't use, as attention did with *living* and *edible*, and a later matrix can read one direction and ignore the rest. Embedding and position share the stream in the same way. A sub-layer can also erase, by adding the negative of what is there.
+# A sub-layer can write in a direction of the 512-dimensional space that the others don't use, as attention did with the empty columns of *likes*, and a later matrix can read one direction and ignore the rest. Embedding and position share the stream in the same way. A sub-layer can also erase, by adding the negative of what is there.
 #
 # ### Why isn't the addition enough?
 #
@@ -378,7 +378,7 @@ for inside in (True, False):
 # %% [markdown]
 # ## Before or after? Post-norm and pre-norm
 #
-# "The formula says one thing and the code another. Which is right?" Readers of Harvard's page have asked this since 2018, because it prints the paper's formula and runs the other one (its docstring says so). In the paper the norm comes *after* the addition: **post-norm**. The authors' code, tensor2tensor, did the same at first. Soon it offered to normalize the sub-layer's *input* instead, **pre-norm**, as an option that cures failures to learn in very deep networks (commit f5c9b17); from October 2017 on that was its default, and most models have kept it since.
+# "The formula says one thing and the code another. Which is right?" Readers of Harvard's page have asked this since 2018, because it prints the paper's formula and runs the other one (its docstring says so). In the paper the norm comes *after* the addition: **post-norm**. The authors' code, tensor2tensor, did the same at first. Soon it offered to normalize the sub-layer's *input* instead, **pre-norm**, as an option said to cure failures to learn, for instance in very deep networks (commit f5c9b17); from October 2017 on that was its default, and most models have kept it since.
 #
 # Both are right, as two different models: weights trained in one form are useless in the other.
 
@@ -678,7 +678,7 @@ for depth, norms in measured.items():
 #
 # ### Is pre-norm better?
 #
-# In our short runs it is: with two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by **0.53 ± 0.01** nats a token, the largest effect on the page of [departures](../book/departures.md). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
+# In our short runs it is: with two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by 0.53 ± 0.01 nats a token, the largest effect on the page of [departures](../book/departures.md). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
 #
 # ## What it pays
 #

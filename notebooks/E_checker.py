@@ -105,7 +105,7 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 # %% [markdown]
 # ## The checker
 #
-# Code under test may do anything: raise, exit, change its arguments in place, return a tuple, a list or a number. It gets copies, and whatever it does becomes tensors or a sentence. Two outcomes are compared from the outside in: did it run, how many tensors came back, of what shape and type, and only then with which numbers. Whatever follows the tensors asked for is ignored, so an attention may return its weights as well.
+# Code under test may raise, exit, change its arguments, return a tuple, a list or a number. It gets copies, and what it does becomes tensors or a sentence. Two outcomes are compared from the outside in: did it run, how many tensors came back, of what shape and type, with which numbers. Extra tensors are ignored, so an attention may return its weights as well.
 
 
 # %% tags=["export"]
@@ -528,7 +528,7 @@ def length_penalty_exercise() -> Exercise:
 
 
 # %% [markdown]
-# All exercises by name. The values are functions, so no number is drawn before you ask.
+# All exercises by name; the values are functions, so nothing is drawn before you ask.
 
 # %% tags=["export"]
 EXERCISES: dict[str, Callable[[], Exercise]] = {
@@ -621,8 +621,8 @@ print(check("causal_mask", lambda length: torch.ones(length, 1).bool()))
 # **1. Only one input** (★★, 20 min). How many of the mistakes would still be noticed if every exercise had its first input only?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Those whose numbers differ from the right ones on that input. What is lost are the mistakes in
-# masks, which show only where there is a mask.
+# Those whose numbers differ from the right ones on that input. Most of the six that are lost are
+# mistakes in attention's mask: its first input has none.
 noticed = total = 0
 for make in EXERCISES.values():
     exercise = make()
