@@ -74,7 +74,7 @@ from book.figures import heatmap, show
 (english,) = translate(model, tokenizer, captions[1:])
 source = torch.tensor([[*ids, EOS]])
 target = torch.tensor([[BOS, *tokenizer.encode(english)]])
-weights = attention_maps(model, source, target).cross[-1, :].mean(dim=0)
+weights = attention_maps(model, source, target).cross[-1].mean(dim=0)
 torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(weights)))
 rows = token_names(tokenizer, [*target[0, 1:].tolist(), EOS])
 columns = token_names(tokenizer, source[0].tolist())
@@ -82,11 +82,11 @@ best = {row: columns[i] for row, i in zip(rows, weights.argmax(dim=-1).tolist())
 print(best)
 show(
     heatmap(weights, rows, columns, titles=("about to be written", "source")),
-    alt="Each English word puts its largest weight on the German word that it translates.",
+    alt="The largest weights run down the diagonal: Two looks at Zwei, children at Kinder, are and playing both at spielen, sand at Sand.",
 )
 
 # %% [markdown]
-# Nobody gave the model a dictionary. It was shown whole sentences, and learned which word belongs to which because that made the loss smaller. The chapter on [attention maps](21_attention_maps.ipynb) checks how far such pictures can be trusted, which is less than they suggest.
+# The model was never given a dictionary. It saw whole sentences, and learned which word belongs to which because that made the loss smaller. The chapter on [attention maps](21_attention_maps.ipynb) checks how far such pictures can be trusted, which is less than they suggest.
 #
 # ## Train one yourself
 #
@@ -161,7 +161,7 @@ def frame(x, y, height, name):
 def sublayer(x, y, title, below, link):
     """A box with its sum and norm above; the stream runs from below and passes it on the left."""
     around = arrow([(x + 85, y + 72), (x - 10, y + 72), (x - 10, y - 21), (x, y - 21)])
-    parts = [arrow([(x + 85, y + 84), (x + 85, y + 52)]), around]
+    parts = [arrow([(x + 85, y + 90), (x + 85, y + 52)]), around]
     parts += [box(x, y, 170, 52, title, below, link), arrow([(x + 85, y), (x + 85, y - 8)])]
     return "".join([*parts, box(x, y - 34, 170, 26, "add & norm", link=NORM)])
 
@@ -186,7 +186,7 @@ drawing += [sublayer(D, 234, "feed-forward", "each position by itself", NETWORK)
 for shift, color in ((-8, KEY), (8, VALUE)):
     up = [(E + 85 + shift, 324), (E + 85 + shift, 290 - shift), (E + 222 - shift, 290 - shift)]
     drawing += [arrow([*up, (E + 222 - shift, 384 + shift), (D, 384 + shift)], color)]
-drawing += [arrow([(D + 85, 440), (D + 85, 410)], QUERY)]
+drawing += [arrow([(D + 85, 448), (D + 85, 410)], QUERY)]
 drawing += [arrow([(D + 85, 200), (D + 85, 160)])]
 drawing += [box(D, 118, 170, 42, "linear (the embedding)", link="07_embeddings.html")]
 drawing += [arrow([(D + 85, 118), (D + 85, 98)])]
