@@ -682,13 +682,13 @@ for depth, norms in measured.items():
 #
 # ## What it pays
 #
-# Hardly anything, here. Put into one encoder layer and one decoder layer, the same parts end where they ended without: after 300 updates the two losses differ by less than 0.05. The rows above it already add what their parts find, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb) draws both.
+# Little, here: one encoder layer and one decoder layer bring the loss from 0.65 to 0.59 after 300 updates, the smallest step but one, and three seeds of the row above differ by 0.04. The rows above already add what their parts find, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb) draws both.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-layers", "caption": "What does a layer pay? Validation loss on the grammar after 300 updates, with one part more in each row; less is better. The newest row (filled) has residual connections, norms and an encoder layer before the decoder looks."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-layers", "caption": "What does a layer pay? Validation loss on the grammar after 300 updates, the mean of three seeds, with one part more in each row; less is better. The newest row (filled) has residual connections, norms and an encoder layer before the decoder looks."}}
 from book.figures import paid
 
 losses = paid("layers")
-assert abs(losses["layers"] - losses["positional_encoding"]) < 0.05
+assert [round(losses[name], 2) for name in ("positional_encoding", "layers")] == [0.65, 0.59]
 
 # %% [markdown]
 # ## What to remember
