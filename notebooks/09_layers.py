@@ -620,7 +620,7 @@ for name, states in walks_of_three.items():
 assert 6 * first["pre-norm"] < first["swapped"] and 10 * first["post-norm"] < first["swapped"]
 
 # %% [markdown]
-# They aren't quite unrelated, and it ends at 4.4. But its sub-layers read that growing stream as it is, and the first layer gets six times the gradient of pre-norm's and ten times that of post-norm's.
+# They aren't quite unrelated, and it ends at 4.4. But its sub-layers read that growing stream as it is, and the first layer gets six times the gradient that it gets in pre-norm, and ten times that in post-norm.
 #
 # ### What do the gradients say?
 #

@@ -26,14 +26,14 @@ if "google.colab" in sys.modules:
 #
 # This chapter puts the whole model together from one configuration, checks and counts it, and lets it learn its first task (sections 3.1 to 3.4 of the paper).
 #
-# Two stacks and one table, called three times:
+# It has two stacks, and one table that is used three times:
 #
 # $$
 # M = \text{Encoder}(\text{embed}(\text{source})), \qquad
 # \text{logits} = \text{Decoder}(\text{embed}(\text{target}), M)\, E^\top
 # $$ (eq-transformer)
 #
-# Both sides share `embed`, which looks up rows of the table $E$ and adds positions; read backwards, the same table scores every word of the vocabulary. The class `Transformer` further down is these two lines with masks. All its parts are made, and here is where each goes:
+# Both sides share `embed`, which looks up rows of the table $E$ and adds positions; transposed, the same table scores every word of the vocabulary. The class `Transformer` further down is these two lines with masks. All its parts are made, and here is where each goes:
 
 # %% tags=["export"]
 from collections.abc import Iterator
