@@ -849,7 +849,7 @@ show(
     alt="The loss falls to nearly 0, and the share of exact copies rises from 0 to nearly all.",
 )
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are about equal. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 only the last row still divides its weight, between *t* and the end."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are about equal. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 only the last row still divides its weight, between *t* and the end."}}
 names = [*"blackcat", "</s>"]
 titles = ("query: is to write", "key: letter of the source")
 found = {0: "All weights are about equal.", 400: "Most of the weight is on the diagonal."}
