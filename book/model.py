@@ -254,6 +254,22 @@ class LearnedPositions(Positions):
 # --- Layers (section 3.1) ---
 
 
+class Residual(nn.Module):
+    """Add what a sub-layer computes to its input, and normalize (section 3.1)."""
+
+    def __init__(self, d_model: int, dropout: float, pre_norm: bool = False) -> None:
+        super().__init__()
+        self.norm = LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.pre_norm = pre_norm
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return LayerNorm(x + dropout(sublayer(x))), or with pre_norm its other form."""
+        if self.pre_norm:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
+
+
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-6) -> Tensor:
     """Normalize each vector of x (..., D) by itself: the formula, to be read."""
     mean = x.mean(dim=-1, keepdim=True)
@@ -273,22 +289,6 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each vector of x (..., D)."""
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
-
-
-class Residual(nn.Module):
-    """Add what a sub-layer computes to its input, and normalize (section 3.1)."""
-
-    def __init__(self, d_model: int, dropout: float, pre_norm: bool = False) -> None:
-        super().__init__()
-        self.norm = LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
-        self.pre_norm = pre_norm
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return LayerNorm(x + dropout(sublayer(x))), or with pre_norm its other form."""
-        if self.pre_norm:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
 
 
 class EncoderLayer(nn.Module):
@@ -372,13 +372,13 @@ class TransformerConfig:
 
     vocabulary_size: int
     layers: int = 6  # N, of the encoder and of the decoder
-    d_model: int = 512
-    d_ff: int = 2048
-    heads: int = 8
+    d_model: int = 512  # width of the stream
+    d_ff: int = 2048  # width inside the feed-forward network
+    heads: int = 8  # h
     d_k: int | None = None  # None: d_model / heads
     d_v: int | None = None  # None: d_model / heads
-    dropout: float = 0.1  # on each sub-layer's output, and on embedding + position
-    attention_dropout: float = 0.0  # on the attention weights; not in the paper
+    dropout: float = 0.1  # P_drop, on each sub-layer's output, and on embedding + position
+    attention_dropout: float = 0.0  # on the attention weights; not in the paper's translation
     relu_dropout: float = 0.0  # inside the feed-forward network; not in the paper
     attention_bias: bool = False  # not in the paper
     pre_norm: bool = False  # not in the paper

@@ -25,17 +25,29 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Check your own
 #
-# This appendix builds a checker for the reader's own code: hand it your attention, your masks or your layer norm, and it says in words what is wrong with it (exercises of all chapters).
+# This appendix builds a checker for your own code: hand it your attention, your masks or your layer norm, and it says in words what is wrong (exercises of all chapters).
 #
-# Wrong implementations are seldom wrong in new ways. The softmax runs along the other axis, the mask is the wrong way round, the scale is forgotten; [Common mistakes](../book/mistakes.md) lists them. Each leaves its mark on the numbers. So the checker does not only compare your numbers with the right ones. It also makes the known mistakes, and looks which of them gives exactly *your* numbers.
+# Here is an attention that looks right:
+
+# %%
+from annotated_transformer import check
+
+
+def mine(query, key, value, mask):
+    scores = query @ key.transpose(-2, -1) / query.size(-1) ** 0.5
+    if mask is not None:
+        scores = scores * mask
+    return scores.softmax(dim=-1) @ value
+
+
+print(check("attention", mine))
+
+# %% [markdown]
+# It runs, and without a mask it is right. With one, the product makes a hidden score 0, and 0 is a score like any other.
 #
-# ```python
-# from annotated_transformer import check
+# Wrong implementations are seldom wrong in new ways ([Common mistakes](../book/mistakes.md) lists the usual ones), and each mistake leaves its mark on the numbers. The checker therefore makes the known mistakes itself and looks for the one that gives exactly *your* numbers.
 #
-# print(check("attention", my_attention))
-# ```
-#
-# These are the parts it knows, with the arguments in the order in which your function gets them. Axis letters are those of the [notation page](../book/notation.md), F is $d_\text{ff}$. Matrices stand on the right, `x @ W`.
+# These are the parts it knows, with the arguments your function gets, in their order. Axis letters are those of the [notation page](../book/notation.md). Matrices are on the right, `x @ W`.
 #
 # | part | arguments | returns | chapter |
 # |---|---|---|---|
@@ -43,7 +55,7 @@ sys.path.insert(0, "..")
 # | `padding_mask` | tokens (B, S), 0 is padding | boolean (B, 1, 1, S) | [Masks](04_masks.ipynb) |
 # | `causal_mask` | length T | boolean (T, T) | [Masks](04_masks.ipynb) |
 # | `multi_head_attention` | query (B, T, D), key and value (B, S, D), W_Q, W_K, W_V and W_O (D, D), heads | (B, T, D) | [Multi-head attention](05_multi_head_attention.ipynb) |
-# | `feed_forward` | x (B, T, D), W_1 (D, F), b_1 (F), W_2 (F, D), b_2 (D) | (B, T, D) | [Feed-forward networks](06_feed_forward.ipynb) |
+# | `feed_forward` | x (B, T, D), W_1 (D, d_ff), b_1 (d_ff), W_2 (d_ff, D), b_2 (D) | (B, T, D) | [Feed-forward networks](06_feed_forward.ipynb) |
 # | `embedding` | tokens (B, T), table (\|V\|, D) | (B, T, D) | [Embeddings](07_embeddings.ipynb) |
 # | `positions` | length T, width D | (T, D) | [Positional encoding](08_positional_encoding.ipynb) |
 # | `layer_norm` | x (B, T, D), gain (D), bias (D), eps | (B, T, D) | [Layers](09_layers.ipynb) |
@@ -66,9 +78,9 @@ from torch import Tensor
 # %% [markdown]
 # ## A right answer, inputs, and mistakes
 #
-# What is right must not come from the book, or the book's own errors would count as right. We take PyTorch's functions where it has them, and elsewhere the formula written out.
+# The right answer must not come from the book, or the book's own errors would count as right. We take PyTorch's functions where it has them, and elsewhere the formula written out.
 #
-# The inputs are random, in double precision, and no two axes have the same size. None of the sizes is the root of another one, nor half of it: with $d_k = 4$, to divide by $d_k / 2$ would be right. Tensors are drawn independently. A value that is the key in another order would do as well as the key, since attention does not see the order.
+# The inputs are random, in double precision. No two axes have the same size, and no size is the root or the half of another: with $d_k = 4$, dividing by $d_k / 2$ would be right by accident.
 
 
 # %% tags=["export"]
@@ -93,7 +105,7 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 # %% [markdown]
 # ## The checker
 #
-# The code under test may do anything: raise, leave, change its arguments in place, return a tuple, a list or a number. So it gets copies, and what it does becomes tensors or a sentence. Two outcomes are compared from the outside in: did it run, how many tensors came back, what shape and type have they, and only then the numbers. What comes after the tensors asked for is ignored, so an attention may return its weights as well.
+# Code under test may raise, exit, change its arguments, return a tuple, a list or a number. It gets copies, and what it does becomes tensors or a sentence. Two outcomes are compared from the outside in: did it run, how many tensors came back, of what shape and type, with which numbers. Extra tensors are ignored, so an attention may return its weights as well.
 
 
 # %% tags=["export"]
@@ -170,7 +182,7 @@ def check(part: str, yours: Callable[..., Any]) -> str:
 # %% [markdown]
 # ## Attention and masks
 #
-# What follows is a collection of bugs. Most of them are one step of the right code exchanged for another.
+# What follows is a collection of bugs. Most are the right code with one step exchanged.
 
 
 # %% tags=["export"]
@@ -256,7 +268,7 @@ def causal_mask_exercise() -> Exercise:
 # %% [markdown]
 # ## Several heads
 #
-# What is right is the paper's formula, one head after the other. Most mistakes are in the reshapes.
+# The right answer is the paper's formula, one head after the other. Most mistakes are in the reshapes.
 
 
 # %% tags=["export"]
@@ -308,12 +320,12 @@ def multi_head_attention_exercise() -> Exercise:
 # %% [markdown]
 # ## Feed-forward, embedding, positions
 #
-# Not all that differs is worse. Sines in the first half and cosines in the second, as the authors' own code has them, serve as well as the paper's alternation. But weights trained with one do not work with the other, so the checker tells.
+# Not everything that differs is worse. Sines in the first half and cosines in the second, as in the authors' code, serve as well as the paper's alternation. But weights trained with one don't work with the other, so the checker says so.
 
 
 # %% tags=["export"]
 def feed_forward_exercise() -> Exercise:
-    """`feed_forward(x (B, T, D), W_1 (D, F), b_1 (F), W_2 (F, D), b_2 (D))`."""
+    """`feed_forward(x (B, T, D), W_1 (D, d_ff), b_1 (d_ff), W_2 (d_ff, D), b_2 (D))`."""
     mistakes: Mistakes = {
         "the ReLU is missing": lambda x, w, b, v, c: (x @ w + b) @ v + c,
         "there is a ReLU at the end": lambda x, w, b, v, c: ((x @ w + b).relu() @ v + c).relu(),
@@ -516,7 +528,7 @@ def length_penalty_exercise() -> Exercise:
 
 
 # %% [markdown]
-# All exercises by name. The values are functions, so that no number is drawn before someone asks.
+# All exercises by name; the values are functions, so nothing is drawn before you ask.
 
 # %% tags=["export"]
 END = "_exercise"
@@ -527,7 +539,7 @@ EXERCISES: dict[str, Callable[[], Exercise]] = {
 # %% [markdown]
 # ## Does the checker work?
 #
-# A checker that says *right* to everything would be worse than none. So we hand it its own mistakes: each must be found, and as itself, not as one of the others. That also proves that no two of them give the same numbers.
+# A checker that says *right* to everything would be worse than none. We hand it its own mistakes: it must find each of them, under its own name, which also shows that no two give the same numbers.
 
 # %%
 count = 0
@@ -538,7 +550,7 @@ for part, exercise in EXERCISES.items():
 print(count, "mistakes in", len(EXERCISES), "exercises, each told from all others")
 
 # %% [markdown]
-# And the book's own code must be right. Modules keep their matrices inside, so for these we first put the checker's matrices in.
+# The book's own code must pass, too. Modules keep their matrices inside, so we first put the checker's matrices in.
 
 # %%
 from annotated_transformer.attention import attention
@@ -592,26 +604,31 @@ for part, code in ours.items():
     print(check(part, code))
 
 # %% [markdown]
-# ## How it feels to use it
+# ## A mistake it doesn't know
 #
-# Here is an attention that many have written. It even looks tidy.
-
-
-# %%
-def mine(query, key, value, mask):
-    scores = query @ key.transpose(-2, -1) / query.size(-1) ** 0.5
-    if mask is not None:
-        scores = scores * mask
-    return scores.softmax(dim=-1) @ value
-
-
-print(check("attention", mine))
-
-# %% [markdown]
-# Without a mask it is right, and with one it runs, so nothing but a comparison finds the fault: a product with 0 makes a score of 0, and 0 is a score like any other.
-#
-# A mistake that the checker does not know still gets an answer. It says on which input, and what is off:
+# It still gets an answer, which names the input and what is off:
 
 # %%
 print(check("layer_norm", lambda x, g, b, eps: F.layer_norm(x, g.shape, g, b, eps) + 0.1))
 print(check("causal_mask", lambda length: torch.ones(length, 1).bool()))
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Only one input** (★★, 20 min). How many of the mistakes would still be noticed if every exercise had its first input only?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Those whose numbers differ from the right ones on that input. Most of the six that are lost are
+# mistakes in attention's mask: its first input has none.
+noticed = total = 0
+for make in EXERCISES.values():
+    exercise = make()
+    arguments = next(iter(exercise.inputs.values()))
+    right = outcome(exercise.right, arguments, exercise.returns)
+    for code in exercise.mistakes.values():
+        noticed += bool(difference(outcome(code, arguments, exercise.returns), right))
+        total += 1
+print(noticed, "of", total)
+
+# %% [markdown]
+# **2. A part of your own** (★★★, an evening; no solution). Write the exercise for `top_p`, which keeps the most likely words that together reach a share p ([Decoding](19_decoding.ipynb)): the right answer, two inputs, and the five mistakes that you'd expect.
