@@ -189,7 +189,7 @@ assert total > search(caption_words, 1, limit=9, end=EOS)[0][1] + 0.2
 #
 # Trying everything is out of the question. With a vocabulary of 4,000, seven places hold $4000^7$, about $10^{25}$ sequences. Beam search asks the model for $k$ hypotheses a step instead of one and looks a little further. It promises nothing, since the best sentence may begin so badly that it falls out at once. Only a beam as wide as the number of all sentences is sure to find it. That is **exhaustive search**, and it will serve as a check.
 #
-# The sum of logarithms stands for a product of probabilities, which would soon be too small for a float: forty words at 0.1 each make $10^{-40}$, below the smallest normal number in 32 bits. Their logarithm is $-92.1$, and a logarithm keeps the order.
+# The product of the probabilities themselves would soon be too small for a float: forty words at 0.1 each make $10^{-40}$, below the smallest normal number in 32 bits. Their logarithm is $-92.1$, and a logarithm keeps the order.
 #
 # ### What happens to a hypothesis that ends?
 #
@@ -675,7 +675,7 @@ show(
 # %% [markdown]
 # **Why not cache in training?** There is nothing to reuse. All positions go through in one pass, and each is computed once.
 #
-# :::{admonition} For a second reading: why keys and values, and not the states?
+# :::{admonition} For a second reading: why keep keys and values instead of states?
 # :class: dropdown
 # A state is one vector of 512 numbers in each layer of the base model; a key and a value are two. Keeping the states would take half the room. But every step would have to project every old state again, which costs $2 \cdot 512^2$ multiplications for each old word and layer. With 20 old words these are $40 \cdot 512^2 = 10.5$ M, where all the layer's work for the new word is $14 \cdot 512^2 = 3.7$ M. We pay with memory and save time.
 # :::
@@ -1047,7 +1047,7 @@ show(
 # - **Without a penalty a wide beam loses again what it gained.** At $\alpha = 0$, BLEU climbs from 36.5 to 37.4 at a beam of 16 and is back at 36.5 with 64, although each wider beam finds likelier sentences.
 # - **The penalty saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.95 of the references' length to 0.81 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.89 at 1.0.
 #
-# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb) tests one of them on a thousand: a beam of 4 is ahead of greedy search by 1.6, with a 95 % interval from 0.9 to 2.3.
+# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 1.6, with a 95 % interval from 0.9 to 2.3. A beam of 8 isn't ahead of a beam of 4: $-0.2$, from $-0.5$ to $0.2$.
 #
 # ### Why is my beam search worse with a larger beam?
 #

@@ -169,7 +169,7 @@ print("'the the the the':", matches(["the"] * 4, wanted), "of 4")
 #
 # Near the right length, each percent that is missing costs one percent of the score; further down it costs somewhat more. Words too many need no penalty, because they already lower every precision.
 #
-# Recall would be the natural partner of precision. But BLEU was made for several references to a sentence. A good translation agrees with one of them at each place, not with all, so nobody can say which words "should be there". Lengths can always be compared; with several references, $r$ is the length of the closest.
+# Recall would be the natural partner of precision. But BLEU was made for several references to a sentence. A good translation agrees with one of them at each place, not with all, so which words "should be there" is an open question. Lengths can always be compared; with several references, $r$ is the length of the closest.
 #
 # ### A corpus is not a mean of sentences
 #
@@ -258,7 +258,7 @@ for name, line in changes.items():
 #
 # ### COMET: a score that has read something
 #
-# The scores that shared tasks on translation trust today are networks themselves. **COMET** {cite:p}`rei2020comet` encodes source, translation and reference with a pretrained multilingual Transformer and predicts the mark that a person would give; it was trained on such marks. It can accept other words for the same thing, which counting can't. At WMT22, metrics were compared with the judgments of experts on four kinds of text. Learned ones came out ahead, BLEU and chrF agreed poorly, and the report's title says what follows: "Stop Using BLEU" {cite:p}`freitag2022results`. In exchange nobody can compute such a score by hand, it needs a large model (COMET's of 2020 is a file of 2.3 GB), the number depends on which one, and its blind spots are harder to know. This book doesn't run it. With `pip install unbabel-comet` you can:
+# The scores that shared tasks on translation trust today are networks themselves. **COMET** {cite:p}`rei2020comet` encodes source, translation and reference with a pretrained multilingual Transformer and predicts the mark that a person would give; it was trained on such marks. It can accept other words for the same thing, which counting can't. At WMT22, metrics were compared with the judgments of experts on four kinds of text. Learned ones came out ahead, BLEU and chrF agreed poorly, and the report's title says what follows: "Stop Using BLEU" {cite:p}`freitag2022results`. In exchange you can't compute such a score by hand, it needs a large model (COMET's of 2020 is a file of 2.3 GB), the number depends on which one, and its blind spots are harder to know. This book doesn't run it. With `pip install unbabel-comet` you can:
 #
 # ```bash
 # comet-score -s source.de -t output.en -r reference.en --model Unbabel/wmt22-comet-da
@@ -268,7 +268,7 @@ for name, line in changes.items():
 #
 # ## The tool and its signature
 #
-# In the toy sentences a word was what stands between spaces. Real text has *window.* with a period. How it is cut off is the first decision that moves the score. sacreBLEU {cite:p}`post2018call` decides it once, for text as people write it; its standard tokenizer is called `13a`, after the version of an older script.
+# In the toy sentences a word was what is between spaces. Real text has *window.* with a period. How it is cut off is the first decision that moves the score. sacreBLEU {cite:p}`post2018call` decides it once, for text as people write it; its standard tokenizer is called `13a`, after the version of an older script.
 
 # %%
 line = "The dog's 3.5-kg ball isn't here, \"Max\" says."
@@ -586,9 +586,12 @@ swings = [np.std(resampled(counts, 1000, 1) - resampled(fewer, 1000, seed)) for 
 print(f"beam 4 - greedy, standard deviation: paired {swings[0]:.2f}, unpaired {swings[1]:.2f}")
 assert abs(bleu_of(counts.sum(axis=0)) - honest.bleu) < 1e-6
 assert versus_greedy[1] > 0.5 and versus_greedy[3] < 0.01 and swings[1] > 3 * swings[0]
+assert versus_four[1] < -0.3 < versus_four[0] < 0 < versus_four[2] < 0.4
 
 # %% [markdown]
-# @@BEAMTEXT@@ Pairing matters: with draws of its own for each system the swing is three and a half times as wide, so an unpaired test would need twelve times as many captions to see the same difference.
+# A beam of 4 is ahead of greedy search by 1.6 points, and the interval, 0.9 to 2.3, is clear of zero. Between 4 and 8 this test set can't decide: the wider beam is 0.2 behind, with an interval from $-0.5$ to $0.2$. In [Decoding](19_decoding.ipynb) it was 0.4 *ahead*, on 250 other captions, which shows what such a curve is worth without intervals.
+#
+# Pairing matters: with draws of its own for each system the swing is three and a half times as wide, so an unpaired test would need twelve times as many captions to see the same difference.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search on 1,000 resampled test sets. The thick line at the bottom covers 95 % of them. None of them comes near zero, the left edge."}}
 ahead = resampled(counts, 1000, 12345) - resampled(fewer, 1000, 12345)
@@ -617,7 +620,7 @@ show(
 )
 
 # %% [markdown]
-# For your own comparisons, take sacreBLEU's `PairedTest`; on the command line, give `sacrebleu` two outputs and `--paired-bs`. Its p-values aren't quite ours. Following an older script of Moses, it takes the size of each resampled difference, without its sign, before it moves the mean to zero, so small differences look surer than they are. We compare the two widths and compute our draws in its way, too:
+# For your own comparisons, take sacreBLEU's `PairedTest`; on the command line, give `sacrebleu` two outputs and `--paired-bs`. Its p-values aren't quite ours. Following an older script of Moses, it takes the size of each resampled difference, without its sign, before it moves the mean to zero, so small differences look surer than they are. We compare the two widths, and compute a p-value from our draws in its way, too:
 
 # %% tags=["nbval-ignore-output"]
 systems = [("beam 4", outputs), ("beam 8", wide)]
@@ -626,6 +629,7 @@ theirs = found["BLEU"][1].p_value
 ahead = resampled(more, 1000, 12345) - resampled(counts, 1000, 12345)
 their_way = np.mean(abs(ahead) - abs(ahead).mean() > abs(versus_four[0]))
 print(f"ours {versus_four[3]:.2f}, sacreBLEU's {theirs:.2f}, our draws in its way {their_way:.2f}")
+assert abs(theirs - their_way) < 0.06 and theirs < versus_four[3] - 0.1
 
 # %% [markdown]
 # Compare p-values only within one tool, and look at the interval first. And the bootstrap knows one kind of chance only. Another is the seed of the training: train again, and the score moves too. To show that a *method* is better, train both several times.
@@ -705,7 +709,7 @@ def table(head, rows):
 # %% [markdown]
 # ## Reading what it wrote
 #
-# Numbers end here. Every hundredth caption, so that nobody picks the nice ones:
+# Numbers end here. Here is every hundredth caption, lest we pick the nice ones:
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 by_chrf = [CHRF().sentence_score(o, [r]).score for o, r in zip(outputs, references)]
@@ -793,7 +797,7 @@ assert away.chrf < honest.chrf
 print(f"chrF {away.chrf:.0f} on the first five, {honest.chrf:.0f} on the test captions")
 
 # %% [markdown]
-# What comes out has the shape of a caption. There are no questions, nobody says *I*, and a negation gives way to a book lying on a table. Captions hardly contain these things, so no example ever taught the model what they do, and it doesn't say that it is lost. This isn't a flaw of the architecture. A test score is a statement about a model *and* about the sentences it was tested on.
+# What comes out has the shape of a caption. There are no questions and no *I*, and a negation gives way to a book lying on a table. Captions hardly contain these things, so no example ever taught the model what they do, and it doesn't say that it is lost. This isn't a flaw of the architecture. A test score is a statement about a model *and* about the sentences it was tested on.
 #
 # ## Questions that come up
 #
