@@ -199,7 +199,7 @@ assert total > search(caption_words, 1, limit=9, end=EOS)[0][1] + 0.2
 # - It leaves the race and keeps its place, so that one place less is left for the others. That is our way. A beam of 1 is then greedy search, the work shrinks as places fill, and the search ends by itself.
 # - It moves to a list of its own, and the next best candidate takes its place. That is the authors' way. Their library, [tensor2tensor](https://github.com/tensorflow/tensor2tensor) (`utils/beam_search.py`, read at commit f8b951a), takes the best $2k$ candidates, of which at most $k$ can end in `</s>`. It keeps $k$ running and, beside them, the best $k$ finished.
 #
-# So a beam of 4 there follows four unfinished hypotheses until a rule says stop, and looks at more sentences than ours does. The last exercise asks whether that matters.
+# A beam of 4 there follows four unfinished hypotheses until a rule says stop, and looks at more sentences than ours does. Exercise 6 asks whether that matters.
 #
 # ## Why do searches prefer short sentences?
 #
@@ -711,7 +711,7 @@ for counted, by_hand in ((slow, 6261 + 377), (fast, 882 + 377)):
 # %% [markdown]
 # ### How large is a KV cache?
 #
-# Each token of each hypothesis keeps two vectors in every layer. For our base model in 32 bits that is small. For today's language models it decides how many users fit on a GPU, so their heads were rearranged. In **grouped-query attention** {cite:p}`ainslie2023gqa` several query heads share one key head and one value head; when all of them share a single one, it's called multi-query attention {cite:p}`shazeer2019fast`. The two Llama models below differ in just that (their published shapes, at 16 bits):
+# Each token of each hypothesis keeps two vectors in every layer. For our base model in 32 bits that is small. For today's language models it decides how many users fit on a GPU, so their heads were rearranged. In **grouped-query attention** {cite:p}`ainslie2023gqa` several query heads share one key head and one value head; when all of them share a single one, it's called multi-query attention {cite:p}`shazeer2019fast`. As far as the cache is concerned, the two Llama models below differ in just that (their published shapes, at 16 bits):
 
 # %%
 shapes = {  # layers, heads that have keys and values, width of a head, bytes a number
@@ -968,7 +968,7 @@ assert "military" in tokenizer.decode(four[3].tokens) and total < four[0].log_pr
 # %% [markdown]
 # The columns are score and log-probability. The winner has dropped *beim Militär*, and so have the next two; only the fourth keeps the military, 130 times less likely than the first. Neither the search nor the penalty looks at the source. Only the model does, and a model that isn't sure of a phrase finds it cheap to skip.
 #
-# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-9.27$, a thousand times less than its own sentence: a **model error**, which no search mends. Over 100 captions:
+# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-9.27$ and finds it a thousand times less likely than its own sentence. That is a **model error**, which no search mends. Over 100 captions:
 
 # %% tags=["nbval-ignore-output"]
 missed = 0
@@ -1077,7 +1077,7 @@ assert 10 < len(empty) < 30 and min(ranks) > 100
 # %% [markdown]
 # In 19 of 250 captions the model thinks nothing at all likelier than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first two hundred choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 64 answers the worst of these captions with one word.
 #
-# Others have seen the same on a larger scale. {cite:t}`koehn2017six` found quality falling with wider beams, {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly and got the empty translation as the best of all for more than half of the sentences, and {cite:t}`murray2018correcting` showed that wide beams do hardly any harm once a reward for each word has corrected the length. So if a larger beam lowers your score, look at the lengths first.
+# Others have seen the same on a larger scale. {cite:t}`koehn2017six` found that beam search helps only while the beam is narrow, {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly and got the empty translation as the best of all for more than half of the sentences, and {cite:t}`murray2018correcting` showed that wide beams do hardly any harm once a reward for each word has corrected the length. So if a larger beam lowers your score, look at the lengths first.
 #
 # :::{admonition} For a second reading: why are my translations too short?
 # :class: dropdown

@@ -135,7 +135,7 @@ show(
 #
 # ### Precision, clipped
 #
-# The first idea is a **precision**: of the words that were said, how many occur in the reference? Here that is 9 of 9, including the second *the*, which is plainly wrong. Where this leads, four times *the* shows, a perfect translation by that count. The remedy is **clipping**: each word of the reference may be used up only once. The operator `&` of two counters takes the smaller count of each word, which does just that.
+# The first idea is a **precision**: of the words that were said, how many occur in the reference? Here that is 9 of 9, including the second *the*, which is plainly wrong. By that count, four times *the* would be a perfect translation. The remedy is **clipping**: each word of the reference may be used up only once. The operator `&` of two counters takes the smaller count of each word, which does just that.
 
 # %%
 print("unclipped:", sum(word in wanted for word in said), "of", len(said))
@@ -145,7 +145,7 @@ print("'the the the the':", matches(["the"] * 4, wanted), "of 4")
 # %% [markdown]
 # ### Sequences
 #
-# Words alone know nothing of their order; *dog bites man* and *man bites dog* would score the same. So sequences count as well. An **n-gram** is $n$ words in a row, and n-grams are clipped like words. Errors that stand side by side share the sequences they spoil, so four errors in one place cost less than four spread over the sentence.
+# Words alone know nothing of their order; *dog bites man* and *man bites dog* would score the same. So sequences count as well. An **n-gram** is $n$ words in a row, and n-grams are clipped like words. Errors next to each other share the sequences they spoil, so four errors in one place cost less than four spread over the sentence.
 #
 # ### A geometric mean
 #
@@ -167,7 +167,7 @@ print("'the the the the':", matches(["the"] * 4, wanted), "of 4")
 # |---|---|---|---|---|---|---|---|
 # | penalty | 1 | 1 | 0.99 | 0.95 | 0.89 | 0.78 | 0.37 |
 #
-# Near the right length, each percent that is missing costs one percent of the score; further down it costs somewhat more. Words too many need no penalty, because they already lower every precision.
+# Near the right length, each percent that is missing costs one percent of the score, and further down somewhat more. Words too many need no penalty, because they already lower every precision.
 #
 # Recall would be the natural partner of precision. But BLEU was made for several references to a sentence. A good translation agrees with one of them at each place, not with all, so which words "should be there" is an open question. Lengths can always be compared; with several references, $r$ is the length of the closest.
 #
@@ -258,7 +258,7 @@ for name, line in changes.items():
 #
 # ### COMET: a score that has read something
 #
-# The scores that shared tasks on translation trust today are networks themselves. **COMET** {cite:p}`rei2020comet` encodes source, translation and reference with a pretrained multilingual Transformer and predicts the mark that a person would give; it was trained on such marks. It can accept other words for the same thing, which counting can't. At WMT22, metrics were compared with the judgments of experts on four kinds of text. Learned ones came out ahead, BLEU and chrF agreed poorly, and the report's title says what follows: "Stop Using BLEU" {cite:p}`freitag2022results`. In exchange you can't compute such a score by hand, it needs a large model (COMET's of 2020 is a file of 2.3 GB), the number depends on which one, and its blind spots are harder to know. This book doesn't run it. With `pip install unbabel-comet` you can:
+# The scores that researchers trust most today are networks themselves. **COMET** {cite:p}`rei2020comet` encodes source, translation and reference with a pretrained multilingual Transformer and predicts the rating that a person would give; it was trained on such ratings. It can accept other words for the same thing, which counting can't. At WMT22, metrics were compared with the judgments of experts on four kinds of text. Learned ones came out ahead, BLEU and chrF agreed poorly, and the report's title says what follows: "Stop Using BLEU" {cite:p}`freitag2022results`. In exchange you can't compute such a score by hand, it needs a large model (COMET's of 2020 is a file of 2.3 GB), the number depends on which one, and its blind spots are harder to know. This book doesn't run it. With `pip install unbabel-comet` you can:
 #
 # ```bash
 # comet-score -s source.de -t output.en -r reference.en --model Unbabel/wmt22-comet-da
@@ -329,7 +329,7 @@ print("sets of references:      ", round(BLEU().corpus_score(two, [right]).score
 print("a list for each sentence:", round(BLEU().corpus_score(two, [[r] for r in right]).score, 1))
 
 # %% [markdown]
-# A perfect score. The library takes each short list for a whole set, and each set ends after its first line, so it scores the first sentence alone. A score that is too good deserves the same care as one that is too bad.
+# The second score is perfect, because the library takes each short list for a whole set, and each set ends after its first line: only the first sentence is scored. A score that is too good deserves the same care as one that is too bad.
 #
 # ## The score of our model
 #
@@ -526,7 +526,7 @@ show(
 #
 # ### A test set is a sample
 #
-# With a thousand other test sets we could see how the difference swings. We have one. The **bootstrap** takes the 1,000 captions as a picture of all captions and draws from *them*: 1,000 times one caption, each time from the full set, so that some come twice or three times and others not at all. (A caption is passed over with probability $(1 - 1/1000)^{1000} = 0.37$.) Try it on ten made-up gains of one system over another, sentence by sentence:
+# With a thousand other test sets we could see how the difference swings, but we have only one. The **bootstrap** takes the 1,000 captions as a picture of all captions and draws from *them*: 1,000 times one caption, each time from the full set, so that some come twice or three times and others not at all. (A caption is passed over with probability $(1 - 1/1000)^{1000} = 0.37$.) Try it on ten made-up gains of one system over another, sentence by sentence:
 
 # %% tags=["nbval-ignore-output"]
 gains = np.array([2, 5, -1, 0, 3, -4, 6, 1, -2, 4])
@@ -538,7 +538,7 @@ print(f"mean {gains.mean()}, of 95 % of the draws between {low:.1f} and {high:.1
 assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 
 # %% [markdown]
-# The mean gain is 1.4, and 95 % of the draws have a mean between $-0.5$ and $3.3$. Such a range is an **interval**. This one contains 0, so ten sentences can't tell us that the first system is better, though it won six of them and lost three. For a mean there is a formula that gives nearly the same, two standard errors to either side. BLEU is no mean. The bootstrap doesn't care; it needs a score and a test set, and doesn't look inside.
+# The mean gain is 1.4, and 95 % of the draws have a mean between $-0.5$ and $3.3$. Such a range is an **interval**. This one contains 0, so ten sentences can't tell us that the first system is better, though it won six of them and lost three. For a mean there is a formula that gives nearly the same, two standard errors to either side. BLEU isn't a mean, but the bootstrap doesn't care: it needs a score and a test set, and never looks inside.
 #
 # ### A bootstrap for BLEU
 #
@@ -816,7 +816,7 @@ print(f"chrF {away.chrf:.0f} on the first five, {honest.chrf:.0f} on the test ca
 # ## What to remember
 #
 # - BLEU: clipped n-gram precisions for n = 1 to 4, their geometric mean, a penalty for short output; summed over the corpus first.
-# - A score without signature, test set and number of lines is no result. Score plain text that the model wrote by itself.
+# - A score means little without its signature, its test set and the number of lines. Score plain text that the model wrote by itself.
 # - A difference comes with a paired interval. If it includes zero, the test set can't tell the systems apart.
 # - Half a point is six captions in a thousand made perfect. Another tokenizer can move the score by more.
 # - Read the output, above all the worst of it. Scores compare letters; they know nothing of *not*.
