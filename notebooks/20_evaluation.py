@@ -149,7 +149,7 @@ print("'the the the the':", matches(["the"] * 4, wanted), "of 4")
 #
 # ### A geometric mean
 #
-# Now there are four **clipped precisions**, and one number is wanted:
+# Now there are four clipped precisions, and one number is wanted:
 #
 # $$
 # p_1 = \frac{8}{9} \qquad p_2 = \frac{4}{8} \qquad p_3 = \frac{3}{7} \qquad p_4 = \frac{2}{6}
@@ -542,7 +542,7 @@ assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 #
 # ### A bootstrap for BLEU
 #
-# Drawing captions doesn't ask for translating them again, nor for counting n-grams again. BLEU adds up ten numbers a caption: matches and totals for $n = 1$ to 4, and two lengths. A resample weights the rows by how often each caption was drawn, so a thousand new test sets are one matrix product. It must be **paired**: both systems are scored on the *same* drawn captions, because hard captions are hard for both, and their luck then cancels in the difference.
+# Drawing captions doesn't ask for translating them again, nor for counting n-grams again. BLEU adds up ten numbers a caption: matches and totals for $n = 1$ to 4, and two lengths. A resample weights the rows by how often each caption was drawn, so a thousand new test sets are one matrix product. It must be *paired*: both systems are scored on the *same* drawn captions, because hard captions are hard for both, and their luck then cancels in the difference.
 
 
 # %%
