@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This chapter gets sentence pairs to learn from: any number of German-English ones from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
 #
-# Part II built a model that knows nothing. This part teaches it, and it starts with the result: a translator that learns in front of you, in about a minute on one processor core, with nothing downloaded. Everything in it is a box that one of the next chapters opens, and the figure says which.
+# The last part built a model that knows nothing. This one teaches it, and it starts with the result: a translator that learns in front of you, in about a minute on one processor core, with nothing downloaded. Everything in it is a box that one of the next chapters opens, and the figure says which.
 
 # %% tags=["export"]
 import gzip
@@ -107,7 +107,7 @@ assert translate(model, tokenizer, watched) == [
 ]
 
 # %% [markdown]
-# Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* and end with a full stop. Soon it has the right animals and the right verb, and for several hundred steps both sentences mean the same to it: the dog chases the cat. Then, within a hundred steps or so, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it stands. That rule is in no line of the code; it was in the examples.
+# Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* and end with a full stop. Soon it has the right animals and the right verb, and for several hundred steps both sentences mean the same to it: the dog chases the cat. Then, within a hundred steps or so, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
 #
 # How much did that take?
 
@@ -134,7 +134,7 @@ assert translate(model, tokenizer, new[:1]) == ["The woman called the man."]
 # %% [markdown]
 # Two verbs far apart have become *called*, and one *schläft* has become *does ... sleep*. The last line is our *black cat* that *likes fish*, and here the model makes something up, in flawless English. It has never met the words *mag* and *Fisch*, since the grammar has no fish in it. A model knows what was in its data and nothing else. That's what the rest of this chapter is about.
 #
-# ## What is a pair?
+# ## A pair and its alignment
 #
 # A **sentence pair** is a source sentence, its translation and, where we know it, the **alignment**: the set of (source word, target word) positions that mean the same, counted from 0.
 
@@ -169,7 +169,7 @@ for i, j in sorted(pair.alignment):
     print(words(pair.source)[i], "→", words(pair.target)[j])
 
 # %% [markdown]
-# Both halves of *ruft ... an* lead to *calls*, which is why an alignment is a set of links rather than one partner for each word. An alignment that is known to be right, and not a program's guess, is called **gold**.
+# Both halves of *ruft ... an* lead to *calls*, which is why an alignment is a set of links rather than one partner for each word. An alignment that is known to be right, rather than guessed by a program, is called **gold**.
 #
 # ## Why not templates?
 #
@@ -216,7 +216,7 @@ print(sum("," in pair.source for pair in plain), "of them have a subordinate cla
 # %% [markdown]
 # One in twenty. All others need a reordering, two words for one, or a comma that vanishes.
 #
-# The price is a small world. The grammar knows 19 nouns, and nobody talks like that. A score on it tells you whether a model can learn, and nothing about real text.
+# The price is a small world. The grammar knows 19 nouns and talks like a textbook. A score on it tells you whether a model can learn, and nothing about real text.
 #
 # ## Real captions
 #
@@ -241,7 +241,7 @@ MULTI30K_SHA256 = {
 # %% [markdown]
 # ### Why does the hash of my download differ?
 #
-# Several copies of Multi30k are in circulation, packed differently, and each has its own hash. A program that takes its address from one and its hash from another always fails. And sometimes the reported hash begins with `e3b0c442`, as in [an issue of torchtext](https://github.com/pytorch/text/issues/2215). You can recognize that one:
+# Several copies of Multi30k are in circulation, packed differently, and each has its own hash. A program that takes its address from one and its hash from another always fails. Sometimes the reported hash begins with `e3b0c442`, as in [an issue of torchtext](https://github.com/pytorch/text/issues/2215). You can recognize that one:
 
 # %%
 print(hashlib.sha256(b"").hexdigest()[:8])
@@ -332,7 +332,7 @@ for name in ("val", "test_2016_flickr"):
 # %% [markdown]
 # One validation caption has a twin and no test caption has; that's clean. Near twins are another matter; exercise 3 counts them. And if you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb) has a surprise.
 #
-# ## Have we seen all words?
+# ## Words that we have never seen
 #
 # Before training, look at the numbers. A word counted once, however often it occurs, is a **type**. Types that occur a single time are the hard ones: the model meets them once and is then expected to know them.
 
@@ -355,7 +355,7 @@ german, english = ({word for pair in captions for word in words(pair[side])} for
 assert len(german) > len(english)
 
 # %% [markdown]
-# The sentences are about equally long. But the captions have 18,483 German types, and more than half of them occur once.
+# The sentences are about equally long, but the captions have 18,483 German types, and more than half of them occur once.
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus, by how many have been read. The grammar runs out of new words at once. The captions never do, and German brings more of them than English."}}
 looks = {"captions, German": (INK, [1, 0]), "captions, English": (RESIDUAL, [6, 3])}
