@@ -16,7 +16,7 @@ with warnings.catch_warnings():  # it asks for a progress bar in notebooks that 
     warnings.simplefilter("ignore")
     import pooch
 
-# --- What is a pair? ---
+# --- A pair and its alignment ---
 
 
 class Pair(NamedTuple):

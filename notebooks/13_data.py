@@ -92,8 +92,12 @@ tokenizer = Tokenizer.train(pairs, vocabulary_size=1500)
 watched = ["Der Hund jagt die Katze.", "Den Hund jagt die Katze."]
 
 
+said = []
+
+
 def watch(model):
-    print(*translate(model, tokenizer, watched), sep="  |  ")
+    said.append(translate(model, tokenizer, watched))
+    print(*said[-1], sep="  |  ")
     return 0.0
 
 
@@ -109,7 +113,34 @@ assert translate(model, tokenizer, watched) == [
 # %% [markdown]
 # Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* and end with a full stop. Soon it has the right animals and the right verb, and for several hundred steps both sentences mean the same to it: the dog chases the cat. Then, within a hundred steps or so, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
 #
-# How much did that take?
+# Does the loss tell?
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 1,000 steps, with the translation of *Den Hund jagt die Katze* where it first comes out like that. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
+loss_at = {line["step"]: line["loss"] for line in log}
+curve = [{"step": step, "loss": round(loss, 3)} for step, loss in loss_at.items()]
+firsts = {pair[1]: 100 * number for number, pair in reversed([*enumerate(said, start=1)])}
+labels = [{"step": step, "loss": loss_at[step], "text": text} for text, step in firsts.items()]
+x = alt.X("step:Q", title="step")
+y = alt.Y("loss:Q", title="loss, in nats a token", scale=alt.Scale(domainMin=0))
+line = alt.Chart(alt.Data(values=curve)).mark_line(color=RESIDUAL).encode(x, y)
+marks = alt.Chart(alt.Data(values=labels)).encode(x, y)
+last = "datum.step == " + str(max(firsts.values()))
+show(
+    alt.layer(
+        line,
+        marks.mark_point(color=INK, filled=True, size=40, opacity=1),
+        marks.transform_filter(f"!({last})")
+        .mark_text(color=INK, align="left", dx=6, dy=-9)
+        .encode(text="text:N"),
+        marks.transform_filter(last)
+        .mark_text(color=INK, align="left", dx=6, dy=14)
+        .encode(text="text:N"),
+    ).properties(width=560, height=220),
+    alt="The loss falls steeply for 300 steps and slowly after that. The second sentence is translated correctly only from step 700 on.",
+)
+
+# %% [markdown]
+# Hardly: the step from wrong to right is a dent in a curve that looks finished. How much work was it?
 
 # %% tags=["nbval-ignore-output"]
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {log[-1]['epoch']:.2f} epochs")

@@ -59,7 +59,7 @@ pairs = multi30k("train")
 tokenizer = Tokenizer.train(pairs, vocabulary_size=5000)
 lengths = np.array([[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The source side of 32 captions, one a row: filled where there is a token, hatched where there is padding. Left, all rows have 72 positions. In the middle they are as wide as the longest of them, a typical batch. Right, 32 captions of nearly equal length."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The source side of 32 captions, one a row: filled where there is a token, hatched where there is padding. Left, all rows have 72 positions. In the middle they are as wide as the longest of them, a typical batch. Right, 32 captions of nearly equal length."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
 style()
 by_width = lengths[lengths.max(axis=1).argsort(kind="stable"), 0]
 neighbors = by_width[14_500:14_532]

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix reads, cleans and splits sentence pairs of your own.
 #
-# Any two languages will do. The classic accident is a lost line: two files are exported from somewhere, one is a line short, and from there on each source is paired with the translation of its neighbor. Training runs, the loss falls a little, and the model talks nonsense. Reading is therefore strict: whatever is in doubt is an error that names the file, the line and what to do.
+# Any two languages will do. The classic accident is a lost line: two files are exported from somewhere, one is a line short, and from there on each source is paired with the translation of its neighbor. Training runs, the loss falls a little, the model talks nonsense. Reading is therefore strict: whatever is in doubt is an error that names the file, the line and what to do.
 
 # %% tags=["export"]
 import gzip
@@ -129,7 +129,7 @@ table = '"Komm!\tCome!\nJa.\tYes.\nNein.\tNo.\n'
 print(len(list(csv.reader(table.splitlines(), delimiter="\t"))), "row by csv, 3 by lines")
 
 # %% [markdown]
-# We write a table with English first and a third column, and read it back from German to English. Then come four accidents: a missing column, another encoding (*ö* in Latin-1), a lost line, and a file that was cut short.
+# A table with English first and a third column, read from German to English, and then four accidents: a missing column, another encoding (*ö* in Latin-1), a lost line, a file that was cut short.
 
 # %%
 pairs = grammar(2000, seed=5)
@@ -212,7 +212,7 @@ def filter_pairs(
 
 
 # %% [markdown]
-# It returns what is left and why the rest went. We damage a corpus on purpose and check that each kind of damage is caught.
+# We damage a corpus on purpose and check that each kind of damage is caught.
 
 # %%
 damaged = [
@@ -230,7 +230,7 @@ print(dropped)
 assert len(kept) + sum(dropped.values()) == len(damaged)
 
 # %% [markdown]
-# All 35 bad lines are out, and nothing else. Of the 29,000 curated captions of [Multi30k](13_data.ipynb) the rules drop a handful. If a rule drops a tenth of your data, read what it dropped and doubt the rule.
+# All 35 bad lines are out, and nothing else. Of the 29,000 curated captions of [Multi30k](13_data.ipynb) the rules drop a handful. If a rule drops a tenth of your data, doubt the rule.
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -350,7 +350,7 @@ for one, other in combinations(splits, 2):
     assert not {pair.target for pair in one} & {pair.target for pair in other}
 
 # %% [markdown]
-# The shares come out roughly (400 were asked for). That is the price, and here is what it buys: we add a thousand pairs in front, reverse the rest and split again, and no sentence moves.
+# The shares come out roughly (400 were asked for). What that buys: with a thousand new pairs in front and the rest reversed, no sentence moves.
 
 # %%
 grown = split_pairs([*grammar(1000, seed=6), *reversed(twice)], 0.1, 0.1, seed=0)
@@ -362,7 +362,7 @@ print([len(split) for split in grown])
 #
 # ## A corpus to try this on
 #
-# Tatoeba's sentences are written by volunteers; [Train on your own language pair](../book/own_pair.md) says where to get them. These numbers were measured once on its German-English file of May 2018 and are not run with the book:
+# [Train on your own language pair](../book/own_pair.md) says where to get Tatoeba's sentences. These numbers were measured once, on its German-English file of May 2018, and are not run with the book:
 #
 # | command | result |
 # |---|---|
