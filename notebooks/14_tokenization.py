@@ -67,7 +67,7 @@ from annotated_transformer.synchronous_grammar import grammar
 from book.figures import INK, RESIDUAL, curves, show, show_steps
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's trained model; an underscore marks a space. Its 3,740 merges were learned from captions, in which *black* is common, so *black* is one token after 500. Few captions say that anyone *likes* anything: that word stays in three pieces."}}
-pretrained = json.loads(load_pretrained()[1].to_json())["model"]
+pretrained = json.loads(load_pretrained()[1].text)["model"]
 likes = {"German": "Die schwarze Katze mag Fisch.", "English": "The black cat likes fish."}
 
 
@@ -415,12 +415,8 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
     if vocabulary_size < 260:
         raise ValueError(f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4")
     library = byte_level_bpe([])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL.values()),
-        initial_alphabet=BYTES,
-        show_progress=False,
-    )
+    start = {"special_tokens": [*SPECIAL.values()], "initial_alphabet": BYTES}
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary_size, show_progress=False, **start)
     sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
     library.train_from_iterator((side for both in sides for side in both), trainer)
     return str(library.to_str())
@@ -468,11 +464,6 @@ class Tokenizer:
         return cls(train_bpe(texts, vocabulary_size))
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
-        """Make the tokenizer that `to_json` wrote down."""
-        return cls(text)
-
-    @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a saved tokenizer; raises ValueError if the file is something else."""
         return cls(Path(path).read_text(encoding="utf-8", errors="replace"), path)
@@ -480,10 +471,6 @@ class Tokenizer:
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as JSON."""
         Path(path).write_text(self.text, encoding="utf-8")
-
-    def to_json(self) -> str:
-        """Return the tokenizer as JSON."""
-        return self.text
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
         return Tokenizer, (self.text,)
