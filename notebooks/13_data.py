@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This chapter gets sentence pairs to learn from: any number of German-English ones from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
 #
-# The last part built a model that knows nothing. This one teaches it, and it starts with the result: a translator that learns in front of you, in about a minute on one processor core, with nothing downloaded. Everything in it is a box that one of the next chapters opens, and the figure says which.
+# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that one of the next chapters opens, and the figure says which.
 
 # %% tags=["export"]
 import gzip
@@ -82,7 +82,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# ## A translator in one minute
+# ## Listening to a model that learns
 #
 # These are the package's own calls. (They live in later chapters; only here and in chapter 01 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. While it runs, we ask it every hundred steps for two sentences that differ in a single letter: *Der Hund jagt die Katze* and *Den Hund jagt die Katze*.
 
@@ -463,7 +463,7 @@ assert 0 < twins < 50
 # two models trained on the same captions, and no forecast for other text.
 
 # %% [markdown]
-# **4. The other way** (★★, 20 min, open). Swap source and target of the 20,000 pairs and train again. Which mistakes does the model make in German that it doesn't make in English, and which of them could it not possibly avoid?
+# **4. Fish for the cat** (★★, 20 min, open). Write a few pairs with *mag* and *Fisch*, mix them into the 20,000, and train again. How many does the model need until our cat likes fish? Does it matter whether they are copies or different sentences?
 #
 # **5. How little is enough?** (★★★, an evening, open). Train on 200, 2,000 and 20,000 pairs, each for 1,000 steps, and measure how many of 500 unseen sentences come out exactly right. Where does the model start to learn the language instead of the list?
 #
