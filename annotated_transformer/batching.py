@@ -21,7 +21,7 @@ from annotated_transformer.data import Pair
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 
-# --- An example ---
+# --- From pairs to arrays ---
 
 
 class Example(NamedTuple):
@@ -29,9 +29,6 @@ class Example(NamedTuple):
 
     source: np.ndarray
     target: np.ndarray
-
-
-# --- A corpus is two arrays ---
 
 
 @dataclass(eq=False)
@@ -72,9 +69,6 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
     return EncodedCorpus(np.array([*chain(*rows)], np.int32), lengths)
 
 
-# --- From rows to a tensor ---
-
-
 class Batch(NamedTuple):
     """Sentences side by side: source (B, S) and target (B, T + 1), padded on the right with PAD."""
 
@@ -103,7 +97,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     return Batch(pad(sources), pad(targets))
 
 
-# --- Which sentences are neighbors? ---
+# --- Neighbors along a snake ---
 
 
 def snake_key(lengths: np.ndarray) -> np.ndarray:
@@ -116,7 +110,7 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
     return (2 * widest.max(initial=0) + 1) * widest + np.where(widest % 2 == 0, lean, -lean)
 
 
-# --- Cutting the line into batches ---
+# --- A plan for an epoch ---
 
 
 def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
@@ -127,8 +121,6 @@ def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
         what = f"{part} pair {index + 1} has {widths[index]} tokens, {holder} only {most}"
         raise ValueError(f"{what}: drop or split the pair, or raise the limit")
 
-
-# --- Chance, and where it belongs ---
 
 JITTER = 3.0  # how far chance moves an example along the line; below 4, it mixes no two widths
 

@@ -16,7 +16,7 @@ with warnings.catch_warnings():  # it asks for a progress bar in notebooks that 
     warnings.simplefilter("ignore")
     import pooch
 
-# --- A pair of sentences ---
+# --- A pair and its alignment ---
 
 
 class Pair(NamedTuple):
@@ -49,16 +49,13 @@ MULTI30K_SHA256 = {
     "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
 }
 
-# --- Where files live ---
+# --- From files to pairs ---
 
 
 def cache_folder() -> Path:
     """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder."""
     chosen = os.environ.get("ANNOTATED_TRANSFORMER_CACHE")
     return Path(chosen or pooch.os_cache("annotated-transformer"))
-
-
-# --- Fetching ---
 
 
 class MissingData(RuntimeError):

@@ -58,7 +58,7 @@ def read_pairs(
     Raises FileNotFoundError, or ValueError naming file, line and remedy.
     """
     if target is not None:
-        return [Pair(*both) for both in aligned_lines(source, target)]
+        return [Pair(one, other) for one, other in aligned_lines(source, target)]
     pairs = list[Pair]()
     for number, line in enumerate(text_lines(Path(source)), start=1):
         cells = line.split("\t") if line.strip() else [""] * (max(columns) + 1)

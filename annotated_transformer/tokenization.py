@@ -47,8 +47,10 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
     if vocabulary_size < 260:
         raise ValueError(f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4")
     library = byte_level_bpe([])
-    start = {"special_tokens": [*SPECIAL.values()], "initial_alphabet": BYTES}
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary_size, show_progress=False, **start)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size, special_tokens=[*SPECIAL.values()],
+        initial_alphabet=BYTES, show_progress=False,
+    )  # fmt: skip
     sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
     library.train_from_iterator((side for both in sides for side in both), trainer)
     return str(library.to_str())

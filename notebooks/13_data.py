@@ -27,11 +27,7 @@ sys.path.insert(0, "..")
 #
 # This chapter gets sentence pairs to learn from: any number of German-English ones from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
 #
-# The paper trains on 4.5 million sentence pairs for half a day on eight GPUs. We want to see a model learn within a minute on a laptop, and without a network. That rules out the paper's corpus. It also rules out a thousandth of it: 4,500 sentences of news hold more different words than a model could get to know from them.
-#
-# There is a second trouble with found text. Chapter [Reading attention](21_attention_maps.ipynb) will ask whether a model looks at the *right* word. In a found corpus no one has written down which word that is. Programs exist that guess it, and they guess wrong often enough to make a poor ruler. So the first corpus is one that is made: a grammar that says a thing in German and in English at once, and knows all the time which German word became which English one. [Appendix B](B_synchronous_grammar.ipynb) has its rules.
-#
-# The second corpus is real: captions of photographs. It comes over the network, and this chapter is also about how a download can be trusted. A third is yours: [Appendix C](C_own_data.ipynb) reads, cleans and splits pairs that you bring along.
+# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that one of the next chapters opens, and the figure says which.
 
 # %% tags=["export"]
 import gzip
@@ -53,14 +49,125 @@ from tempfile import TemporaryDirectory
 
 import altair as alt
 import matplotlib.pyplot as plt
+import torch
 
+from annotated_transformer import Tokenizer, Transformer, TrainingConfig, preset, train, translate
 from annotated_transformer.synchronous_grammar import grammar
-from book.figures import INK, KEY, QUERY, curves, show, style
+from book.figures import INK, RESIDUAL, arrow, box, curves, show, show_drawing, style, words_at
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens in that minute, and where is it explained? Pairs become tokens and tokens become batches; the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, a thousand times. Each box is a link to its chapter. The dashed frame is the call `train`."}}
+parts = [
+    '<rect x="282" y="8" width="410" height="148" rx="8" fill="none" '
+    f'stroke="{INK}" stroke-dasharray="2 4"/>',
+    words_at(296, 30, "train: chapter 18", anchor="start"),
+    box(8, 100, 112, 44, "pairs", "13, B"),
+    box(150, 100, 112, 44, "tokens", "14", "14_tokenization.html"),
+    box(292, 100, 112, 44, "batches", "15", "15_batching.html"),
+    box(434, 100, 112, 44, "Transformer", "03 to 10", "10_transformer.html"),
+    box(576, 100, 106, 44, "loss", "17", "17_regularization.html"),
+    box(434, 20, 112, 44, "update", "16", "16_schedule.html"),
+    box(434, 190, 112, 44, "translate", "19", "19_decoding.html"),
+    box(576, 190, 106, 44, "score", "20", "20_evaluation.html"),
+    arrow([(629, 100), (629, 42), (548, 42)]) + arrow([(490, 64), (490, 98)]),
+    arrow([(490, 144), (490, 188)]) + arrow([(404, 212), (432, 212)]),
+    words_at(398, 216, "a new sentence", anchor="end"),
+    *(arrow([(x, 122), (x + 28, 122)]) for x in (120, 262, 404, 546)),
+    arrow([(546, 212), (574, 212)]),
+]
+show_drawing(
+    parts,
+    700,
+    244,
+    alt="Pairs, tokens, batches, the Transformer and the loss in a row; an update leads from the loss back to the model. A new sentence goes through translate to a score.",
+)
 
 # %% [markdown]
-# ## A pair of sentences
+# ## Listening to a model that learns
 #
-# A **sentence pair** is a source sentence, its translation, and, where we know it, the **alignment**: the set of (source word, target word) positions that mean the same. Positions count from 0. A comma counts as a word of its own.
+# These are the package's own calls. (They live in later chapters; only here and in chapter 01 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. While it runs, we ask it every hundred steps for two sentences that differ in a single letter: *Der Hund jagt die Katze* and *Den Hund jagt die Katze*.
+
+# %% tags=["nbval-ignore-output"]
+pairs = grammar(20_000, seed=1)
+tokenizer = Tokenizer.train(pairs, vocabulary_size=1500)
+watched = ["Der Hund jagt die Katze.", "Den Hund jagt die Katze."]
+
+
+said = []
+
+
+def watch(model):
+    said.append(translate(model, tokenizer, watched))
+    print(*said[-1], sep="  |  ")
+    return 0.0
+
+
+torch.manual_seed(0)
+model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0))
+settings, log = TrainingConfig(steps=1000, save_every=100), []
+train(model, tokenizer, pairs, settings, score=watch, report=log.append)
+assert translate(model, tokenizer, watched) == [
+    "The dog chases the cat.",
+    "The cat chases the dog.",
+]
+
+# %% [markdown]
+# Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* and end with a full stop. Soon it has the right animals and the right verb, and for several hundred steps both sentences mean the same to it: the dog chases the cat. Then, within a hundred steps or so, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
+#
+# Does the loss tell?
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 1,000 steps, with the translation of *Den Hund jagt die Katze* where it first comes out like that. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
+loss_at = {line["step"]: line["loss"] for line in log}
+curve = [{"step": step, "loss": round(loss, 3)} for step, loss in loss_at.items()]
+firsts = {pair[1]: 100 * number for number, pair in reversed([*enumerate(said, start=1)])}
+labels = [{"step": step, "loss": loss_at[step], "text": text} for text, step in firsts.items()]
+x = alt.X("step:Q", title="step")
+y = alt.Y("loss:Q", title="loss, in nats a token", scale=alt.Scale(domainMin=0))
+line = alt.Chart(alt.Data(values=curve)).mark_line(color=RESIDUAL).encode(x, y)
+marks = alt.Chart(alt.Data(values=labels)).encode(x, y)
+last = "datum.step == " + str(max(firsts.values()))
+show(
+    alt.layer(
+        line,
+        marks.mark_point(color=INK, filled=True, size=40, opacity=1),
+        marks.transform_filter(f"!({last})")
+        .mark_text(color=INK, align="left", dx=6, dy=-9)
+        .encode(text="text:N"),
+        marks.transform_filter(last)
+        .mark_text(color=INK, align="left", dx=6, dy=14)
+        .encode(text="text:N"),
+    ).properties(width=560, height=220),
+    alt="The loss falls steeply for 300 steps and slowly after that. The second sentence is translated correctly only from step 700 on.",
+)
+
+# %% [markdown]
+# Hardly: the step from wrong to right is a dent in a curve that looks finished. How much work was it?
+
+# %% tags=["nbval-ignore-output"]
+print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {log[-1]['epoch']:.2f} epochs")
+print(f"loss {log[0]['loss']:.2f} after 50 steps, {log[-1]['loss']:.2f} after {log[-1]['step']:,}")
+assert 1.3 < log[-1]["epoch"] < 1.4
+
+# %% [markdown]
+# An **epoch** is one pass over the data, so most sentences were seen once and a third of them twice: there was no time to learn any by heart. The two that we watched are not in the training data at all, and neither are these three:
+
+# %% tags=["nbval-ignore-output"]
+new = [
+    "Die Frau hat den Mann angerufen.",
+    "Schläft der Hund nicht?",
+    "Die schwarze Katze mag Fisch.",
+]
+known = {pair.source for pair in pairs}
+for sentence, translation in zip(new, translate(model, tokenizer, new)):
+    print(sentence, "→", translation)
+assert not known & {*new, *watched}
+assert translate(model, tokenizer, new[:1]) == ["The woman called the man."]
+
+# %% [markdown]
+# Two verbs far apart have become *called*, and one *schläft* has become *does ... sleep*. The last line is our *black cat* that *likes fish*, and here the model makes something up, in flawless English. It has never met the words *mag* and *Fisch*, since the grammar has no fish in it. A model knows what was in its data and nothing else. That's what the rest of this chapter is about.
+#
+# ## A pair and its alignment
+#
+# A **sentence pair** is a source sentence, its translation and, where we know it, the **alignment**: the set of (source word, target word) positions that mean the same, counted from 0.
 
 
 # %% tags=["export"]
@@ -75,9 +182,9 @@ class Pair(NamedTuple):
 
 
 # %% [markdown]
-# A named tuple does what we need of a pair and nothing else. It cannot be changed by accident, two equal pairs compare as equal, and it can be a member of a set, which is how we will find repetitions. For that the alignment must be a `frozenset`: an ordinary set has no hash. Where no one knows the alignment it is `None`, and not an empty set, which would claim that no word has a partner.
+# A named tuple can't be changed by accident, and it can be a member of a set, which is how we'll find repetitions. An unknown alignment is `None`; an empty set would claim that no word has a partner.
 #
-# Positions only mean something if everyone counts the same words. So the rule for counting comes with the pair.
+# Positions mean something only if everyone counts the same words, so the rule for counting comes with the pair: `\w+` takes letters and digits as long as they last, `[^\w\s]` a single punctuation mark.
 
 
 # %% tags=["export"]
@@ -86,17 +193,6 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text)
 
 
-# %% [markdown]
-# The pattern has two halves. `\w+` takes letters and digits as long as they last. `[^\w\s]` takes a single character that is neither part of a word nor white space, such as a comma. White space belongs to neither and falls away.
-
-# %%
-print(list(enumerate(words("Ja, er schläft."))))
-
-# %% [markdown]
-# This is a way to count, and no way to prepare text for a model: it would cut *can't* in three. The next chapter shows what models read. For counting words and for the grammar, which has no such forms, it is exact.
-#
-# Now a pair with its alignment.
-
 # %%
 links = {(0, 0), (1, 1), (3, 1), (2, 2), (4, 3)}
 pair = Pair("Sie ruft ihn an.", "She calls him.", frozenset(links))
@@ -104,19 +200,19 @@ for i, j in sorted(pair.alignment):
     print(words(pair.source)[i], "→", words(pair.target)[j])
 
 # %% [markdown]
-# Two German words lead to *calls*. So an alignment is a set of links and not a list with one partner for each word. A word may have several links, or none. An alignment that is known to be right, and not the guess of a program, is called **gold**.
+# Both halves of *ruft ... an* lead to *calls*, which is why an alignment is a set of links rather than one partner for each word. An alignment that is known to be right, rather than guessed by a program, is called **gold**.
 #
-# ## Pairs from a grammar
+# ## Why not templates?
 #
-# The cheap way to make sentences is a template: *The ANIMAL sees the ANIMAL*, with a list of animals, in both languages. It makes thousands of pairs, and a model that learned to copy word by word would get them all right. German is worth translating because it does not go word by word:
+# *The ANIMAL sees the ANIMAL*, with a list of animals in both languages, would give thousands of pairs for nothing. A model that learned to copy word by word would get them all right. Our running example is that easy: *Die schwarze Katze mag Fisch* is *The black cat likes fish*, word for word. German is worth translating because most of it isn't:
 #
-# | German | English |
-# |---|---|
-# | Heute **ruft** der Mann die Frau **an**. | Today the man **calls** the woman. |
-# | ..., weil der Mann die Frau **anruft**. | ... because the man **calls** the woman. |
-# | **Den Hund** sieht die Katze. | The cat sees **the dog**. |
+# | German | English | |
+# |---|---|---|
+# | Heute **ruft** der Mann die Frau **an**. | Today the man **calls** the woman. | one verb in two places |
+# | ..., weil der Mann die Frau **anruft**. | ... because the man **calls** the woman. | the same verb waits for the end of its clause |
+# | **Den Hund** jagt die Katze. | The cat chases **the dog**. | the article tells who does what; the order doesn't |
 #
-# In the first line a verb is in two places at once. In the second the same verb waits for the end of its clause. In the third the dog comes first and is still the one that is seen: the case of an article, *den* in place of *der*, tells who does what, and the order of the words does not. `grammar` draws sentences in which all of this happens, and much of it at once.
+# `grammar` draws sentences in which all of this happens, often at once. It decides *what is said* first and then puts it in order twice, by the rules of each language, so it always knows which word became which. [Appendix B](B_synchronous_grammar.ipynb) has the rules.
 
 # %%
 pairs = grammar(10_000, seed=0)
@@ -124,9 +220,9 @@ for pair in pairs[:3]:
     print(pair.source, "|", pair.target)
 
 # %% [markdown]
-# A pair is decided by its seed and comes with its alignment. How far do words travel? If German and English had the same order, the alignment would be a diagonal. The figure shows a sentence where it is not.
+# If German and English had the same order, the alignment would be a diagonal. The figure shows how far from it a sentence can be.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each square is a link of the gold alignment. The German verb *ruft ... an* is in two places, and so is the English *does ... call*: four links. Behind the comma *hilft* waits for the end of its clause, and the comma has no partner."}, "image": {"alt": "A grid with English words as rows and German words as columns. Links follow the diagonal except for the verbs: does and call are each linked to the second German word and to the last one before the comma, and the last two words of the clause behind it are swapped."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each black box is a link of the gold alignment. The German verb *ruft ... an* is in two places, and so is the English *does ... call*: four links. After the comma, which has no partner, *hilft* waits for the end of its clause."}, "image": {"alt": "A grid with English words as rows and German words as columns. Links follow the diagonal except for the verbs: does and call are each linked to the second German word and to the last one before the comma, and the last two words of the clause behind it are swapped."}}
 style()
 pair = next(pair for pair in pairs if "nicht an, während eine" in pair.source)
 german, english = words(pair.source), words(pair.target)
@@ -139,9 +235,9 @@ axes.set_yticks([j + 0.5 for j in range(len(english))], english)
 plt.show()
 
 # %% [markdown]
-# Such a picture is what we will hold beside the attention of a trained model. It is known here without any model, which is what makes it a measure. The English of the grammar is plain, its world has 19 nouns in it, and nobody speaks like that. As a test of *whether a model looks at the right word*, it beats any amount of real text.
+# [Attention maps](21_attention_maps.ipynb) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With found text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, which makes it a ruler.
 #
-# How many pairs go word by word? If most of them did, a model could do well and have learned nothing of the above. We count the pairs whose alignment is a plain diagonal: word $i$ with word $i$, and nothing else.
+# How many pairs would a word-by-word copier get right? Those whose alignment is a plain diagonal.
 
 # %%
 plain = [pair for pair in pairs if all(i == j for i, j in pair.alignment)]
@@ -149,15 +245,15 @@ print(f"{len(plain) / len(pairs):.0%} go word by word, such as:", plain[0].sourc
 print(sum("," in pair.source for pair in plain), "of them have a subordinate clause")
 
 # %% [markdown]
-# One pair in twenty is that easy, and none of them has a second clause. All others need a reordering, two words for one, or a comma that vanishes.
+# One in twenty. All others need a reordering, two words for one, or a comma that vanishes.
+#
+# The price is a small world. The grammar knows 19 nouns and talks like a textbook. A score on it tells you whether a model can learn, and nothing about real text.
 #
 # ## Real captions
 #
-# **Multi30k** holds 29,000 captions of photographs for training, 1,014 to tune on and 1,000 to test. The English ones were written first, and professional translators wrote the German. It is small enough to learn something from in minutes, and its sentences are real.
+# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. It's small enough to learn something from on a laptop, and its sentences are real.
 #
-# A download can go wrong half way, and then a model trains on half a file without a word. It can also go right and be the wrong file. So we know the **SHA-256** of each file beforehand: a number of 256 bits, written as 64 hexadecimal digits, that is computed from all bytes of a file. Change one byte, and about half of the bits change. A file is used only if its number is the known one.
-#
-# The address names one commit of the data set's repository, so the files there cannot change under us.
+# A download can break off half way, or deliver something else. We therefore know each file's **SHA-256** in advance: a number of 256 bits, computed from all bytes of the file. Change one byte and about half of the bits change. A file is used only if its number is the known one, and the address names one commit of the data set's repository, so the files can't change under us.
 
 # %% tags=["export"]
 MULTI30K = (
@@ -176,7 +272,7 @@ MULTI30K_SHA256 = {
 # %% [markdown]
 # ### Why does the hash of my download differ?
 #
-# It is a common question, and for this data set it has two answers. Copies of Multi30k are about that are packed in another way or differ in a file, and each has its own hash. A program that takes its address from one and its hash from another will never be content. And some people report a hash that begins with `e3b0c442`. That is the hash of nothing at all:
+# Several copies of Multi30k are in circulation, packed differently, and each has its own hash. A program that takes its address from one and its hash from another always fails. Sometimes the reported hash begins with `e3b0c442`, as in [an issue of torchtext](https://github.com/pytorch/text/issues/2215). You can recognize that one:
 
 # %%
 print(hashlib.sha256(b"").hexdigest()[:8])
@@ -184,11 +280,11 @@ print(hashlib.sha256(b"Ein Hund rennt.").hexdigest()[:8])
 print(hashlib.sha256(b"Ein Hund rennt!").hexdigest()[:8])
 
 # %% [markdown]
-# So their file is empty: the server sent no bytes, and the download counted as done. The other two texts differ by one character, and their hashes in seven of the eight digits shown.
+# It's the hash of nothing: the server sent an empty file. The other two texts differ in one character, and their hashes in seven of the eight digits shown.
 #
-# ### Where files live
+# ### From files to pairs
 #
-# There is one folder for each user, where programs keep what they can get again, and an environment variable that may point elsewhere. So all projects of a user share one copy, and a test can use a folder of its own.
+# Files are kept in one folder per user, which an environment variable can move, so that all your projects share a copy. The library `pooch` downloads into it: each file is written under another name, checked, and renamed when it is complete. A file that is there with the right hash is not fetched again, so you can also fill the folder by hand.
 
 
 # %% tags=["export"]
@@ -199,13 +295,7 @@ def cache_folder() -> Path:
 
 
 # %% [markdown]
-# ### Fetching
-#
-# A program can be stopped at any moment, and a network may fail. So a file must be there or not: it is written beside its place under another name, checked, and renamed when it is complete. Renaming happens in one instant, and whoever looks sees all of the file or none of it. The library `pooch` does this. If the file in the cache has the right hash, nobody is asked: a folder that was filled by hand works like a download.
-#
-# What if there is no network? Then someone has to carry the files there. The error for them names all six files, and not only the first that is missing. To learn of the second file only after the first has arrived would cost another walk. It is an error with a name of its own, so that a caller can do without the data.
-#
-# What comes out of the files is a list of pairs. Each split is two files, and line $i$ of one translates line $i$ of the other. The text is cut at `\n` only. `strict=True` insists on equal numbers of lines, though the hashes have settled that already: it says what we rely on. `strip` takes off the spaces around 40 of the German captions.
+# Each split is two files, and line $i$ of one translates line $i$ of the other. We cut at `\n` only ([appendix C](C_own_data.ipynb) shows why), insist on equally many lines, and strip the spaces around 40 of the German captions. Without network or file, the error names all six files at once, with the address and the folder to put them into.
 
 
 # %% tags=["export"]
@@ -237,15 +327,12 @@ def multi30k(split: str) -> list[Pair]:
 try:
     captions = multi30k("train")
 except MissingData:
-    captions = grammar(29_000, seed=1)
+    captions = grammar(29_000, seed=1)  # so that the page still runs; its numbers will differ
 for pair in captions[1:3]:
     print(pair.source, "|", pair.target)
 assert len(captions) == 29_000
 
-# %% [markdown]
-# Where there is neither a network nor a file, this cell takes the grammar in place of the captions, and the outputs below differ from what you read here. Here is the error that it catches, from an empty cache and an address where nobody answers:
-
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what the error looks like", "code_prompt_hide": "Hide it"}
 with TemporaryDirectory() as folder:
     before, address = cache_folder(), MULTI30K
     os.environ["ANNOTATED_TRANSFORMER_CACHE"], MULTI30K = folder, "http://127.0.0.1:9"
@@ -256,13 +343,11 @@ with TemporaryDirectory() as folder:
     os.environ["ANNOTATED_TRANSFORMER_CACHE"], MULTI30K = str(before), address
 
 # %% [markdown]
-# The message goes on with the other files, the address, the folder and what went wrong.
+# ## Is the test in the training data?
 #
-# ### Three parts
+# The three splits have three jobs. The model learns from *train*. You look at *val*, for validation, while you choose sizes and rates. The *test* set is for one measurement at the end: if you tune on it, your score says how well you tuned.
 #
-# The data comes in three parts, and the names say what each is for. *Train* is what the model learns from. *Val*, for validation, is what we look at while we choose sizes and rates. The test set is for one measurement at the end. Whoever tunes on the test set reports how well they tuned.
-#
-# Is the test in the training data? It is the first thing to ask of any data set. A model that memorizes looks brilliant there.
+# A model that memorizes looks brilliant on sentences it was trained on, so this is the first thing to ask of any data set.
 
 # %% tags=["nbval-ignore-output"]
 known = {pair.source for pair in captions}
@@ -276,40 +361,35 @@ for name in ("val", "test_2016_flickr"):
     assert count < 2
 
 # %% [markdown]
-# One validation caption has a twin in training, and no test caption has. That is clean. Near twins are another matter: there are only so many ways to say that a man rides a bicycle, and a test of captions is easier than one of news.
+# One validation caption has a twin and no test caption has; that's clean. Near twins are another matter; exercise 3 counts them. And if you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb) has a surprise.
 #
-# How large should a test be? Large enough that chance does not decide, and no larger, since each pair in it is one less to learn from. A thousand or two is usual; chapter [Evaluation](20_evaluation.ipynb) shows how far a score wavers on so many.
+# ## Words that we have never seen
 #
-# ## A look at the numbers
-#
-# Before training, look at what there is: how many pairs, how long, how many different words. A word is called a **type** when we count it once however often it occurs. Types that occur a single time are the hard ones, since a model sees them once and is then asked to know them.
+# Before training, look at the numbers. A word counted once, however often it occurs, is a **type**. Types that occur a single time are the hard ones: the model meets them once and is then expected to know them.
 
 
 # %%
 def statistics(texts):
     """Words, types, types that occur once, and words a sentence of one language of a corpus."""
     counts = Counter(word for text in texts for word in words(text))
-    once = sum(count == 1 for count in counts.values())
-    return f"{counts.total():,} words, {len(counts):,} types, {once:,} of them once, {counts.total() / len(texts):.1f} words a sentence"
+    once, each = sum(count == 1 for count in counts.values()), counts.total() / len(texts)
+    return f"{len(counts):6,} types, {once:6,} of them once; {each:.1f} words a sentence"
 
 
-print("German: ", statistics([pair.source for pair in pairs]))
-print("English:", statistics([pair.target for pair in pairs]))
-
-# %% [markdown]
-# Ten thousand sentences, and 325 German types: no real text is like that. German has more of them than English, for its endings. And here are the captions.
+print("grammar, German: ", statistics([pair.source for pair in pairs]))
+print("grammar, English:", statistics([pair.target for pair in pairs]))
 
 # %% tags=["nbval-ignore-output"]
-print("German: ", statistics([pair.source for pair in captions]))
-print("English:", statistics([pair.target for pair in captions]))
+print("captions, German: ", statistics([pair.source for pair in captions]))
+print("captions, English:", statistics([pair.target for pair in captions]))
 german, english = ({word for pair in captions for word in words(pair[side])} for side in (0, 1))
 assert len(german) > len(english)
 
 # %% [markdown]
-# The captions are about as many words long. But there are 18,483 German types and 10,825 English ones, and over half of the German ones occur once. More captions would not end this, as the next figure shows: every thousand captions bring new words, and the curve does not level off.
+# The sentences are about equally long, but the captions have 18,483 German types, and more than half of them occur once.
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Different words among the first captions and among the first sentences of the grammar, by how many we have read. The grammar runs out of new words at once. The captions never do, and German brings more of them than English."}}
-looks = {"captions, German": (QUERY, [1, 0]), "captions, English": (KEY, [6, 3])}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus, by how many have been read. The grammar runs out of new words at once. The captions never do, and German brings more of them than English."}}
+looks = {"captions, German": (INK, [1, 0]), "captions, English": (RESIDUAL, [6, 3])}
 looks["grammar, German"] = (INK, [2, 2])
 known, records = {name: set() for name in looks}, []
 for number, (pair, made) in enumerate(zip(captions, grammar(29_000, seed=0)), start=1):
@@ -318,80 +398,75 @@ for number, (pair, made) in enumerate(zip(captions, grammar(29_000, seed=0)), st
         if number % 1000 == 0:
             records.append({"read": number, "types": len(known[name]), "corpus": name})
 x = alt.X("read:Q", title="sentences read", axis=alt.Axis(format="~s"))
-y = alt.Y("types:Q", title="different words", axis=alt.Axis(format="~s"))
+y = alt.Y("types:Q", title="types", axis=alt.Axis(format="~s"))
 show(
     curves(records, x, y, "corpus", looks),
     alt="The curves of the captions rise all the way, German to over 18,000, English to over 10,000. The curve of the grammar is flat, below 500.",
 )
 
 # %% [markdown]
-# A list of words, then, will never be complete. The next chapter is about that.
+# More captions wouldn't end this: every thousand bring new words, and the curve doesn't level off. A list of words will never be complete. The [next chapter](14_tokenization.ipynb) deals with that.
 #
-# ## Questions that come up
+# ## How many pairs do I need?
 #
-# **Can a model learn the grammar's habits in place of the language?** It will. The grammar always puts the place last and never says *nicht ein*. So a score on the grammar tells whether a model can learn, and nothing about how it treats real text.
+# You've just seen 20,000 suffice for a toy grammar. The captions' 29,000 give a model that knows captions and little else. The paper takes 4.5 million pairs for German, 155 times as many, and 36 million for French. Text of another field helps less than some of your own.
 #
-# **How many pairs do I need?** For a toy grammar some ten thousand. For real text a hundred thousand give something useful within a narrow field, and good news translation begins at millions, the paper's 4.5 for example. More text of another field helps less than some of your own.
+# ## Why is German the source here?
 #
-# **May a line hold two sentences?** Yes. What counts is that a line and its partner say the same. A model translates what it has seen as one line, so lines of one sentence each make it good at single sentences.
-#
-# **May I lower-case everything, or strip the punctuation?** You can, and the model will then write like that. What the reader should see must be in the training text. The next chapter makes lower-casing unnecessary.
-#
-# **Does the order of the pairs matter?** Not here: [batching](15_batching.ipynb) shuffles anew in each epoch. It matters if you cut pieces off a file by hand, since files are often sorted by length or topic.
-#
-# **Why is the German the source in this book?** The model then writes English, which more readers can judge. From German to English it must undo what the grammar built: brackets, cases and waiting verbs.
+# The paper translates the other way. From German, the model has to undo what the table above shows, and the result is English, which more readers of this book can judge.
 #
 # ## What to remember
 #
-# - A pair is a sentence and its translation; a gold alignment says which word became which.
-# - German verbs split or wait for the end of their clause; cases, not order, tell who does what. That is what a translation model must learn.
-# - A data set is used only if its SHA-256 is the known one, and a file appears under its name only when complete.
-# - No corpus has all words. Of real text, every thousand sentences bring new ones.
-# - Look at the test set once.
+# - A model knows what was in its data. It meets an unknown word with fluent invention.
+# - A gold alignment says which word became which. German verbs split or wait, and cases tell who does what, so few sentences go word by word.
+# - Use a file only if its SHA-256 is the known one, and look at the test set once.
+# - No corpus has all words.
 #
 # ## Exercises
 #
-# **1. By hand.** Write down the alignment of *Wir haben ihr den Apfel gezeigt.* and *We showed her the apple.* as pairs of positions. How many links cross?
+# **1. Crossings by hand** (★, 5 min). Write down the alignment of *Wir haben ihr den Apfel gezeigt.* and *We showed her the apple.* as pairs of positions. How many pairs of links cross?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Wir-We, haben-showed, gezeigt-showed, ihr-her, den-the, Apfel-apple and the full stops. Only the
-# link of gezeigt crosses others: those of ihr, den and Apfel. Three crossings.
+# link of gezeigt crosses others: those of ihr, den and Apfel. That makes three crossings.
 gold = {(0, 0), (1, 1), (5, 1), (2, 2), (3, 3), (4, 4), (6, 5)}
-links = combinations(sorted(gold), 2)
-print("crossings:", sum((a - c) * (b - d) < 0 for (a, b), (c, d) in links))
+crossed = combinations(sorted(gold), 2)
+print("crossings:", sum((a - c) * (b - d) < 0 for (a, b), (c, d) in crossed))
 
 # %% [markdown]
-# **2. Which order is harder?** Count the crossings of links in 10,000 sentences: on average, in those that have a subordinate clause, and in those that have none.
+# **2. Which sentences are tangled?** (★, 10 min). Count the crossings in the 10,000 sentences: on average, in those that have a comma, and in those that have none.
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 def crossings(pair):
-    links = combinations(sorted(pair.alignment), 2)
-    return sum((a - c) * (b - d) < 0 for (a, b), (c, d) in links)
+    crossed = combinations(sorted(pair.alignment), 2)
+    return sum((a - c) * (b - d) < 0 for (a, b), (c, d) in crossed)
 
 
-many = pairs
-for name, some in {
-    "with": [pair for pair in many if "," in pair.source],
-    "without": [pair for pair in many if "," not in pair.source],
-}.items():
-    print(f"{name:7} a comma: {sum(map(crossings, some)) / len(some):.1f} crossings")
-# Longer sentences have more words to cross, and each clause has a bracket or waiting verbs.
+for name, comma in {"with": True, "without": False}.items():
+    some = [crossings(pair) for pair in pairs if ("," in pair.source) == comma]
+    print(f"{name:7} a comma: {sum(some) / len(some):.1f} crossings")
+# Longer sentences have more words to cross, and a second clause brings another split or waiting
+# verb. A model that reads strictly from left to right would have to wait longest there.
 
 # %% [markdown]
-# **3. A rule of your own.** Numbers survive translation. Write a rule that drops a pair whose two sides do not contain the same numbers. Which right pairs does it drop?
+# **3. Near twins** (★★, 20 min). Two captions are near twins if they share at least 70 % of their German words (words in both, divided by words in either). How many of the first 100 test captions have a near twin in training? What does that say about a score?
 
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-def same_numbers(pair):
-    return sorted(re.findall(r"\d+", pair.source)) == sorted(re.findall(r"\d+", pair.target))
-
-
-assert same_numbers(Pair("Er ist 30.", "He is 30.")) and not same_numbers(Pair("Um 8.", "At 9."))
-print(same_numbers(Pair("Um 20 Uhr.", "At 8 pm.")), same_numbers(Pair("3,5 kg", "3.5 kg")))
-# It drops times of day, converted units, and numbers that one side writes as a word.
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+bags = [{*words(pair.source)} for pair in captions]
+tested = [{*words(pair.source)} for pair in held_out[:100]]
+nearest = [max(len(bag & other) / len(bag | other) for other in bags) for bag in tested]
+twins = sum(share >= 0.7 for share in nearest)
+print(f"{twins} of 100 have a near twin; the median caption shares {sorted(nearest)[50]:.0%}")
+assert 0 < twins < 50
+# A score on such captions measures a little memory along with translation. It is still fair between
+# two models trained on the same captions, and no forecast for other text.
 
 # %% [markdown]
+# **4. Fish for the cat** (★★, 20 min, open). Write a few pairs with *mag* and *Fisch*, mix them into the 20,000, and train again. How many does the model need until our cat likes fish? Does it matter whether they are copies or different sentences?
+#
+# **5. How little is enough?** (★★★, an evening, open). Train on 200, 2,000 and 20,000 pairs, each for 1,000 steps, and measure how many of 500 unseen sentences come out exactly right. Where does the model start to learn the language instead of the list?
+#
 # ## Sources
 #
-# The captions of Multi30k {cite:p}`elliott2016multi30k` are for research and education. The paper's own corpora, WMT 2014, are a hundred times larger.
+# Multi30k is by {cite:t}`elliott2016multi30k`, for research and education. The corpora of WMT 2014, on which {cite:t}`vaswani2017attention` trained, come back in [chapter 27](27_wmt14.ipynb).

@@ -309,9 +309,9 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     Raises ValueError if they differ in number or there are none.
     """
     check_lines(hypotheses, references)
-    bleu, chrf = metrics = BLEU(), CHRF()
-    scores = [metric.corpus_score(hypotheses, [references]).score for metric in metrics]
-    return Scores(*scores, str(bleu.get_signature()), str(chrf.get_signature()))
+    bleu, chrf = BLEU(), CHRF()
+    both = [metric.corpus_score(hypotheses, [references]).score for metric in (bleu, chrf)]
+    return Scores(both[0], both[1], str(bleu.get_signature()), str(chrf.get_signature()))
 
 
 # %% [markdown]

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix draws German-English sentence pairs, with gold alignments, from a small grammar of both languages.
 #
-# A **synchronous grammar** grows one meaning into two sentences. Ours draws *what is said* first: who does what to whom, when and where. Then each language puts it in order by its own rules. Every word keeps track of the word that it translates, so the alignment is known and needs no guess. `grammar(count, seed)` is all that the other chapters use:
+# A **synchronous grammar** grows one meaning into two sentences. Ours first draws *what is said*: who does what to whom, when and where. Then each language puts it in order by its own rules. Every word keeps track of its translation, so the alignment is known. Other chapters call `grammar(count, seed)`; read on if you want to know how it works, or to write one for your own languages.
 
 # %%
 from random import Random
@@ -45,22 +45,20 @@ from typing import NamedTuple
 from annotated_transformer.data import Pair
 
 # %% [markdown]
-# German is worth translating because it does not go word by word. You need no German to follow; this is all that the grammar knows of it.
+# This is all the German that the grammar knows.
 #
 # | German | English | what happens |
 # |---|---|---|
-# | Heute **ruft** der Mann die Frau **an**. | Today the man **calls** the woman. | one verb stands in two places |
+# | Heute **ruft** der Mann die Frau **an**. | Today the man **calls** the woman. | one verb in two places |
 # | ..., weil der Mann die Frau **anruft**. | ... because the man **calls** the woman. | in a subordinate clause the verb waits for the end |
-# | **Den Hund** sieht die Katze. | The cat sees **the dog**. | the case of an article, *den* in place of *der*, tells who is seen; the order does not |
+# | **Den Hund** sieht die Katze. | The cat sees **the dog**. | the article, *den* instead of *der*, tells who is seen |
 # | Die Frau **hat** den Mann **angerufen**. | The woman **called** the man. | two words for one, far apart |
 # | **Schläft** der Hund nicht? | **Does** the dog not **sleep**? | one word for two |
 # | **Im** Garten | **in the** garden | two words melt into one |
 #
-# A template for each of these would work, and one for each of their combinations would not: ten choices with two answers each make $2^{10} = 1{,}024$ templates.
-#
 # ## Words with links
 #
-# Each word carries **links**, marks that it shares with its translation. Words may be moved, dropped or fused; their links go with them, and at the end two words are aligned exactly if they share one. A link is an `object()`, which is equal to nothing but itself.
+# Each word carries **links**, marks that it shares with its translation. Words may be moved, dropped or fused, and their links go with them; at the end two words are aligned exactly if they share one.
 
 
 # %% tags=["export"]
@@ -107,9 +105,9 @@ print([[f"{g.text}-{e.text}" for e in english if g.links & e.links] for g in ger
 # %% [markdown]
 # ## The dictionary
 #
-# A German noun has a gender (m, f, n) that the English one has not; it decides the form of article, adjective and pronoun. Nouns are of three kinds, persons (p), animals (a) and things (t), since a lamp sleeps in no sentence of ours. A verb has four German forms and perhaps a particle, three English forms and perhaps a preposition. Then come the kinds that may do it, and the case and the kinds of each object: *rufen ruft hat angerufen an* is done by a person, to a person in the accusative.
+# A German noun has a gender (m, f, n), which decides the form of article, adjective and pronoun. Nouns are persons (p), animals (a) or things (t), so that no lamp falls asleep. A verb has its forms in both languages, then the kinds of nouns that may do it, and the case and kinds of each object.
 #
-# The world is small on purpose. A model that has seen ten thousand sentences has met every word many times. What it still gets wrong is order, case and agreement, and those are what we want to watch.
+# The world is small on purpose. After ten thousand sentences a model has met every word many times, and what it still gets wrong is what we want to watch: order, case, agreement.
 
 # %% tags=["export"]
 NOUN_TABLE = """
@@ -191,7 +189,7 @@ def choose(rng: Random, entries: str) -> list[str]:
 # %% [markdown]
 # ## Case, gender, number
 #
-# English tells by the order who does what. German tells by the **case**: nominative for who does it, accusative for whom it is done to, dative for to whom. The case shows in the words before the noun, and it shows once. If the determiner has the ending of the table, the adjective gets a weak one (*d**er** alte Hund*); if it has none, the adjective must show it (*ein alt**er** Hund*). `decline` is this rule.
+# English shows by order who does what, German by **case**: nominative for the one who does it, accusative for the one it is done to, dative for the one who receives. The case shows once, in the words before the noun. If the determiner has the ending of the table, the adjective gets a weak one (*d**er** alte Hund*); if it has none, the adjective shows it (*ein alt**er** Hund*). `decline` is this rule.
 
 # %% tags=["export"]
 STRONG = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}  # dieser: m, f, n, plural
@@ -243,7 +241,7 @@ for case in STRONG:
 # %% [markdown]
 # ## Verbs
 #
-# A German clause is built around a **bracket**. In a main clause the **finite** verb, the one that agrees with its subject, comes second and opens the bracket; all other parts of the verb close it at the end. English has its own oddity: a question or a *not* needs *do*, unless there is another auxiliary.
+# A German clause is built around a **bracket**. In a main clause the *finite* verb, which agrees with its subject, comes second and opens the bracket; the rest of the verb closes it at the end. English has its own oddity: a question or a *not* needs *do*, unless there is another auxiliary.
 #
 # | | opens | closes | English | as a question |
 # |---|---|---|---|---|
@@ -290,7 +288,7 @@ def draw_predicate(
 # %% [markdown]
 # ## A clause in two orders
 #
-# A clause says who does what to whom, when and where. The record below is the meeting point of the two languages: all that was drawn goes in, and two functions read it out, each in its own way. `front` is what German puts first, which may be nearly anything; English follows except for an object (`fronted`).
+# The record below is where the two languages meet: all that was drawn goes in, and two functions read it out, each in its own order. `front` is what German puts first, which may be nearly anything; English follows (`fronted`), except for an object.
 
 
 # %% tags=["export"]
@@ -332,7 +330,7 @@ def english_clause(clause: Clause, question: bool = False) -> list[Word]:
 
 
 # %% [markdown]
-# Here is one meaning, built by hand and said in three ways.
+# One meaning, built by hand and said in three ways:
 
 # %%
 man = linked("der|Mann", "the|man")._replace(gender="m")
@@ -354,7 +352,7 @@ for sides in orders.values():
     print(*(" ".join(word.text for word in side) for side in sides), sep=" | ")
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-orders", "caption": "How can one meaning have two orders? German above, English below, with the part of the clause that each word belongs to. Dashed lines are links between words; thick ones belong to the verb. In a statement the German verb *ruft ... an* brackets nearly everything. Behind *weil* it waits for the end, and its line crosses the others."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-orders", "caption": "How can one meaning have two orders? German above, English below, with the part of the clause that each word belongs to. Dashed lines are links between words; thick ones belong to the verb. In a statement the German verb *ruft ... an* brackets nearly everything. After *weil* it waits for the end, and its line crosses those of six words."}}
 def layout(sentence, row, label):
     """Each word with its place in the drawing and the part of the clause that it belongs to."""
     named = {"who": man, "whom": woman, "when": today, "where": place}
@@ -391,7 +389,7 @@ def drawing(german, english):
 
 labels = {
     "a statement": "The verb is linked to the second and to the last German word; its two lines span the sentence.",
-    "behind weil": "The German verb is the last word, and its line crosses those of five words.",
+    "behind weil": "The German verb is the last word, and its line crosses those of six words.",
     "a question": "The first German word is linked to does and to call, and so is the last.",
 }
 show_steps(
@@ -401,17 +399,17 @@ show_steps(
 # %% [markdown]
 # ## Drawing a clause
 #
-# A grammar that we mean to trust leaves out what one of the languages would say otherwise, or could mean in two ways:
+# A grammar that we want to trust leaves out what one language would say differently, or what has two meanings:
 #
 # | left out | because |
 # |---|---|
-# | *not* with *a* or *two* | German would negate the noun: *keinen Hund*, and not *nicht einen Hund* |
+# | *not* with *a* or *two* | German would negate the noun: *keinen Hund* |
 # | *not* with a modal verb | *he must not* forbids, *er muss nicht* permits |
-# | *not* with a place | is it the sleeping or the garden that is denied? |
-# | a pronoun for a thing | *it* needs someone to have named the thing before |
-# | a front object that is not masculine | in *die Katze sieht die Frau* no one can tell which one sees |
+# | *not* with a place | does it deny the sleeping or the garden? |
+# | a pronoun for a thing | *it* needs something named before |
+# | a front object that is not masculine | in *die Katze sieht die Frau*, which one sees? |
 #
-# A subordinate clause has a comma before it and all its verbs at the end. It stands behind a conjunction, or it is a **relative clause** and describes a noun: its pronoun takes the gender of the noun and the case of its own clause.
+# A subordinate clause has a comma before it and all its verbs at the end. It follows a conjunction, or it is a *relative clause*, whose pronoun takes its gender from the noun that it describes and its case from its own clause.
 
 
 # %% tags=["export"]
@@ -473,7 +471,7 @@ def draw_main_clause(rng: Random, question: bool = False) -> Clause:
 # %% [markdown]
 # ## Sentences
 #
-# What is left is spelling: a comma before another mark goes, *a* becomes *an* before a vowel, and the first letter becomes a capital. Spelling never changes links, so the alignment can be read off.
+# What is left is spelling: commas before another mark, *a* before a vowel, the capital at the start. Spelling never changes links, so the alignment can be read off.
 
 
 # %% tags=["export"]
@@ -530,7 +528,7 @@ for pair in pairs[:4]:
 print(f"{sum(len(words(pair.source)) for pair in pairs) / len(pairs):.1f} German words a sentence")
 
 # %% [markdown]
-# Three things hold for every list. The seed alone decides, and a longer list starts with the shorter one. No German sentence comes twice. And the alignment is complete: each word of either language has a partner, except for a German comma.
+# The seed alone decides, and a longer list starts with the shorter one. No German sentence comes twice. And the alignment is complete: every word has a partner, except for a German comma.
 
 # %%
 assert pairs[:50] == grammar(50, seed=0)
@@ -543,6 +541,6 @@ plain = [pair for pair in pairs if all(i == j for i, j in pair.alignment)]
 print(f"{len(plain) / len(pairs):.0%} go word by word, such as:", plain[0].source)
 
 # %% [markdown]
-# **For another pair of languages** keep `linked`, `join` and everything from `draw_sentence` on. Exchange the dictionary, write how your language shows agreement where ours has `decline`, and one function that puts a `Clause` in order. Begin with statements and two verbs. The check that every word is linked finds most mistakes.
+# ## For another pair of languages
 #
-# A score on this grammar tells whether a model can learn, and nothing about how it treats real text: its world has 19 nouns, and nobody speaks like that. As a test of *whether a model looks at the right word* it beats any amount of real text, because the right word is known.
+# Keep `linked`, `join` and everything from `draw_sentence` on. Replace the dictionary, replace `decline` by the way your language shows agreement, and write one function that puts a `Clause` in order. Start with statements and two verbs.

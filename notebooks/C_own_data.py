@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix reads, cleans and splits sentence pairs of your own.
 #
-# Any two languages will do, as long as someone has translated some sentences. Most accidents happen here: two files are exported from somewhere, one has a line less, and nobody counts. From that line on, each source is paired with the translation of its neighbor. Training works, the loss falls a little, and the model talks nonsense. So reading is strict: what is not certain is an error, which names the file, the line and what to do. What is certain but of no use is dropped later, with a count.
+# Any two languages will do. The classic accident is a lost line: two files are exported from somewhere, one is a line short, and from there on each source is paired with the translation of its neighbor. Training runs, the loss falls a little, the model talks nonsense. Reading is therefore strict: whatever is in doubt is an error that names the file, the line and what to do.
 
 # %% tags=["export"]
 import gzip
@@ -51,14 +51,20 @@ import altair as alt
 
 from annotated_transformer.data import MissingData, multi30k
 from annotated_transformer.synchronous_grammar import grammar
-from book.figures import KEY, QUERY, show
+from book.figures import INK, RESIDUAL, show
 
 # %% [markdown]
 # ## Reading
 #
-# The pairs may be in two text files, where line $i$ of one translates line $i$ of the other. Or they are in one file with columns that are parted by tabs, a **TSV**. Either may be packed as `.gz`.
+# The pairs may be in two text files, where line $i$ of one translates line $i$ of the other, or in one file with columns separated by tabs, a **TSV**. Either may be packed as `.gz`. Text is UTF-8.
 #
-# Text is UTF-8. A line ends at `\n` and nowhere else, as it does for `wc -l`: Python's `splitlines` also cuts at eight rarer characters, which turn up in one side of a corpus, and then the sides come apart. A byte order mark at the start and carriage returns at the ends of lines are no part of a sentence. An empty line keeps its place and becomes a pair of empty texts. Lines are read one at a time, and none may have more than a million bytes, so a packed file cannot fill the memory with a single line.
+# A line ends at `\n` and nowhere else, as for `wc -l`. Python's `splitlines` also cuts at eight rarer characters, and a single one pulls the two sides apart:
+
+# %%
+print(len("Er liest.\x85Sie schreibt.\u2028Ende".splitlines()), "lines by splitlines")
+
+# %% [markdown]
+# A byte order mark and carriage returns are removed, and an empty line keeps its place. No line may have more than a million bytes, so a packed file can't fill the memory.
 
 # %% tags=["export"]
 LONGEST = 1_000_000  # bytes of a line
@@ -102,7 +108,7 @@ def read_pairs(
     Raises FileNotFoundError, or ValueError naming file, line and remedy.
     """
     if target is not None:
-        return [Pair(*both) for both in aligned_lines(source, target)]
+        return [Pair(one, other) for one, other in aligned_lines(source, target)]
     pairs = list[Pair]()
     for number, line in enumerate(text_lines(Path(source)), start=1):
         cells = line.split("\t") if line.strip() else [""] * (max(columns) + 1)
@@ -114,14 +120,16 @@ def read_pairs(
 
 
 # %% [markdown]
-# Why not the `csv` module? A CSV reader takes a quotation mark at the start of a cell for the beginning of a quoted cell, which may run over many lines. In text, a quotation mark is a quotation mark. One sentence that opens a quotation and does not close it would swallow those behind it:
+# ### Why not the csv module?
+#
+# A CSV reader takes a quotation mark at the start of a cell for the beginning of a quoted cell, which may run over many lines. One sentence that opens a quotation without closing it swallows those after it:
 
 # %%
-table = '"Komm!\t"Come!\nJa.\tYes.\nNein.\tNo.\n'
-print(len(list(csv.reader(table.splitlines(), delimiter="\t"))), "rows by csv, 3 by lines")
+table = '"Komm!\tCome!\nJa.\tYes.\nNein.\tNo.\n'
+print(len(list(csv.reader(table.splitlines(), delimiter="\t"))), "row by csv, 3 by lines")
 
 # %% [markdown]
-# We write a table with English first and a third column and read it back from German to English. Then come four accidents: a column that is not there, another encoding (*ö* in Latin-1), a lost line, and a file that was cut short.
+# A table with English first and a third column, read from German to English, and then four accidents: a missing column, another encoding (*ö* in Latin-1), a lost line, a file that was cut short.
 
 # %%
 pairs = grammar(2000, seed=5)
@@ -152,23 +160,23 @@ with TemporaryDirectory() as folder:
     attempt(cut)
 
 # %% [markdown]
-# A packed file ends with a checksum, so one that was cut short is found out. Half of a plain text is as good a text as the whole. That is a reason to keep corpora packed.
+# A packed file ends with a checksum, which gives away one that was cut short; half of a plain text is still a text.
 #
-# If the counts agree, are the pairs right? Two faults can cancel: a sentence is split over two lines early in one file, and a line is lost later. Print twenty pairs from all over the file and read them. No code here can do that for you.
+# If the counts agree, are the pairs right? Two faults can cancel. Print twenty pairs from all over the file and read them.
 #
 # ## Cleaning
 #
-# Found pairs contain things that are no translation. Five rules, in this order; each pair falls to the first that applies, so the counts add up. Runs of white space become one space before.
+# Pairs collected from the web contain much that isn't translation. Five rules drop it; each pair falls to the first that applies, so the counts add up. (Runs of white space become one space first.)
 #
 # | rule | the pair is dropped if | what it costs to keep such pairs |
 # |---|---|---|
 # | **empty** | one side has no word | the model learns to answer with nothing |
-# | **too long** | one side has over `max_words` words | one page decides how much memory a batch needs |
+# | **too long** | one side has over `max_words` words | one page sets the memory that a batch needs |
 # | **lengths apart** | one side is over `ratio` times as long as the other | the model learns to leave out, or to invent |
 # | **untranslated** | both sides are equal | the model learns to copy the source |
-# | **repeated** | the same pair was there before | it counts as often as it is there |
+# | **repeated** | the same pair came before | it counts several times |
 #
-# How long is a text? In words, that is easy to say for German and English. Chinese and Thai put no spaces between theirs, and a whole clause would count as one word. So lengths are apart only if they are apart *by any count*: in words, in characters, and in bytes. A Chinese sentence has about as many bytes as its English translation, and a Thai one about as many characters. For the rule about long texts, ten characters without a space count as a word.
+# How long is a text? Chinese and Thai put no spaces between words, and a whole clause would count as one. Lengths are therefore apart only if they are apart *by every count*: in words, in characters and in bytes. For the rule about long texts, ten characters without a space count as a word.
 
 
 # %% tags=["export"]
@@ -204,7 +212,7 @@ def filter_pairs(
 
 
 # %% [markdown]
-# It returns both, what is left and why the rest went, so that no caller can have the one without being handed the other. We damage a corpus on purpose and look whether each kind of damage is found.
+# We damage a corpus on purpose and check that each kind of damage is caught.
 
 # %%
 damaged = [
@@ -222,7 +230,7 @@ print(dropped)
 assert len(kept) + sum(dropped.values()) == len(damaged)
 
 # %% [markdown]
-# All 35 bad lines are out, and nothing else. A curated corpus has little to clean: of the 29,000 captions of [Multi30k](13_data.ipynb) the rules drop a handful. In one collected from web pages, expect to lose several pairs in a hundred, and read some of the lost ones: a rule that drops a tenth of your data is a rule to doubt.
+# All 35 bad lines are out, and nothing else. Of the 29,000 curated captions of [Multi30k](13_data.ipynb) the rules drop a handful. If a rule drops a tenth of your data, doubt the rule.
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -234,7 +242,9 @@ for ratio in (3.0, 2.0, 1.5):
 assert sum(filter_pairs(captions)[1].values()) < 10
 
 # %% [markdown]
-# Does cleaning also find pairs that are *wrong*, as after a lost line? Only where the lengths happen not to fit. We ask how many of the shifted pairs it drops.
+# ### Do lengths find wrong pairs?
+#
+# Only where they happen not to fit. We count how many of the pairs after a lost line it drops.
 
 # %%
 tail = [Pair(pair.source, target) for pair, target in zip(pairs, targets)][lost:]
@@ -257,8 +267,8 @@ y = alt.Y("english:Q", title="English words", scale=alt.Scale(domain=[0, 26]))
 size = alt.Size("pairs:Q", scale=alt.Scale(range=[6, 140]), legend=None)
 panels = []
 for name, some in {"right pairs": pairs[lost:], "shifted by one line": tail}.items():
-    dots = alt.Chart(alt.Data(values=spots(some))).mark_circle(color=QUERY, opacity=0.75, clip=True)
-    edges = alt.Chart(alt.Data(values=limits)).mark_line(color=KEY, strokeDash=[5, 3])
+    dots = alt.Chart(alt.Data(values=spots(some))).mark_circle(color=INK, opacity=0.6, clip=True)
+    edges = alt.Chart(alt.Data(values=limits)).mark_line(color=RESIDUAL, strokeDash=[5, 3])
     panel = alt.layer(dots.encode(x, y, size), edges.encode(x, y, detail="side:N"))
     panels.append(panel.properties(title=name, width=215, height=215))
 show(
@@ -267,11 +277,11 @@ show(
 )
 
 # %% [markdown]
-# Even at a ratio of 1.5 the rule misses about half of the wrong pairs. It spares all right ones there, but only because the grammar is so regular; of the captions it would lose more than a hundred, as printed above. The rule is a broom and no judge.
+# Even at a ratio of 1.5 the rule misses about half of the wrong pairs. It spares the right ones because the grammar is so regular; of the captions it would lose more than a hundred.
 #
 # ## Splitting
 #
-# A part of the pairs must be put aside, to measure the model on sentences it has not seen. The obvious way is to shuffle the lines and to cut. Look what that does where a sentence has several translations, as in most collections that volunteers write. We give each German sentence a second translation and cut off a tenth.
+# Some pairs must be put aside to measure the model on sentences it hasn't seen. The obvious way is to shuffle the lines and cut. See what that does where sentences have several translations, as in most collections by volunteers:
 
 # %%
 twice = [*pairs, *(pair._replace(target="And so: " + pair.target) for pair in pairs)]
@@ -281,9 +291,9 @@ seen = {pair.source for pair in train}
 print(f"{sum(pair.source in seen for pair in test) / len(test):.0%} of the test was trained on")
 
 # %% [markdown]
-# A model that memorizes looks brilliant there. So pairs that share a sentence, in either language, must go the same way, and so must pairs that are tied by others: *Lauf! / Run!*, *Lauf! / Go!* and *Geh! / Go!* are one group. Two sentences count as the same if they differ in capitals or white space only.
+# A model that memorizes looks brilliant there. Pairs that share a sentence in either language must go the same way, and so must pairs tied by others: *Lauf! / Run!*, *Lauf! / Go!* and *Geh! / Go!* are one group. Capitals and white space don't count.
 #
-# A shuffled list has a second flaw. With one more line, the shuffle comes out differently, and what was test is training now. Here each group is placed between 0 and 1 by the SHA-256 of its first sentence by the alphabet, together with a seed. From 0 up come the test, validation and training. So neither the order of the pairs matters, nor other pairs, unless they tie two groups together.
+# A shuffled list has a second flaw. With one more line the shuffle comes out differently, and what was test is training now. Here the SHA-256 of each group's alphabetically first sentence, together with a seed, places the group between 0 and 1; from 0 up come test, validation and training. Other pairs change nothing, unless they tie two groups together.
 
 
 # %% tags=["export"]
@@ -340,7 +350,7 @@ for one, other in combinations(splits, 2):
     assert not {pair.target for pair in one} & {pair.target for pair in other}
 
 # %% [markdown]
-# The shares come out roughly, not to the pair: 400 were asked for. That is the price, and here is what it buys. We add a thousand pairs in front, turn the rest around, and split again. No sentence moves.
+# The shares come out roughly (400 were asked for). What that buys: with a thousand new pairs in front and the rest reversed, no sentence moves.
 
 # %%
 grown = split_pairs([*grammar(1000, seed=6), *reversed(twice)], 0.1, 0.1, seed=0)
@@ -348,11 +358,11 @@ assert all(set(old) <= set(new) for old, new in zip(splits, grown))
 print([len(split) for split in grown])
 
 # %% [markdown]
-# In some collections short sentences tie nearly everything together, and the largest group may be a good part of the whole. Look at the sizes of the three parts. How large should a test be? A thousand or two is usual. With 170,000 pairs a share of 0.01 gives 1,700; with 5,000 pairs take 0.1, and expect the score to waver.
+# Look at the sizes of the three parts: in some collections short sentences tie much of the whole together. How large should a test be? A thousand or two is usual; with 5,000 pairs take 0.1, and expect the score to waver.
 #
 # ## A corpus to try this on
 #
-# A good collection to practice on is Tatoeba's, which volunteers write and which comes as one zip per language pair; [Train on your own language pair](../book/own_pair.md) says where. The numbers here were measured once on its German-English file of May 2018, unpacked, with the functions of this appendix, and are not run with the book:
+# [Train on your own language pair](../book/own_pair.md) says where to get Tatoeba's sentences. These numbers were measured once, on its German-English file of May 2018, and are not run with the book:
 #
 # | command | result |
 # |---|---|

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix turns millions of sentence pairs into token ids on disk, in bounded memory, and hands them to training (section 5.1 of the paper).
 #
-# A list of pairs is right for Multi30k and for [your own files](C_own_data.ipynb) up to about a million pairs. Beyond that, prepare the corpus once:
+# For Multi30k, or for [your own files](C_own_data.ipynb) of up to about a million pairs, a list in memory will do. WMT14 doesn't fit so easily. At the 42 ids a pair of the log below, its 4.5 million German pairs make some 190 million ids; at 36 bytes for a Python integer and the pointer to it, that's 7 GB in every process that trains. As 16-bit numbers in a file they are 0.4 GB, and all processes of a machine can read the same file. Prepare such a corpus once:
 #
 # ```bash
 # pip install "annotated-transformer[wmt14]"
@@ -36,7 +36,7 @@ sys.path.insert(0, "..")
 # annotated-transformer train --prepared news --preset base --output base
 # ```
 #
-# or in Python `prepare("wmt14-en-de")`, and `open_corpus("wmt14-en-de")` when you train. The library [`datasets`](https://huggingface.co/docs/datasets) downloads, caches, reads, and shares the encoding out to processes; what follows are our rules and our folder.
+# or in Python `prepare("wmt14-en-de")`, and `open_corpus("wmt14-en-de")` when you train. The library [`datasets`](https://huggingface.co/docs/datasets) downloads, caches, reads and spreads the encoding over processes. What follows are our rules and our folder.
 #
 # | your files | `data` | `columns` |
 # |---|---|---|
@@ -69,7 +69,7 @@ from annotated_transformer.tokenization import Tokenizer
 # %% [markdown]
 # ## Reading
 #
-# WMT14 is `wmt/wmt14` on the hub, at a pinned revision; it holds data only, and no script of it is run. Its downloads stay in the cache of the library, which `HF_HOME` moves and `HF_ENDPOINT` directs to a mirror. Files of your own are copied into a cache beside the output, which goes when the output is complete.
+# WMT14 is `wmt/wmt14` on the hub, at a pinned revision: data only, no script is run. Downloads stay in the library's cache, which `HF_HOME` moves; `HF_ENDPOINT` names a mirror. Your own files are copied into a cache beside the output, which is removed when the output is complete.
 
 # %% tags=["export"]
 WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}  # entries of the paper's vocabularies
@@ -123,7 +123,7 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 # %% [markdown]
 # ## What is kept?
 #
-# Each row meets the first of these that is true, and the summary counts them all:
+# Each row gets the first of these outcomes that applies, and the summary counts them all:
 #
 # | outcome | |
 # |---|---|
@@ -135,7 +135,9 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 # | held out | a side is a sentence of validation or test |
 # | train | all others |
 #
-# Sentences to measure with pass the same four rules, so none of them is too long to be validated on. A score that others can compare is another matter: for it, `evaluate` takes all 3,003 sentences from sacreBLEU.
+# The rule about untranslated pairs matters most. Of the five kinds of noise that {cite:t}`khayrallah2018impact` added to a training corpus, untranslated sentences did the most harm: the model learned to copy its input.
+#
+# The held-out sentences pass the same rules, so none is too long to validate on. For a score that others can compare, `evaluate` takes all 3,003 test sentences from sacreBLEU.
 
 # %% tags=["export"]
 HELD_OUT, MOST_HELD_OUT = ("validation", "test"), 3_000  # pairs of each; one in 20 at most
@@ -198,7 +200,7 @@ def encode_rows(
 # | `validation.tsv`, `test.tsv` | sentences to measure with |
 # | `summary.json` | settings, SHA-256 of sources, tokenizer and tokens, and how many rows met which outcome |
 #
-# The folder is written beside its place and renamed at the end. Killed before, the next call finds in the cache what was encoded already. If the folder is there and was made from the same files with the same settings, nothing happens; any other folder is refused.
+# The folder is [written aside and renamed](A_model_io.ipynb) at the end. If `prepare` is killed before that, the next call finds in the cache what was already encoded. If the folder is there and was made from the same files with the same settings, there is nothing to do; any other folder is refused.
 
 # %% tags=["export"]
 TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
@@ -321,7 +323,7 @@ def open_corpus(folder: str | Path) -> tuple[EncodedCorpus, Tokenizer, list[Pair
 # %% [markdown]
 # ## In use
 #
-# Four hundred pairs of the grammar, three bad lines, and a kill at the end of the encoding:
+# Four hundred pairs of the grammar and three bad lines, interrupted just before the end:
 
 # %% tags=["remove-cell"]
 import datasets
@@ -349,7 +351,7 @@ print(summary["pairs"])
 assert summary["pairs"]["empty"] == summary["pairs"]["untranslated"] == 1
 
 # %% [markdown]
-# What is opened is the `EncodedCorpus` of the chapter on [batching](15_batching.ipynb), only that its tokens stay on disk until they are read:
+# `open_corpus` returns the `EncodedCorpus` of [batching](15_batching.ipynb), with its tokens left on disk until they are read:
 
 # %%
 corpus, tokenizer, validation, test = open_corpus(output)
@@ -374,7 +376,7 @@ home.cleanup()
 # %% [markdown]
 # ## What it costs
 #
-# `python benchmarks/prepare.py` builds Parquet files of WMT14's layout from real sentences, prepares them, opens the folder and plans an epoch, each in a process of its own. This is its committed log:
+# `python benchmarks/prepare.py` builds Parquet files in WMT14's layout from real sentences, prepares them, opens the folder and plans an epoch, each in a separate process. This is its committed log:
 
 # %%
 log = Path("../benchmarks/results/prepare.jsonl")
