@@ -495,7 +495,7 @@ for name, column in zip(["living", "dark", "edible"], range(3)):
 # %% [markdown]
 # Anything new has to be computed by the [feed-forward network](06_feed_forward.ipynb) that follows.
 #
-# Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, an *attention sink* ([attention maps](21_attention_maps.ipynb) has one).
+# Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, often the period or the end of the sentence ([attention maps](21_attention_maps.ipynb) has more on such *attention sinks*).
 #
 # ## Why divide by the square root of $d_k$?
 #

@@ -283,7 +283,7 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 # %% [markdown]
-# `tril` keeps the lower triangle (`triu`, the upper one, would show each word nothing but the future). The reference is PyTorch's fused attention, which can apply this mask by itself. And we ask what we really want to know: if the future changes, does the past?
+# `tril` keeps the lower triangle (`triu`, the upper one, would show each word itself and its future, but not its past). The reference is PyTorch's fused attention, which can apply this mask by itself. And we ask what we really want to know: if the future changes, does the past?
 
 # %%
 x = torch.randn(1, 6, 4, generator=random, dtype=torch.float64)
@@ -461,7 +461,7 @@ show(
 # %% [markdown]
 # ### Why no causal mask in the encoder?
 #
-# The source is complete before the first word is written. A word may look to its right, and in German it often must, because the verb comes at the end.
+# The source is complete before the first word is written. A word may look to its right, and in German it often must, because the verb may come at the end.
 #
 # ### Why the source's mask in cross-attention?
 #

@@ -95,7 +95,7 @@ show(
 # %% [markdown]
 # With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other, and it clearly becomes black: its feature *adjective* gets 1.01 instead of 0.40. One head can't do this with any weights, because 0.77 and 0.51 are more than the 1 that a softmax has to give. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
-# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches 0.20 of *dark* that it has no use for. Trained heads have the same problem, and the last figure of this chapter shows how they deal with it.
+# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches 0.20 of *dark* that it has no use for. Trained heads have the same problem, and [the maps below](#do-heads-differ) show how they deal with it.
 #
 # ## Does each head see only a part of the word?
 #
@@ -429,7 +429,7 @@ print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item()
 #
 # ## Do heads differ?
 #
-# Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to the model that comes with this book, which translates German captions of photographs, and take an attention in which its four heads have very different habits: from the English sentence, as it is written, to the German one.
+# Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to the model that comes with this book, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 looks at the word that has just been translated. Head 1 looks ahead. Heads 2 and 4 often rest on the period and `</s>`. Grey is the weight, from 0 (paper) to 1 (ink)."}}
 from itertools import combinations
@@ -467,7 +467,7 @@ show(
 )
 
 # %% [markdown]
-# Head 3 looks at the German word that has just been translated: *roten* gets 0.99 in the row *red*. Head 1 looks ahead, at *Mädchen* from the very start (0.82 in the row `<s>`), and at *roten* as soon as *a* is written (0.97). Head 4 looks at *spielt* once *girl* is there. Where heads 2 and 4 find nothing, they spend their weight on the period and on `</s>`: the trained way out of having no question.
+# Head 3 looks at the German word that has just been translated: *roten* gets 0.99 in the row *red*. Head 1 looks ahead, at *Mädchen* from the very start (0.82 in the row `<s>`), and at *roten* as soon as *a* is written (0.97). Head 4 looks at *spielt* once *girl* is there. Several rows of heads 2 and 4 spend most of their weight on the period and on `</s>`, which may well be the trained way out of having no question.
 #
 # That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb) does so.
 #
