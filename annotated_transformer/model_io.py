@@ -77,11 +77,9 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json
 
 def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
     """Raise ValueError if the tokenizer has ids for which the model has no embedding."""
-    if len(tokenizer) > model.config.vocabulary_size:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} entries, the model "
-            f"{model.config.vocabulary_size}: build it with vocabulary_size=len(tokenizer)"
-        )
+    if len(tokenizer) > (known := model.config.vocabulary_size):
+        sizes = f"the tokenizer has {len(tokenizer)} entries, the model {known}"
+        raise ValueError(f"{sizes}: build it with vocabulary_size=len(tokenizer)")
 
 
 def save_model(
@@ -91,7 +89,7 @@ def save_model(
     config = json.dumps(asdict(model.config), indent=2)
     weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}
-    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.to_json().encode()}
+    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.text.encode()}
     for name, content in {**contents, WEIGHTS: save(weights, notes)}.items():
         with atomic_write(Path(folder) / name) as aside:
             aside.write_bytes(content)
