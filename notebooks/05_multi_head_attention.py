@@ -471,13 +471,13 @@ show(
 #
 # ## What it pays
 #
-# On [the book's one task](03_attention.ipynb#what-it-pays), four heads instead of one bring the loss from 1.5 to 1.1 nats a token. Only attention itself pays more. Part of the gain may be due to $W^O$, which the single head did without: with it come 8,192 parameters.
+# On [the book's one task](03_attention.ipynb#what-it-pays), four heads instead of one bring the loss from 1.6 to 1.3 nats a token. Only attention itself pays more. Part of the gain may be due to $W^O$, which the single head did without: with it come 8,192 parameters.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-multi-head-attention", "caption": "What do four heads pay? Validation loss on the grammar after 300 updates; the filled bar is new."}}
 from book.figures import paid
 
 losses = paid("multi_head_attention")
-assert abs(losses["masks"] - 1.5) < 0.1 and abs(losses["multi_head_attention"] - 1.1) < 0.1
+assert [round(loss, 1) for loss in losses.values()] == [2.0, 1.6, 1.6, 1.3]
 
 # %% [markdown]
 # ## What to remember
