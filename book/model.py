@@ -32,7 +32,7 @@ def attention(
         key: (..., S, d_k), what each position is found by.
         value: (..., S, d_v), what each position hands over.
         mask: broadcastable to (..., T, S).
-        dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
+        dropout: rate at which the weights that mix the values are dropped.
 
     Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
     query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
@@ -53,7 +53,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
     """Let every query attend to the keys that are words, in each sentence of a batch.
 
     Takes token ids (B, S); returns booleans (B, 1, 1, S), True where a key may be attended to.
-    The paper leaves this mask unsaid.
+    The paper does not mention this mask.
     """
     return (tokens != PAD)[:, None, None, :]
 

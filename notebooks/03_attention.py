@@ -22,16 +22,17 @@ if "google.colab" in sys.modules:
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
 sys.path.insert(0, "..")
 
+
 # %% [markdown]
 # # Attention
 #
-# This chapter builds scaled dot-product attention, the one operation that every layer of the Transformer is made of (section 3.2.1 of the paper). It is ten lines of code. Most of the chapter is about why they are these ten.
+# Scaled dot-product attention lets each word of a sentence compare itself with every word, and returns a blend of what they hold, weighted by how well each one fits (section 3.2.1 of the paper).
 #
-# Read *The black cat likes fish* and stop at *likes*. To say what the sentence means, we need to know who likes and what is liked. The verb has to fetch something from *cat* and from *fish*, and little from *the*. Which words matter changes with every sentence, so no fixed wiring will do. A network that handles language needs a way to look things up in the words around it.
+# $$
+# \operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right) V
+# $$ (eq-attention)
 #
-# Before the Transformer, a recurrent network carried the sentence along in one vector, word by word. By the time it reached *likes*, the cat had been squeezed into that vector together with everything else. In a long sentence the squeezing loses things. **Attention** leaves every word where it is and lets each word fetch what it needs, directly.
-#
-# The plan is short. We start from a lookup that every programmer knows, and see why it cannot be trained. We soften it until it can. Then we exchange numbers for vectors, and one word for all words at once, and have the formula of the paper. The second half asks why the formula looks as it does, and what goes wrong when a piece of it is missing.
+# Two matrix products with a softmax between them: in the whole Transformer, this is the only place where words exchange information.
 
 # %% tags=["export"]
 import math
@@ -40,10 +41,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+
 # %%
+def attend(Q, K, V):
+    weights = (Q @ K.mT / math.sqrt(K.size(-1))).softmax(dim=-1)
+    return weights @ V
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention", "caption": "What does *likes* fetch, and from whom? Its query (blue) asks for nouns. Each word can be found by its key (orange); the better the key fits, the larger the weight on the arc. What comes back is the sum of the values (green), each times its weight. The numbers are made up, and this chapter computes every one of them."}}
 import altair as alt
 
+from book import example
 from book.figures import (
+    INK,
     KEY,
     QUERY,
     RESIDUAL,
@@ -51,20 +61,69 @@ from book.figures import (
     curves,
     heatmap,
     show,
+    show_drawing,
     show_steps,
+    words_at,
+)
+
+Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
+fetched = attend(Q, K, V)[3]
+shares = (Q[3] @ K.T / 2).softmax(-1)
+
+
+def named(vector, names):
+    return ", ".join(f"{name} {x:.2g}" for name, x in zip(names, vector.tolist()) if x) or "nothing"
+
+
+places, base = [160, 272, 384, 500, 620], 148
+parts = [
+    words_at(6, base + y, label, 12, color, "start")
+    for y, label, color in [
+        (54, "looks for", QUERY),
+        (80, "is found by", KEY),
+        (106, "hands over", VALUE),
+    ]
+]
+for x, word, key, value, share in zip(places, example.WORDS, K, V, shares.tolist()):
+    parts.append(words_at(x, base + 22, word, 17))
+    parts.append(words_at(x, base + 80, named(key, example.SOUGHT), 12, KEY))
+    parts.append(words_at(x, base + 106, named(value, example.OFFERED), 12, VALUE))
+    far = abs(x - 500)
+    start, sweep = (508, 1) if x > 500 else (492, 0)
+    curve = f"M{start},{base} A{abs(x - start) / 2},{0.33 * far} 0 0 {sweep} {x},{base}"
+    curve = curve if far else f"M496,{base} C486,{base - 60} 514,{base - 60} 504,{base}"
+    thick = f'stroke-width="{1 + 14 * share:.1f}"'
+    parts.append(f'<path d="{curve}" fill="none" stroke="{INK}" {thick}/>')
+    top = base - 0.33 * far - 7 * share if far else base - 46
+    parts.append(words_at((x + start) / 2 if far else 500, top - 6, f"{share:.2f}", 13))
+parts.append(words_at(500, base + 54, named(Q[3], example.SOUGHT), 12, QUERY))
+parts.append(words_at(6, base + 148, "and so likes fetches", 13, INK, "start"))
+total = ", ".join(f"{name} {x:.2f}" for name, x in zip(example.OFFERED, fetched.tolist()))
+parts.append(words_at(160, base + 148, total, 15, VALUE, "start"))
+show_drawing(
+    parts,
+    690,
+    312,
+    alt="Arcs from likes to the five words: 0.62 to cat, 0.29 to fish, 0.03 to each of the others. It fetches living 0.76, dark 0.03, edible 0.29.",
 )
 
 # %% [markdown]
+# Read *the black cat likes fish* and stop at *likes*. To understand the sentence you need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
+#
+# A recurrent network reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
+#
+# In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. But why take a blend at all, instead of the word that fits best?
+#
 # ## A lookup that must be exact
 #
-# Python has a lookup. A dictionary holds keys and values; we hand it a query and get the value whose key is equal.
+# Python has a lookup. A dictionary holds keys and values; you hand it a query, and it returns the value whose key is equal.
 
 # %%
 legs = {"cat": 4, "fish": 0, "bird": 2}
 print(legs["cat"], "cats" in legs)
 
 # %% [markdown]
-# Equal is a high bar. *Cats* is not *cat*, so the dictionary knows nothing about it. What we want is the value of the key that fits best. Let queries and keys be numbers, say the size of an animal in centimeters, and take the nearest.
+# Equal is a high bar: *cats* is not *cat*. We'd rather have the value of the key that fits *best*. Let queries and keys be numbers, say the sizes of animals in centimeters, and take the nearest.
 
 # %%
 keys = torch.tensor([5.0, 30.0, 60.0], dtype=torch.float64)  # a small fish, a cat, a dog
@@ -75,40 +134,32 @@ nearest = (query - keys).abs().argmin()
 print("legs:", values[nearest].item(), " depends on the query:", values[nearest].requires_grad)
 
 # %% [markdown]
-# This works for any query, and it cannot be trained. The answer stays the same until the query crosses the middle between two keys, and then it jumps. The slope is zero everywhere, so gradient descent learns nothing about the query: `requires_grad` is false, PyTorch has lost the thread.
+# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so gradient descent could never learn to ask a better question. That is what the False means: for PyTorch, the answer no longer depends on the query.
 #
 # ## A lookup that is soft
 #
-# The way out is to take a little of everything. Score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. To get shares, we might divide each score by the sum of all. With a negative score among them, that fails:
-
-# %%
-s = torch.tensor([2.0, 0.5, -1.0], dtype=torch.float64)
-print([round(share, 2) for share in (s / s.sum()).tolist()])
-
-# %% [markdown]
-# The shares sum to 1, but one is negative and another is above 1. So we first make every score positive, with a function that keeps the order: the exponential. Dividing after that gives the **softmax** of the scores $s_1, \dots, s_S$:
+# The way out is to take a little of everything: score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. Dividing the scores by their sum won't do, because a negative score would get a negative share. We first make every score positive with a function that keeps their order, the exponential, and then divide. The result is the **softmax** of the scores:
 #
 # $$
 # \operatorname{softmax}(s)_j = \frac{e^{s_j}}{\sum_{i=1}^{S} e^{s_i}}
 # $$ (eq-softmax)
 #
-# Each share is positive, since an exponential is. They sum to 1, since each is divided by the sum. And the ratio of two shares, $e^{s_i - s_j}$, depends on the difference of their scores only.
+# The ratio of two shares, $e^{s_i - s_j}$, depends only on the difference of their scores. You may add any number to all of them, so the code subtracts the largest and never meets an $e^{1000}$, which no float can hold.
 
 
 # %%
 def softmax(scores):
-    exponentials = (scores - scores.max()).exp()  # same shares, no overflow
+    exponentials = (scores - scores.max()).exp()
     return exponentials / exponentials.sum()
 
 
-torch.testing.assert_close(softmax(s), s.softmax(dim=-1))
+s = torch.tensor([2.0, 0.5, -1.0], dtype=torch.float64)
+torch.testing.assert_close(softmax(s), s.softmax(dim=-1))  # PyTorch's own
 torch.testing.assert_close(softmax(s), softmax(s + 1000))
 print([round(share, 2) for share in softmax(s).tolist()])
 
 # %% [markdown]
-# The second check is why we may subtract the largest score first. The shares do not change, and $e^{1000}$, which is too large for any float, never comes up.
-#
-# Now the lookup. The score of a key is minus its distance to the query, divided by a temperature that says how picky we are.
+# For the animals, the score of a key is minus its distance to the query, divided by a temperature that says how picky we are.
 
 
 # %%
@@ -119,17 +170,17 @@ def soft_lookup(query, temperature):
 
 found = soft_lookup(query, temperature=5.0)
 found.backward()
-print(f"legs: {found.item():.2f}  slope: {query.grad.item():.2f}")
+print(f"legs: {found.item():.2f}  gradient: {query.grad.item():.2f}")
 
 # %% [markdown]
-# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a slope: an animal one centimeter longer would have about 0.14 more. That slope is all that learning needs.
+# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: one centimeter more would add about 0.14 legs. That gradient is all that learning needs.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (grey) is a staircase with slope zero nearly everywhere. A soft one (green) is close to it at a low temperature and has a slope that can be followed. Three keys, at 5, 30 and 60 cm."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (grey) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
 looks = {
     "hard": (RESIDUAL, [4, 3]),
-    "soft, temperature 1": (VALUE, [1, 0]),
-    "soft, temperature 5": (VALUE, [8, 2]),
-    "soft, temperature 15": (VALUE, [2, 2]),
+    "soft, temperature 1": (INK, [1, 0]),
+    "soft, temperature 5": (INK, [8, 2]),
+    "soft, temperature 15": (INK, [2, 2]),
 }
 
 
@@ -151,47 +202,108 @@ x = alt.X(
 chart = curves(records, x, alt.Y("found:Q", title="value found: legs"), "lookup", looks)
 show(
     chart,
-    alt="The hard lookup is a staircase. The soft ones are smooth curves that come closer to it as the temperature falls.",
+    alt="The hard lookup jumps from 0 to 4 legs at 17.5 cm. The soft ones rise gradually around that place, the more steeply the lower the temperature.",
 )
 
 # %% [markdown]
 # ## Queries, keys and values
 #
-# One number cannot say what a word is. In the Transformer each word hands out three vectors, and the three colors below keep their meaning for the whole book:
-#
-# - its <span style="color:#0072B2">**query**</span> says what the word looks for: a verb looks for someone who acts;
-# - its <span style="color:#D55E00">**key**</span> says what the word can be found by: *cat* is a noun;
-# - its <span style="color:#009E73">**value**</span> says what it hands over when it is found: a living thing.
-#
-# Key and value differ for a good reason. What makes a book easy to find in a library, its signature, is not what we want to read in it. Query and key differ as well, since looking is not being looked at: *likes* seeks a noun and is itself a verb. With one vector for both roles, every word would fit itself best.
-#
-# Later the three are learned. Here we make them up, so that each number can be checked by hand. Our five words get keys and queries of width $d_k = 4$, whose columns mean noun, verb, adjective and article. The values have width $d_v = 3$: living, dark, edible. Note *fish*. It is mostly a noun, but one may also fish, so its key leans towards the verbs.
+# One number can't say what a word is, so from here on a word is a vector. A trained model learns these vectors. We make them up, to be able to check each number by hand, and the same five words with the same numbers will be with us until the model is complete.
 
 # %%
 words = ["the", "black", "cat", "likes", "fish"]
-Q = torch.tensor([[2, 0, 1, 0], [2, 0, 0, 0], [0, 2, 1, 0], [3, 0, 0, 0], [0, 2, 0, 0]]).double()
-K = torch.tensor(
-    [[0, 0, 0, 2], [0, 0, 2, 0], [2, 0, 0, 0], [0, 2, 0, 0], [1.5, 0.5, 0, 0]]
-).double()
-V = torch.tensor([[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0], [0.5, 0, 1]]).double()
-print("queries", tuple(Q.shape), " keys", tuple(K.shape), " values", tuple(V.shape))
+features = ["noun", "verb", "adjective", "article", "living", "edible"]
+X = torch.tensor(
+    [
+        [0.0, 0.0, 0.0, 2.0, 0.0, 0.0],  # the
+        [0.0, 0.0, 2.0, 0.0, 0.0, 0.0],  # black
+        [2.0, 0.0, 0.0, 0.0, 1.0, 0.0],  # cat
+        [0.0, 2.0, 0.0, 0.0, 0.0, 0.0],  # likes
+        [1.5, 0.5, 0.0, 0.0, 0.5, 1.0],  # fish: mostly a noun, but one may also fish
+    ],
+    dtype=torch.float64,
+)
 
 # %% [markdown]
-# The paper's letters for these three matrices are $Q$, $K$ and $V$. Row $i$ belongs to word $i$.
+# From its vector $x$ each word makes three others. Their colors mean the same wherever this book draws attention.
+#
+# - The <span style="color:#0072B2">**query**</span> says what the word looks for. A verb looks for a noun.
+# - The <span style="color:#D55E00">**key**</span> says what the word can be found by. *Cat* is a noun.
+# - The <span style="color:#009E73">**value**</span> says what the word hands over when it is found: something living.
+#
+# The map from $x$ to each of them is the simplest there is, a product with a matrix:
+#
+# $$
+# q = x\,W^Q, \qquad k = x\,W^K, \qquad v = x\,W^V
+# $$ (eq-projections)
+#
+# Queries and keys have the same width, $d_k$, since they will be compared; values may have another, $d_v$. Ours are 4 (noun, verb, adjective, article) and 3 (living, dark, edible).
+
+# %%
+W_Q = torch.tensor(
+    [
+        [0.0, 1.0, 0.5, 0.0],  # a noun looks for its verb, less urgently for an adjective
+        [1.5, 0.0, 0.0, 0.0],  # a verb for its nouns
+        [1.0, 0.0, 0.0, 0.0],  # an adjective for its noun
+        [1.0, 0.0, 0.5, 0.0],  # an article for its noun, and an adjective before it
+        [0.0, 0.0, 0.0, 0.0],
+        [0.0, 0.0, 0.0, 0.0],
+    ],
+    dtype=torch.float64,
+)
+
+# %% [markdown]
+# *Likes* is a verb with a 2, so its query asks for nouns with $2 \cdot 1.5 = 3$. Keys are simpler: a word is found by its first four features. It hands over whether it is living, whether it is dark (as the adjective *black* is), and whether you can eat it.
+
+# %%
+W_K = torch.eye(6, 4, dtype=torch.float64)
+W_V = torch.zeros(6, 3, dtype=torch.float64)
+W_V[4, 0] = 1.0  # living to living
+W_V[2, 1] = 0.5  # adjective to dark
+W_V[5, 2] = 1.0  # edible to edible
+Q, K, V = X @ W_Q, X @ W_K, X @ W_V
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words (left) and their queries, keys and values. *Fish* asks as a noun for a verb and as a verb for a noun; by its key, both kinds of query find it."}}
+mine = (words, features, X, W_Q, W_K, W_V)
+theirs = (getattr(example, n) for n in ("WORDS", "FEATURES", "X", "W_Q", "W_K", "W_V"))
+assert all(a == b if isinstance(a, list) else torch.equal(a, b) for a, b in zip(mine, theirs))
+maps = [
+    heatmap(
+        m,
+        words if color == INK else [""] * 5,
+        names,
+        titles=("", ""),
+        limit=3,
+        color=color,
+        cell=32,
+    ).properties(title=title)
+    for m, names, color, title in [
+        (X, features, INK, "words X"),
+        (Q, features[:4], QUERY, "queries Q"),
+        (K, features[:4], KEY, "keys K"),
+        (V, ["living", "dark", "edible"], VALUE, "values V"),
+    ]
+]
+show(
+    alt.hconcat(*maps, spacing=10),
+    alt="Four tables of five rows. The query of likes is noun 3, the key of cat noun 2, the value of cat living 1.",
+)
+
+# %% [markdown]
+# ### Why three vectors instead of one?
+#
+# Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows a book to read the call number. Query and key differ because looking is not being looked at: *likes* looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. *The* could not look for *cat* unless *cat* looked for *the* with the same score. (And most words would fit themselves best, though not all: with its key for a query, *fish* scores 2.5 with itself and 3 with *cat*, whose vector is longer.)
 #
 # ## How well does a key fit?
 #
-# A nearest key needs a distance. For vectors, a product is simpler. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with every column where both are large, and a column that either one leaves at zero does not count. The query of *likes* is $(3, 0, 0, 0)$: any noun will do.
+# For vectors, a product is simpler than a distance. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with each column where both are large, and a column where either one is zero doesn't count.
 
 # %%
-likes = Q[3]
 for word, key in zip(words, K):
-    print(f"likes · {word:6} = {(likes * key).sum().item()}")
+    print(f"likes · {word:6} = {(Q[3] * key).sum().item()}")
 
 # %% [markdown]
-# *Cat* scores 6, *fish* 4.5, everything else nothing.
-#
-# There is a picture for this. The dot product is the length of the query, times the length of the key, times the cosine of the angle between them. So a key scores high by pointing where the query points, or by being long. All keys on a line at a right angle to the query get the same score.
+# *Cat* scores 6, *fish* 4.5, and everything else nothing. In geometry, the dot product is the length of the query, times the length of the key, times the cosine of the angle between them, so a key scores high by pointing where the query points or by being long.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same grey line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
 q = (1.5, 1.0)
@@ -229,49 +341,40 @@ show(
 )
 
 # %% [markdown]
-# One such loop for each word gives a table of 25 scores, and that table is a matrix product. The entry in row $i$ and column $j$ of $QK^\top$ is the dot product of query $i$ and key $j$.
+# One such loop for each word gives 25 scores, and the loops together are a matrix product: the entry in row $i$ and column $j$ of $QK^\top$ is the dot product of query $i$ and key $j$.
 
 # %%
 scores = Q @ K.T
-assert all(scores[i, j] == Q[i].dot(K[j]) for i in range(5) for j in range(5))
 print(scores)
+assert all(scores[i, j] == Q[i].dot(K[j]) for i in range(5) for j in range(5))
+assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its query
 
 # %% [markdown]
-# Rows are queries and columns are keys, as in each matrix of this book. Row four, *likes*, repeats the loop above.
+# Rows are queries and columns are keys, as in every matrix of this book. There is no order in which the scores must be computed, and matrix products are what processors do best: for 500 words, one of them gives all 250,000.
 #
-# This is why dot products won: a matrix product is what processors do best. There is no loop over words and no order in which they must come. All 25 scores are there at once, and for 500 words all 250,000.
+# ## From scores to weights
 #
-# ## The formula
-#
-# Softmax over each row turns scores into weights, and a second matrix product mixes the values. One detail is new, the division by $\sqrt{d_k}$, here $\sqrt 4 = 2$. It gets its own section below.
-#
-# $$
-# \operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right) V
-# $$ (eq-attention)
+# What remains is {eq}`eq-attention` from the top of the page: divide by $\sqrt{d_k}$, here $\sqrt 4 = 2$, take the softmax of each row, and mix the values with a second matrix product.
 
 # %%
-weights = (Q @ K.T / math.sqrt(4)).softmax(dim=-1)
+weights = (scores / math.sqrt(4)).softmax(dim=-1)
 output = weights @ V
-print("weights", tuple(weights.shape), " output", tuple(output.shape))
-print("likes fetches", [round(x, 2) for x in output[3].tolist()])
+print("weights of likes", [round(w, 2) for w in weights[3].tolist()])
+print("likes fetches   ", [round(x, 2) for x in output[3].tolist()])
 
 # %% [markdown]
-# We check *likes* by hand. Its scores are 0, 0, 6, 0 and 4.5; halved, 0, 0, 3, 0 and 2.25. The exponentials are 1, 1, 20.1, 1 and 9.5, and they sum to 32.6. So *cat* gets $20.1 / 32.6 = 0.62$, *fish* gets $9.5 / 32.6 = 0.29$, and each of the others $0.03$. *Cat* hands over 0.62 of something living. *Fish* is half as living in our table, so it adds 0.15: together 0.76, as printed.
-#
-# *Likes* now carries 0.76 of something living and 0.29 of something edible. It knows who is involved, and it found out by looking. The next figure follows the computation for each of the five words.
+# By hand: the scores of *likes* are 0, 0, 6, 0 and 4.5; halved, 0, 0, 3, 0 and 2.25. The exponentials are 1, 1, 20.1, 1 and 9.5, and they sum to 32.6. *Cat* gets $20.1 / 32.6 = 0.62$, *fish* gets $9.5 / 32.6 = 0.29$, and each of the others 0.03. *Cat* hands over 0.62 of something living; *fish* is half as living, and adds 0.15. Together that is 0.76, as printed.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention-steps", "caption": "How is one output vector made? Choose the word that asks. Its query multiplies the rows of the keys (orange), and each column adds up to a score. Divided by 2, the scores go through softmax and become weights (grey). Each value is multiplied by its weight (green); the last column adds up, and that is the output. Queries, keys and values are made up."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention-steps", "caption": "How is one output vector made? Choose the word that asks. Its query multiplies the rows of the keys (orange), and each column adds up to a score. Divided by 2, the scores go through softmax and become weights (grey). Each value is multiplied by its weight (green); the last column is the sum, the output."}}
 
 
 def computation(i):
     mixed = weights[i] * V.T  # one column a word, one row a column of V
     mixed = torch.cat([mixed, mixed.sum(1, keepdim=True)], 1)
-    features = [
-        f"{q:g} × {name}" for q, name in zip(Q[i], ["noun", "verb", "adjective", "article"])
-    ]
+    asked = [f"{q:g} × {name}" for q, name in zip(Q[i], features)]
     rows = ["× living", "× dark", "× edible"]
     stages = [
-        heatmap(K.T, features, words, titles=("query × key", ""), limit=3, color=KEY),
+        heatmap(K.T, asked, words, titles=("query × key", ""), limit=3, color=KEY),
         heatmap([scores[i]], ["score"], [""] * 5, titles=("", ""), limit=9, color=KEY),
         heatmap([scores[i] / 2], ["÷ √d_k"], [""] * 5, titles=("", ""), limit=9, color=KEY),
         heatmap([weights[i]], ["weight"], [""] * 5, titles=("", "")),
@@ -286,11 +389,35 @@ def computation(i):
 show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word asks?", start=3)
 
 # %% [markdown]
-# Three things to notice. *The* and *black* ask for their noun and both find *cat* first. *Cat* asks for a verb, or less urgently for an adjective, and spends over half on *likes*. And *fish*, as a key, collects a little from everyone who asks for a verb: a word with two readings is found by both.
+# *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb) will let it ask the two questions separately. *Fish*, with its two readings, asks for a bit of everything, and no weight in its row is above 0.4.
+#
+# What a word fetches is then added to it. One more matrix, $W^O$, brings the three numbers back to six features, and *likes* is still a verb, but one that knows of something living and something edible.
+
+# %%
+W_O = torch.zeros(3, 6, dtype=torch.float64)
+W_O[0, 4] = 1.0  # living to living
+W_O[1, 2] = 2.0  # dark to adjective
+W_O[2, 5] = 1.0  # edible to edible
+after = (X + output @ W_O)[3]
+print({name: round(x, 2) for name, x in zip(features, after.tolist())})
+assert torch.equal(W_O, example.W_O)
+
+# %% [markdown]
+# Real vectors are dense, and their columns have no names. Similar words have similar vectors and so make similar queries, which is how a model that has seen *cats like fish* can handle *dogs like meat*.
 #
 # ## The code
 #
-# Here is the function that the package exports. The leading axes of its arguments may be anything, such as sentences and heads. Axis letters are those of the [notation page](../book/notation.md): $T$ positions that ask, $S$ positions that answer. `Mask` is short for a mask or none.
+# Not every key may be seen: some positions only fill up a short sentence, others hold words that the model has yet to write. A hidden key must get the weight zero while the others still sum to 1, so its score becomes minus infinity *before* the softmax. [Masks](04_masks.ipynb) has the details.
+#
+# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb) that runs your function beside eleven common mistakes, and says which one yours is:
+
+# %%
+from annotated_transformer import check
+
+print(check("attention", lambda query, key, value, mask: attend(query, key, value)))
+
+# %% [markdown]
+# Our version is also the one that the package exports. Its leading axes may be anything, such as sentences and heads; $T$ positions ask, and $S$ positions answer.
 
 # %% tags=["export"]
 Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
@@ -307,7 +434,7 @@ def attention(
         key: (..., S, d_k), what each position is found by.
         value: (..., S, d_v), what each position hands over.
         mask: broadcastable to (..., T, S).
-        dropout: rate at which the weights that mix the values are dropped; 0 in the paper.
+        dropout: rate at which the weights that mix the values are dropped.
 
     Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
     query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
@@ -320,9 +447,7 @@ def attention(
 
 
 # %% [markdown]
-# `torch.where` takes the score where the mask is True and minus infinity elsewhere. It wants a boolean mask: one of zeros and ones is refused.
-#
-# PyTorch has the same operation built in, written for speed. It serves as our independent reference, on random inputs with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, width 4 for keys and 6 for values.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. (`dropout` is 0 unless asked for; [regularization](17_regularization.ipynb) explains it.) PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide and values 6.
 
 # %%
 random = torch.Generator().manual_seed(1)
@@ -331,61 +456,55 @@ query, key, value = (
 )
 mask = torch.rand(2, 1, 5, 7, generator=random) > 0.3
 mask[..., 0] = True  # every query may see at least one key
-
-ours, weights_ours = attention(query, key, value, mask)
+ours, ours_weights = attention(query, key, value, mask)
 torch.testing.assert_close(ours, F.scaled_dot_product_attention(query, key, value, mask))
-torch.testing.assert_close(weights_ours.sum(-1), torch.ones(2, 3, 5))
-assert (weights_ours.masked_select(~mask) == 0).all()
-print("output", tuple(ours.shape), " weights", tuple(weights_ours.shape))
+torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V))
+print("output", tuple(ours.shape), " weights", tuple(ours_weights.shape))
+print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max().item())
 
 # %% [markdown]
-# The order of the five steps is all there is to remember. Two of them are matrix products. Between those come a division, a mask, and a softmax along the last axis, the keys.
+# ### What is self-attention, and what is cross-attention?
 #
-# ## Where queries, keys and values come from
+# In **self-attention**, queries, keys and values all come from the same words, as with our five. In **cross-attention**, the queries come from a sentence that is being written, and keys and values from the one that is being translated. The function is the same.
 #
-# We made up three tables. The model learns them, in the simplest way there is. A word comes in as a vector $x$ of width $d_\text{model}$, and three matrices turn it into what it looks for, what it is found by and what it hands over:
+# ### Which axis does the softmax run along?
 #
-# $$
-# q = x\,W^Q, \qquad k = x\,W^K, \qquad v = x\,W^V
-# $$ (eq-projections)
-#
-# Suppose that the vector of word $i$ has a 1 at place $i$ and zeros elsewhere. Then $x\,W^Q$ picks row $i$ of $W^Q$, so the matrix *is* our table.
+# The last one: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does worse, as exercise 4 finds. (Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md).)
 
-# %%
-X = torch.eye(5, dtype=torch.float64)
-W_Q, W_K, W_V = Q, K, V
-torch.testing.assert_close(attention(X @ W_Q, X @ W_K, X @ W_V), attention(Q, K, V))
-print("words", tuple(X.shape), " W_Q", tuple(W_Q.shape), " queries", tuple((X @ W_Q).shape))
+# %% mystnb={"figure": {"name": "fig-attention-weights", "caption": "Who looks at whom? All weights of our five words. Each row sums to 1, the columns do not: as a key, *cat* collects 1.80, because three words ask for a noun."}}
+rows, columns = weights.sum(dim=1), weights.sum(dim=0)
+print("row sums   ", [round(total, 2) for total in rows.tolist()])
+print("column sums", [round(total, 2) for total in columns.tolist()])
+show(
+    heatmap(weights, words, words),
+    alt="Weights of five words. The, black and likes look at cat most; cat and fish look at likes.",
+)
 
 # %% [markdown]
-# Real word vectors are dense and shorter than the vocabulary. Similar words have similar vectors, and so get similar queries without being told. That is how a model that has seen *cats like fish* can handle *dogs like meat*.
-#
-# Where all three come from the same words, as here, we speak of **self-attention**. Queries may also come from one sentence, and keys and values from another. Then a word being written looks at the sentence being translated, and it is called **cross-attention**. The function is the same; only its arguments differ. Chapter [Multi-head attention](05_multi_head_attention.ipynb) builds both, and gives each position several queries at once.
-#
 # ## What attention can and cannot return
 #
-# The output is an average of the values, weighted by who fits. Two facts follow, and both matter later. First, no output lies outside of the range of the values: attention can select and blend, and it cannot invent.
+# The output is a weighted average of the values, and two things follow. First, no output lies outside the range of the values: attention can select and blend, but it can't invent.
 
 # %%
-mixed = attention(Q, K, V)[0]
-assert (mixed <= V.max(dim=0).values).all() and (mixed >= V.min(dim=0).values).all()
-print("smallest", mixed.min().item() >= 0, " largest", mixed.max().item() <= 1)
+for name, column in zip(["living", "dark", "edible"], range(3)):
+    held, got = V[:, column], output[:, column]
+    print(
+        f"{name:6}  held {held.min():.2f} to {held.max():.2f}  got {got.min():.2f} to {got.max():.2f}"
+    )
 
 # %% [markdown]
-# Anything new must be computed elsewhere, and the Transformer follows each attention with a small network that does so ([Feed-forward](06_feed_forward.ipynb)).
+# Anything new has to be computed by the [feed-forward network](06_feed_forward.ipynb) that follows.
 #
-# Second, the weights sum to 1, so a query cannot look at nothing. A word that has nothing to fetch still spends its whole weight. Trained models learn a way out: they send the spare weight to some token whose value does no harm, often the end of the sentence. When you see such a column in a trained model's weights, it may mean "nothing here for me".
+# Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, often the period or the end of the sentence ([attention maps](21_attention_maps.ipynb) has more on such *attention sinks*).
 #
 # ## Why divide by the square root of $d_k$?
 #
-# The paper gives the reason in a footnote; it deserves a picture. Suppose the components of $q$ and $k$ are independent, with mean 0 and variance 1, as they roughly are before training. Each product $q_i k_i$ then also has mean 0 and variance 1. The dot product is a sum of $d_k$ of them, and variances add up:
+# Suppose the components of $q$ and $k$ are independent, with mean 0 and variance 1, as they roughly are before training. Each product $q_i k_i$ then has mean 0 and variance 1, too, and the dot product is a sum of $d_k$ of them. Variances add up:
 #
 # $$
 # \operatorname{Var}(q \cdot k) = \sum_{i=1}^{d_k} \operatorname{Var}(q_i k_i) = d_k,
 # \qquad \text{so the scores spread like } \sqrt{d_k}.
 # $$ (eq-variance)
-#
-# With $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. We draw 20,000 pairs for each width and measure.
 
 
 # %%
@@ -401,9 +520,9 @@ for d_k in (4, 64, 512):
     assert abs(spread / math.sqrt(d_k) - 1) < 0.02
 
 # %% [markdown]
-# Softmax sees differences only, and it sees them through an exponential. A lead of 1 means 2.7 times the weight; a lead of 8 means 2,981 times. Wide scores therefore leave one key with everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1, whatever the width. It plays the part of the temperature in our lookup of legs: it says how picky to be.
+# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width. It plays the part of the temperature in our lookup of legs.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "What breaks without the scale? Weights of one query over eight random keys, largest first, for three widths (choose another with the slider on the website). With the division (blue) they look alike at every width. Without it (orange, outlined) one key takes it all."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "How does a query divide its weight over eight random keys? Mean weights, largest first, at width 64 (other widths with the slider on the website). Divided by the root (solid), the first key gets 0.36; as they are (dashed), it gets 0.88."}}
 
 
 def sorted_weights(d_k, scaled, rows=2000, keys=8):
@@ -418,7 +537,7 @@ records = [
     for name in ("divided by √d_k", "as they are")
     for rank, w in enumerate(sorted_weights(d_k, name.startswith("divided")).tolist(), 1)
 ]
-looks = {"divided by √d_k": (QUERY, [1, 0]), "as they are": (KEY, [5, 3])}
+looks = {"divided by √d_k": (INK, [1, 0]), "as they are": (INK, [5, 3])}
 slider = alt.param(
     "power", value=3, bind=alt.binding_range(min=0, max=5, step=1, name="d_k = 4 to the power of ")
 )
@@ -426,281 +545,201 @@ x = alt.X("rank:O", title="key, by rank", axis=alt.Axis(labelAngle=0))
 y = alt.Y("weight:Q", title="mean weight", scale=alt.Scale(domain=[0, 1]))
 chart = curves(records, x, y, "scores", looks).transform_filter("datum.d_k == pow(4, power)")
 chart = chart.add_params(slider).properties(width=420)
+first = {r["scores"]: r["weight"] for r in records if r["d_k"] == 64 and r["rank"] == 1}
+assert [round(w, 2) for w in first.values()] == [0.36, 0.88]
 show(
     chart,
-    alt="At d_k 64 the unscaled softmax gives its first key over 0.8 of the weight; with the scale the first key gets about 0.4.",
+    alt="At width 64 the undivided scores give the first key 0.88 of the weight, and the divided ones 0.36.",
 )
 
 # %% [markdown]
-# ## Why a sure softmax cannot learn
+# ### Why is an early decision a problem?
 #
-# One key with all the weight sounds like a decision, and decisions are fine once they are learned. At the start of training they are harmful. The slope of softmax is
+# A decision is fine once it has been learned. At the start it is an accident, and hard to undo. The derivative of softmax is
 #
 # $$
 # \frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),
 # $$ (eq-softmax-slope)
 #
-# where $\delta_{ij}$ is 1 if $i = j$ and else 0. When one weight is 1 and the others are 0, every entry of this table is zero. Nothing flows back to the scores, so the queries and keys that made the bad choice never hear of it. We are back at the hard lookup.
+# where $\delta_{ij}$ is 1 if $i = j$ and else 0. When one weight is 1 and the others are 0, every entry of this matrix is zero. Nothing flows back to the scores, and we have the hard lookup again.
 
 
 # %%
-def slope(scores):
+def jacobian(scores):
     w = scores.softmax(-1)
     return torch.diag(w) - torch.outer(w, w)
 
 
-torch.testing.assert_close(slope(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
+torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
 for factor in (1, 4, 16):
-    print(f"scores times {factor:2}: largest slope {slope(factor * s).max().item():.4f}")
+    print(f"scores times {factor:2}: largest derivative {jacobian(factor * s).max().item():.4f}")
 
 # %% [markdown]
-# The formula agrees with PyTorch's own differentiation, and the slope dies out as the scores grow. The next figure repeats this for random scores at each width. At width 64, which the paper uses, less than half of the gradient comes through without the division. At 512 it is less than a fifth.
+# The paper suspects as much: large products push the softmax to where its gradients are extremely small. We can measure it. Draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-slope", "caption": "How much of the gradient comes through the softmax? Mean size of its slope (Frobenius norm of {eq}`eq-softmax-slope`) over 500 random queries and eight keys. Divided (solid blue), it is the same at all widths; undivided (dashed orange), it falls from width to width."}}
-
-
-def mean_slope(d_k, scaled, rows=500, keys=8):
-    drawn = random_scores(d_k)[: rows * keys].view(rows, keys)
-    return torch.stack(
-        [slope(row).norm() for row in (drawn / math.sqrt(d_k) if scaled else drawn)]
-    ).mean()
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80 % (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, queries fare much alike at every width. As they are, the band opens: some queries get ten times as much, and from width 256 on the median query gets next to nothing."}}
 
 
-records = [
-    {
-        "d_k": d_k,
-        "slope": round(mean_slope(d_k, name.startswith("divided")).item(), 3),
-        "scores": name,
-    }
-    for d_k in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-    for name in looks
-]
-by_width = {(r["d_k"], r["scores"]): r["slope"] for r in records}
-assert by_width[64, "as they are"] < 0.5 * by_width[64, "divided by √d_k"]
-assert by_width[512, "as they are"] < 0.2 * by_width[512, "divided by √d_k"]
-x = alt.X("d_k:Q", title="width d_k", scale=alt.Scale(type="log", base=2, domain=[1, 512]))
-chart = curves(records, x, alt.Y("slope:Q", title="mean slope"), "scores", looks)
+def query_gradients(d_k, scaled, queries=4000, keys=8):
+    random = torch.Generator().manual_seed(d_k)
+    q, up = (torch.randn(queries, 1, n, generator=random) for n in (d_k, keys))
+    k = torch.randn(queries, keys, d_k, generator=random)
+    scores = q.requires_grad_() @ k.mT / (math.sqrt(d_k) if scaled else 1)
+    (scores.softmax(-1) * up).sum().backward()
+    return q.grad.norm(dim=-1).flatten()
+
+
+records, starved, average = [], {}, {}
+for name in looks:
+    for d_k in (1, 4, 16, 64, 256, 512):
+        sizes = query_gradients(d_k, name.startswith("divided"))
+        low, middle, high = sizes.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
+        starved[d_k, name] = (sizes < 0.1 * sizes.mean()).float().mean().item()
+        average[d_k, name] = sizes.mean().item()
+        records.append({"d_k": d_k, "low": low, "size": middle, "high": high, "scores": name})
+assert abs(starved[64, "as they are"] - 0.4) < 0.03 and starved[64, "divided by √d_k"] < 0.01
+assert abs(starved[512, "as they are"] - 0.7) < 0.03
+assert 2.5 < average[64, "as they are"] / average[64, "divided by √d_k"] < 3.5
+panels = []
+for name in looks:
+    own = [{**r, **{k: round(r[k], 3) for k in ("low", "size", "high")}} for r in records]
+    base = alt.Chart(alt.Data(values=[r for r in own if r["scores"] == name])).encode(
+        x=alt.X(
+            "d_k:Q",
+            title="width d_k",
+            scale=alt.Scale(type="log", base=2, domain=[1, 512]),
+            axis=alt.Axis(values=[1, 4, 16, 64, 512]),
+        )
+    )
+    y = {"title": "gradient at the query", "scale": alt.Scale(domain=[0, 4])}
+    band = base.mark_area(color=RESIDUAL, opacity=0.3).encode(y=alt.Y("low:Q", **y), y2="high:Q")
+    line = base.mark_line(color=INK).encode(y=alt.Y("size:Q", **y))
+    panels.append((band + line).properties(title=name, width=230, height=200))
+for (d_k, name), share in starved.items():
+    if d_k in (64, 512):
+        print(f"width {d_k:3}, {name:15}: mean {average[d_k, name]:.2f}, starved {share:.0%}")
 show(
-    chart, alt="The slope stays level with the scale and falls steadily with the width without it."
+    alt.hconcat(*panels, spacing=30),
+    alt="With the division, median and band are level at all widths. Without it, the median falls to zero beyond width 64 while the upper edge of the band rises above 3.",
 )
 
 # %% [markdown]
-# Is the division needed, strictly? A model could learn smaller queries by itself and get the same scores. So the scale does not change what attention can compute. It changes where training starts, and with which slope. After training, queries and keys are neither independent nor of variance 1, and nobody minds.
+# The gradient doesn't just shrink. At width 64 the *average* gradient is three times larger without the division; what breaks is how it is shared out. Four queries in ten are starved (they receive less than a tenth of the average), because their softmax has already decided, while others receive far too much. At 512 it is seven in ten. With the division it is none.
 #
-# ## The other way to score: additive attention
+# :::{admonition} For a second reading: is the division needed?
+# :class: dropdown
+# Strictly, a model could do without, since it could learn smaller queries. The scale doesn't change what attention can compute. It changes where training starts.
+# :::
 #
-# Attention is older than the Transformer. The first version, made for recurrent translation models, scored a key with a small network in place of a dot product:
-#
-# $$
-# s(q, k) = v^\top \tanh(W_q\, q + W_k\, k)
-# $$ (eq-additive)
-#
-# It has no trouble with wide vectors, because $\tanh$ bounds each term. But the network must run once for each pair of positions, on a tensor with $T \times S \times d$ entries.
-
-
-# %%
-def additive_scores(query, key, W_q, W_k, v):
-    return torch.tanh((query @ W_q).unsqueeze(-2) + (key @ W_k).unsqueeze(-3)) @ v
-
-
-random = torch.Generator().manual_seed(2)
-W_q, W_k = torch.randn(2, 4, 4, generator=random, dtype=torch.float64)
-v = torch.randn(4, generator=random, dtype=torch.float64)
-by_hand = sum(v[c] * torch.tanh(Q[3] @ W_q[:, c] + K[2] @ W_k[:, c]) for c in range(4))
-torch.testing.assert_close(additive_scores(Q, K, W_q, W_k, v)[3, 2], by_hand)
-print("scores", tuple(additive_scores(Q, K, W_q, W_k, v).shape))
-
-# %% [markdown]
-# Counted in multiplications the two are close relatives. On a real machine they are not, since one is a matrix product and the other walks through a large table in memory. We time both at width 64.
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-additive", "caption": "What does a score cost? Time for the table of all scores at width 64, by length, on the machine that ran this notebook (one CPU thread). The additive score (dashed) takes many times longer at each length; both axes are logarithmic."}}
-from torch.utils.benchmark import Timer
-
-measured = []
-for length in (64, 128, 256, 512):
-    x, W, u = torch.randn(length, 64), torch.randn(64, 64), torch.randn(64)
-    for name, run in {
-        "dot product": lambda: x @ W @ (x @ W).T,
-        "additive": lambda: additive_scores(x, x, W, W, u),
-    }.items():
-        timer = Timer("run()", globals={"run": run}, num_threads=1)
-        seconds = timer.blocked_autorange(min_run_time=0.1).median
-        measured.append({"length": length, "ms": round(1000 * seconds, 3), "score": name})
-log = alt.Scale(type="log", nice=False)
-at_512 = {m["score"]: m["ms"] for m in measured if m["length"] == 512}
-assert at_512["additive"] > 3 * at_512["dot product"]
-x = alt.X("length:Q", title="length", scale=log, axis=alt.Axis(values=[64, 128, 256, 512]))
-y = alt.Y("ms:Q", title="milliseconds", scale=log, axis=alt.Axis(values=[0.01, 0.1, 1, 10, 100]))
-looks = {"dot product": (QUERY, [1, 0]), "additive": (KEY, [5, 3])}
-chart = curves(measured, x, y, "score", looks)
-show(
-    chart,
-    alt="Additive scores take many times longer than dot products at every length from 64 to 512.",
-)
-
-# %% [markdown]
-# ## Hiding a key
-#
-# Not every key may be looked at. Some positions are padding, and while the model learns to write, the next word must stay hidden. Chapter [Masks](04_masks.ipynb) builds the masks; here we ask what to do with one. The weight must be zero, and the others must still sum to 1. So the score has to change before the softmax, and it must become **minus infinity**, since $e^{-\infty} = 0$.
-
-# %%
-hide_fish = torch.tensor([True, True, True, True, False])
-_, seen = attention(Q, K, V, hide_fish)
-print("likes, without fish:", [round(w, 2) for w in seen[3].tolist()])
-assert seen[3, 4] == 0
-
-# %% [markdown]
-# Often $-10^9$ is written in place of minus infinity. It nearly works, which is the trouble. Numbers in half precision end at 65,504, so PyTorch refuses to write it there:
-
-# %%
-try:
-    torch.zeros(3, dtype=torch.float16).masked_fill(torch.tensor([True, False, False]), -1e9)
-except RuntimeError as error:
-    print("refused:", "without overflow" in str(error))
-
-# %% [markdown]
-# The two also differ where every key of a row is hidden. Then there is no right answer, and they fail in opposite ways.
-
-# %%
-nothing = torch.zeros(5, dtype=torch.bool)
-big = (Q[3] @ K.T).masked_fill(~nothing, -1e9).softmax(-1)
-print("-1e9:     ", [round(w, 2) for w in big.tolist()])
-print("-infinity:", attention(Q[3:4], K, V, nothing)[1][0].tolist())
-
-# %% [markdown]
-# With $-10^9$, the query looks at all the keys that it must not see, and no one notices. With minus infinity the row is not a number, and the mistake comes to light at the next loss. We prefer the second. In this book no such row occurs: each sentence ends with the token `</s>`, which may always be seen.
-#
-# ## Rows or columns?
-#
-# Some texts write attention as $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, and readers wonder who is wrong. Nobody: there, each word is a column. Transpose everything, and {eq}`eq-attention` comes out, with the softmax running down the columns.
-
-# %%
-Qc, Kc, Vc = Q.T, K.T, V.T  # one column a word
-columns = Vc @ (Kc.T @ Qc / math.sqrt(4)).softmax(dim=0)
-torch.testing.assert_close(columns.T, attention(Q, K, V)[0])
-print("columns", tuple(columns.shape), " rows", tuple(columns.T.shape))
-
-# %% [markdown]
-# We write words as rows, like the paper and like PyTorch. Take the softmax along the wrong axis, and each *key* hands out a total of 1, however many ask for it. The shapes are the same and no error is raised. It is the most common mistake in attention written by hand, and a check catches it: **each row of weights sums to 1**.
-
-# %% mystnb={"figure": {"name": "fig-attention-weights", "caption": "Who looks at whom? All weights of our five words. Each row sums to 1, the columns do not: *cat* as a key gets 1.71 in total, since three words ask for a noun. Queries and keys are made up."}}
-rows = attention(Q, K, V)[1]
-torch.testing.assert_close(rows.sum(dim=-1), torch.ones(5, dtype=torch.float64))
-print("column sums:", [round(total, 2) for total in rows.sum(dim=0).tolist()])
-show(
-    heatmap(rows, words, words),
-    alt="Weights of five words. The, black and likes look at cat most; cat and fish look at likes.",
-)
-
-# %% [markdown]
 # ## What it costs
 #
-# Every position looks at every other. For $n$ positions the table of weights has $n^2$ entries, and so the work is about $n^2 d$ multiplications, twice. Double the length, and the cost is four times as high.
+# Each of $n$ positions looks at all $n$, so there are $n^2$ weights, and the two products take $2 n^2 d$ multiplications. Double the length and this function costs four times as much.
 
 # %%
 for n in (25, 500, 8000):
     print(f"n = {n:4}: {n * n:10,} weights, {4 * n * n / 2**20:7.2f} MiB in float32")
 
 # %% [markdown]
-# At the length of a sentence this is nothing. At the length of a book it decides everything, and many later designs exist to get around it. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, along a path through which gradients flow well. A recurrent network needs 30 steps. Section 4 of the paper makes this trade its main argument.
+# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps.
 #
-# ## Questions that come up
+# ## What it pays
 #
-# **Is attention a layer with weights to learn?** Not by itself. The function above has no parameters. All that is learned sits in the matrices of {eq}`eq-projections`.
-#
-# **Why the same key for all queries?** Because then one product serves them all. Additive attention gives each pair its own little network and pays for it.
-#
-# **Does a high weight explain the output?** It says what was fetched, not what was done with it. A value may be close to zero, and later layers may ignore it. Weights are a good place to start asking and a poor place to stop.
-#
-# **Why not take the top key only, when the model is trained?** One could, and it saves little: the scores have to be computed anyway. And trained models do use blends, as *likes* does here with its two nouns.
-#
+# One task accompanies the chapters of the model: translate sentences of a small [grammar](B_synchronous_grammar.ipynb), learning for 300 updates. The figure shows the loss on unseen pairs, with one part more in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token: the typical probability of the right token rises from 13 % to 20 %.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-attention", "caption": "What does attention pay? Validation loss on the grammar after 300 updates; the filled bar is new. Means of embeddings: a model without attention."}}
+from book.figures import paid
+
+losses = paid("attention")
+assert [round(loss, 1) for loss in losses.values()] == [2.0, 1.6]
+
+# %% [markdown]
 # ## What to remember
 #
-# - Attention is a soft lookup: score each key, turn scores into weights that sum to 1, mix the values.
+# - Attention is a soft lookup: score each key, turn the scores into weights that sum to 1, mix the values.
 # - A query looks for, a key is found by, a value is handed over. Rows ask, columns answer.
-# - The dot product of two random vectors spreads like $\sqrt{d_k}$. Undivided, it makes softmax so sure that no gradient comes back.
+# - Dot products spread like $\sqrt{d_k}$. Undivided, they starve many queries of gradient and flood the rest.
 # - A hidden key gets the score minus infinity, before the softmax.
-# - It is two matrix products and one softmax, with no order in time, at a cost of $n^2 d$.
+# - It is two matrix products and a softmax, with no order in time, and its cost grows with $n^2$.
 #
 # ## Exercises
 #
-# **1. By hand.** A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return? Give two decimals. ($e^{1.41} = 4.11$)
+# **1. Write it first** is [above](#the-code); this is its solution.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Scores 2 and 0, divided by the root of 2: 1.41 and 0. Weights 4.11 / 5.11 and 1 / 5.11.
-q, k = torch.tensor([[1.0, 1.0]]), torch.tensor([[2.0, 0.0], [0.0, 0.0]])
-answer, _ = attention(q, k, torch.tensor([[10.0], [20.0]]))
-print(f"{answer.item():.2f}")
-assert abs(answer.item() - (4.11 * 10 + 1 * 20) / 5.11) < 0.01
-
-# %% [markdown]
-# **2. What breaks if** someone divides by $d_k$ in place of $\sqrt{d_k}$? Predict the weights of a random query over eight keys at $d_k = 512$, then run it.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The scores now spread like 1 / sqrt(512), nearly zero: all keys get about 1/8 and the query hardly matters.
-flat = (random_scores(512).view(-1, 8) / 512).softmax(-1)
-print("mean of the largest weight:", round(flat.max(-1).values.mean().item(), 2))
-assert flat.max() < 0.2
-
-# %% [markdown]
-# **3. Loops.** Write attention with loops over queries and keys, without matrix products. Which loop may run in any order?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# All of them: no step needs the result of another query. That is what makes attention fast to train.
-
-
-def attention_in_loops(Q, K, V):
-    output = torch.zeros(len(Q), V.shape[1], dtype=V.dtype)
-    for i, q in enumerate(Q):
-        shares = torch.stack([(q * k).sum() / math.sqrt(len(k)) for k in K]).exp()
-        for share, value in zip(shares / shares.sum(), V):
-            output[i] += share * value
-    return output
-
-
-torch.testing.assert_close(attention_in_loops(Q, K, V), attention(Q, K, V)[0])
-print("equal")
-
-# %% [markdown]
-# **4. A proof in one line.** Show that a number added to all scores of one query changes nothing. Does the same hold for a number added to all scores of one *key*?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# e^(s + c) = e^c e^s: the factor stands above and below the bar and cancels, but only if all of a row have it.
-shifted_row, shifted_column = scores.clone(), scores.clone()
-shifted_row[3] += 7
-shifted_column[:, 2] += 7
-torch.testing.assert_close(shifted_row.softmax(-1), scores.softmax(-1))
-print(
-    "one key shifted, same weights:", torch.allclose(shifted_column.softmax(-1), scores.softmax(-1))
-)
-
-# %% [markdown]
-# **5. What breaks if** the five words come in another order? Shuffle the rows of $Q$, $K$ and $V$ together and compare the outputs.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Nothing: the outputs are shuffled the same way. Attention does not know the order of words, so chapter 8 adds it.
-order = torch.tensor([3, 1, 4, 0, 2])
-torch.testing.assert_close(attention(Q[order], K[order], V[order])[0], attention(Q, K, V)[0][order])
-print("the same outputs, in the new order")
-
-# %% [markdown]
-# **6. Write it yourself.** Scroll away from this page and write `attention(query, key, value, mask)`. Then hand it to the book's checker. [Check your own](E_checker.ipynb) knows eleven ways to get attention wrong, and tells which one yours is.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-from annotated_transformer import check
+# Two lines more than `attend`. The order matters: scale, hide, softmax, mix.
 
 
 def mine(query, key, value, mask):
-    scores = query @ key.transpose(-2, -1) / query.size(-1) ** 0.5
+    scores = query @ key.mT / query.size(-1) ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return scores.softmax(dim=-1) @ value
 
 
 print(check("attention", mine))
-print(check("attention", lambda query, key, value, mask: mine(query, key, value, None)))
 
 # %% [markdown]
+# **2. By hand** (★, 5 min). A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return, with two decimals? ($e^{1.41} = 4.11$.) And if you divide by $d_k$ instead of its root ($e^1 = 2.72$)?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The scores are 2 and 0. Divided by the root of 2 they are 1.41 and 0, so the weights are 4.11 / 5.11 and
+# 1 / 5.11, and the result is (4.11 · 10 + 1 · 20) / 5.11 = 11.96. Divided by 2 they are 1 and 0, and the
+# result is (27.2 + 20) / 3.72 = 12.69: flatter weights, nearer to the plain mean of 15.
+two_keys, two_values = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[10.0], [20.0]])
+answer = attend(torch.tensor([[1.0, 1.0]]), two_keys, two_values).item()
+flatter = (torch.tensor([2.0, 0.0]) / 2).softmax(-1) @ two_values
+print(f"{answer:.2f} {flatter.item():.2f}")
+
+# %% [markdown]
+# **3. Another order** (★, 5 min). What happens to the outputs if the five words come in another order? Shuffle the rows of $X$ and compare. What does attention know about word order?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The outputs come out shuffled in the same way, and are otherwise unchanged. Attention knows nothing of
+# word order, so "the fish likes black cat" would mean the same; positional encoding (chapter 8) adds it.
+order = torch.tensor([3, 1, 4, 0, 2])
+shuffled = attend(X[order] @ W_Q, X[order] @ W_K, X[order] @ W_V)
+torch.testing.assert_close(shuffled, output[order])
+print("likes, now first:", [round(x, 2) for x in shuffled[0].tolist()])
+
+# %% [markdown]
+# **4. The wrong axis in a decoder** (★★, 15 min). Hide the future with the mask `torch.ones(5, 5).bool().tril()`, but take the softmax along `dim=-2`. Change the last word only. Does what *cat* fetches change? It shouldn't.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# It does. Each column is divided by a sum over all queries that may see the key, and later words are
+# among them: when *fish* asks more loudly for an adjective, less of *black* is left for *cat*. The past changes
+# with the future although the mask is right.
+past = torch.ones(5, 5).bool().tril()
+for last in (X[4], 2 * X[4]):
+    q, k = (torch.cat([X[:4], last[None]]) @ W for W in (W_Q, W_K))
+    wrong = (q @ k.T / 2).masked_fill(~past, -math.inf).softmax(dim=-2)
+    right = (q @ k.T / 2).masked_fill(~past, -math.inf).softmax(dim=-1)
+    print(f"cat looks at black: wrong axis {wrong[2, 1]:.2f}, right axis {right[2, 1]:.2f}")
+
+# %% [markdown]
+# **5. The older score** (★★, 30 min). **Additive attention** scores a key with a small network, $\tanh(q\,W_1 + k\,W_2)\,u^\top$ with a vector $u$. Write it for all pairs at once. Then draw everything at random, $u$ with variance 1 and the matrices with $1/d$, and measure the spread of the scores at $d = 4$, 64 and 512. Does the $\tanh$ keep it from growing?
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# It doesn't. Each of the d terms is bounded, but their sum still spreads like the root of d. What keeps the
+# score in range is the size of u, which is learned. The cost is a tensor (T, S, d) with one tanh for each
+# number in it, where the dot product needs one matrix product.
+
+
+def additive_scores(query, key, W_1, W_2, u):
+    return torch.tanh((query @ W_1).unsqueeze(-2) + (key @ W_2).unsqueeze(-3)) @ u
+
+
+for d in (4, 64, 512):
+    random = torch.Generator().manual_seed(d)
+    q, k = torch.randn(2, 100, d, generator=random)
+    W_1, W_2 = torch.randn(2, d, d, generator=random) / math.sqrt(d)
+    us = torch.randn(20, d, generator=random)
+    spread = torch.stack([additive_scores(q, k, W_1, W_2, u) for u in us]).std().item()
+    print(f"d {d:3}   spread {spread:5.1f}   over the root of d {spread / math.sqrt(d):.2f}")
+    assert 0.5 < spread / math.sqrt(d) < 0.9
+
+# %% [markdown]
+# **6. The gradient by hand** (★★★, an hour; open). Let $G$ be the gradient of a loss with respect to the output. Derive the gradients with respect to $V$, the weights, the scores and $Q$, each in one line with matrices, and check them against `torch.autograd.grad`. Where in your lines do you see a starved query?
+#
 # ## Sources
 #
-# Equation 1 and the argument for the scale are from section 3.2.1 of {cite:t}`vaswani2017attention`. Additive attention is from {cite:t}`bahdanau2015neural`, dot products in translation from {cite:t}`luong2015effective`.
+# Equation 1 and the reason for the scale are from section 3.2.1 of {cite:t}`vaswani2017attention`. Attention in translation, with the additive score, is from {cite:t}`bahdanau2015neural`; {cite:t}`luong2015effective` score with dot products.
