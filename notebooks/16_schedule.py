@@ -392,7 +392,7 @@ for n in (1, 1000, 4000, 16_000, 100_000):
 #
 # ### Why does a wide model get smaller steps?
 #
-# The paper doesn't say. Each output of a layer is a sum over $d_\text{model}$ weights, and in the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times that of one, and the factor $d_\text{model}^{-0.5}$ would keep it the same for all widths. But they all follow one gradient, so for the inputs of that batch they add up more like $d_\text{model}$. The factor has the right direction; nobody has shown that it has the right exponent.
+# The paper doesn't say. Each output of a layer is a sum over $d_\text{model}$ weights, and in the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times that of one, and the factor $d_\text{model}^{-0.5}$ would keep it the same for all widths. But they all follow one gradient, so for the inputs of that batch they add up more like $d_\text{model}$. The factor has the right direction, and no claim to the right exponent.
 #
 # ## The same rate, reached slowly
 #

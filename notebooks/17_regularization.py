@@ -100,7 +100,7 @@ show(
 )
 
 # %% [markdown]
-# Both do something odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong. First we see what they are good for, on a model that learns its sentences by heart. Then we follow each in detail, and measure what label smoothing does to a model. One of the results looks bad, and the paper has it too.
+# Both do something odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong. First we see what they are good for, on a model that learns its sentences by heart. Then we follow each in detail, and measure what label smoothing does to a model: it is right more often, and trusts itself less than it should.
 #
 # ## Learning by heart
 #
