@@ -189,7 +189,7 @@ print("reference:", val[2].target)
 # | the decoder reads | `<s>` | the | black | cat | likes | fish |
 # | it must say | the | black | cat | likes | fish | `</s>` |
 #
-# Each column is a question of its own. From the first the model learns how sentences begin, and from the last when to stop. Because all words are in the corpus, nothing has to wait: a target of 20 tokens takes one pass in training, and 20 when it is written. Letting the model read its own words would make little sense at first, since they are noise, and no corpus says what comes after noise.
+# Each column is a question of its own. From the first the model learns how sentences begin, and from the last when to stop. Because all words are in the corpus, nothing has to wait: a target of 20 tokens takes one pass in training, and 20 when it is written. Its own words would be noise at first, and no corpus says what comes after noise.
 #
 # The price is called **exposure bias**. When it translates, the model reads its own words, mistakes included, and it has never learned from a text with its own mistakes in it. A low loss doesn't promise good translations, which is why we also score what it writes.
 #
@@ -213,7 +213,7 @@ print("must say:", uneven[:, 1:].tolist())
 #
 # ## One update
 #
-# Here is the inside of the loop with accumulation, and ready for [several processes](26_distributed.ipynb) that share the batches of an update. They need to know who they are and to add up numbers; read both as process 0 of 1 until then.
+# Here is the inside of the loop with accumulation, and ready for [several processes](26_distributed.ipynb) that share the batches of an update. Until then, read both functions as process 0 of 1.
 
 
 # %% tags=["export"]
@@ -357,8 +357,6 @@ for wrong in ({"warmup": 0}, {"lr_scale": float("nan")}, {"label_smoothing": 1.0
         print(error)
 
 # %% [markdown]
-# (The comparison is written `not 0 < value < most` for the sake of `nan`: every comparison with it is false, so `value <= 0` would let it pass.)
-#
 # An update sees up to `max_tokens` times `grad_accum_steps` tokens a side, 384 by default and about 25,000 in the paper. The product is what counts for learning; the first factor alone decides how much memory it takes. The rate peaks at step `warmup`, at $\text{lr scale} / \sqrt{d_\text{model} \cdot \text{warmup}}$: with the defaults and a width of 128, 0.00125.
 #
 # All that a training needs is in one record. The first ten fields are fixed from start to end, and the others say where it is.
@@ -568,7 +566,7 @@ def run(training: Training) -> None:
 # %% [markdown]
 # The order is deliberate. `summarize` raises if a gradient was not finite, so no checkpoint is ever written after a bad one. Validation comes before the checkpoint, which then knows the best score. The line of the log comes before the checkpoint: killed between the two, the next start finds a line too many and drops it, while a line too few would be missing for good.
 #
-# A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal`, folded above, turns both into an event that the loop looks at once a step. `train()` in the loop turns dropout on, in case your score function has turned it off. The progress bar appears on a terminal only (`disable=None`).
+# A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal`, folded above, turns both into an event that the loop looks at once a step.
 #
 # ## What does a checkpoint hold?
 #
@@ -750,7 +748,7 @@ same = zip(straight.state_dict().values(), broken.state_dict().values())
 print("numbers that differ:", sum(int((one != other).sum()) for one, other in same))
 
 # %% [markdown]
-# The steps from 40 to 50 were made twice, and the log shows them once. On one machine, with the same number of threads and the same release of PyTorch, the weights are equal to the last bit. With another number of threads sums are added in another order, and a long run takes another of many equally good ways.
+# The steps from 40 to 50 were made twice, and the log shows them once. On one machine, with the same number of threads and the same release of PyTorch, the weights are equal to the last bit. With another number of threads, sums are added in another order.
 #
 # ## Does it read the German?
 #
@@ -787,10 +785,13 @@ assert 2.8 < none - own < 2.95 and 0.7 < strange - none < 0.85
 #
 # ### When does attention form?
 #
-# FORMING
+# Earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs.
+#
+# At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". Where to look is learned first, and what to say there comes after. Nor is looking the same as saying: at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "FORMING-CAPTION"}, "image": {"alt": "FORMING-ALT"}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "When does attention become useful? Cross-attention of the last layer on one validation caption, mean of its heads; steps 0 to 200 from the run on this page, the others from the log. Gray is the weight, from 0 (paper) to 0.6 (ink). Each row is labeled with the word that is to be written there. Nearly even at step 50, it has a first dark link at step 100, and most content words look at their translation at step 500."}, "image": {"alt": "Eight attention maps of one sentence. At steps 0 and 50 they are nearly even; a first dark cell links man and Mann at step 100, and by step 2000 most dark cells lie on the diagonal."}}
 maps |= {line["step"]: line["attention"] for line in checks}
+assert max(map(max, maps[50])) < 0.2 and maps[100][1][1] > 0.4 and maps[2000][9][9] > 0.5
 sides = [example.source[0, :-1].tolist(), example.target[0, 1:-1].tolist()]
 names = [[tokenizer.decode([token]).strip() or "·" for token in side] + ["</s>"] for side in sides]
 figure, axes = plt.subplots(2, 4, figsize=(10, 6), layout="constrained", sharex=True, sharey=True)
@@ -817,7 +818,7 @@ for pair, written in zip(test[::200], found["translations"][::2]):
 print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signature"])
 
 # %% [markdown]
-# **BLEU** {cite:p}`papineni2002bleu` counts the runs of one to four words that a translation shares with a human's, from 0 to 100; [Evaluation](20_evaluation.ipynb) is about it, and about the signature that sacreBLEU {cite:p}`post2018call` prints. That is what a few minutes on one core buy. The frame of a sentence is right most of the time. Rare words are not: the model has seen each a few times only, and spells what it doesn't know from pieces.
+# **BLEU** {cite:p}`papineni2002bleu` counts the runs of one to four words that a translation shares with a human's, from 0 to 100; [Evaluation](20_evaluation.ipynb) is about it, and about the signature that sacreBLEU {cite:p}`post2018call` prints. The frame of a sentence is right most of the time. Rare words are not: the model has seen each a few times only, and spells what it doesn't know from pieces.
 #
 # ## Does averaging checkpoints help?
 #
