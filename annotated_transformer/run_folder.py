@@ -2,7 +2,7 @@
 """The folder of a training.
 
 This appendix keeps a training in a folder, so that it can be killed at any moment and
-continued as if nothing had happened.
+continued.
 """
 
 import json

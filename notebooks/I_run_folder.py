@@ -25,18 +25,26 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # The folder of a training
 #
-# This appendix keeps a training in a folder, so that it can be killed at any moment and continued as if nothing had happened.
+# This appendix keeps a training in a folder, so that it can be killed at any moment and continued.
 #
-# [Training](18_training.ipynb) says what a checkpoint must hold. Here are the files:
+# [Training](18_training.ipynb) says what a checkpoint must hold. The files:
 #
 # | file | what it holds | when it is written |
 # |---|---|---|
 # | `training.json` | the settings | at each start |
-# | `log.jsonl` | loss, rate, speed, scores, one JSON object a line | every 50 steps and with each checkpoint |
-# | `checkpoints/step-00000500.pt` | weights, moments, place in the corpus, best score | every `save_every` steps; the last few stay |
-# | `checkpoints/stop-00000512.pt` | the same | after a signal, or some minutes after the last; stays until the next |
-# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb) so far | after each validation with a better score; without validation, at the end |
-# | `.lock` | nothing | see [model files](A_model_io.ipynb) |
+# | `log.jsonl` | loss, rate, speed, scores | every 50 steps and with each checkpoint |
+# | `checkpoints/step-00000500.pt` | weights, averages of Adam, place in the corpus, best score | every `save_every` steps; the last few stay |
+# | `checkpoints/stop-00000512.pt` | the same | after a signal or some minutes; stays until the next |
+# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb) so far | after a better score; without validation, at the end |
+# | `.lock` | nothing | [held](A_model_io.ipynb) while a run lasts |
+#
+# | killed while | what the next start does |
+# |---|---|
+# | it makes a step, or validates | makes the steps since the last checkpoint again |
+# | it writes the log | drops half a line, or a line beyond the last checkpoint |
+# | it writes a checkpoint | removes the `.part` file; the one before is whole |
+# | it removes old checkpoints | removes the one too many |
+# | it saves the best model | makes the steps, and the model, again |
 
 # %%
 import tempfile
@@ -59,9 +67,9 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 # %% [markdown]
 # ## Checkpoints
 #
-# A checkpoint appears under its name when it is whole, and old ones go *after* the new one stands. The other way round, a full disk would leave fewer of them each time we try. What was left by a kill between the two goes at the next start.
+# A checkpoint gets its name only when it is [whole](A_model_io.ipynb), and old ones are removed after the new one is there. (The other way round, each attempt on a full disk would leave one fewer.)
 #
-# `torch.save` writes a pickle, and a pickle is a program: whoever loads one runs it. `weights_only=True` reads tensors, numbers, text and containers of these, and refuses all else. So a checkpoint cannot run code. A file that is cut off, or that was renamed, is refused as well.
+# `torch.save` writes a pickle, and a pickle is a program: if you load one, you run it. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else, so a checkpoint can't run code. A file that was cut off or renamed is refused as well.
 
 # %% tags=["export"]
 SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
@@ -126,9 +134,9 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # ## Settings
 #
-# A folder that holds a training with another learning rate must not be continued: half of the model would be learned one way, half the other, and no command would describe it. So the settings stand beside the checkpoints and are compared. A few have no part in an update and may change: how long to train, how often to save, how many checkpoints to keep, how patient to be. Before anything is saved, all may change.
+# A run is continued only with its own settings. Those that have no part in an update may change: how long to train, how often to save, how many checkpoints to keep, how patient to be. Until something is saved, all may.
 #
-# And a folder that belongs to something else is left alone, be it a prepared corpus, a model, or the user's letters. The mean of some checkpoints, with the settings copied beside it, is no training either: it has a model, and no folder of checkpoints.
+# A folder that belongs to something else, such as a prepared corpus or your letters, is left alone. The mean of some checkpoints, with the settings copied beside it, isn't a training either: it has a model but no checkpoints.
 
 # %% tags=["export"]
 FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
@@ -192,7 +200,7 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # ## The log
 #
-# One JSON object a line can be written by appending, read with one line of Python, and searched with `grep`. Appending has a catch. A training with a checkpoint at step 500 is killed at step 560. Its log has a line of step 550. When it continues from step 500, it makes step 550 again, and the log would have it twice. So each start forgets what the log holds of later steps, and a last line that was cut off. Then it adds a line of its own, with what numbers depend on beside the settings.
+# The log has one JSON object a line, so it is written by appending, read with one line of Python, and searched with `grep`. Appending has a catch. A run with a checkpoint at step 500 and a line for step 550 is killed. When it continues, it makes step 550 again, and the log would have it twice. So each start drops the lines of later steps, and adds one of its own with what the numbers depend on beside the settings.
 
 
 # %% tags=["export"]
@@ -226,11 +234,11 @@ with tempfile.TemporaryDirectory() as folder:
     print([json.loads(line)["step"] for line in path.read_text().splitlines()])
 
 # %% [markdown]
-# 450 and 500 stand, 550 is gone, and the second 500 is the line of the new start.
+# 450 and 500 are kept, 550 is gone, and the second 500 is the line of the new start.
 #
 # ## The mean of checkpoints
 #
-# The sums are in double precision, so that the mean of five equal numbers is that number. Files are mapped into memory, so that large ones are read one tensor at a time.
+# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#does-averaging-checkpoints-help) measures what that gains. Averages of Adam are left out, because an average is a model to use, not one to train on. Sums are in double precision, so the mean of five equal numbers is that number. Mapped into memory, large files are read one tensor at a time.
 
 
 # %% tags=["export"]
