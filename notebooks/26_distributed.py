@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Many GPUs
 #
-# This chapter shares one training among several processes, each with its own GPU, so that every update stays the one that a single process would have made (section 5.2 of the paper).
+# Several processes, each with its own GPU, share one training: how they find their devices and each other, and why every update stays the one that a single process would make (section 5.2 of the paper).
 #
 # The paper's base model learned for twelve hours on eight GPUs, the big one for three and a half days. On one of those GPUs that's four days and four weeks. Multi-GPU training gives the time back, and its usual form is easily said: each process has the whole model and computes the gradient of its share of every batch; the gradients are added up; all make the same update.
 #
@@ -141,11 +141,11 @@ print(f"{100_000 * a_step / planned / 3600:.1f} hours")
 # |---|---|---|---|
 # | the batch | the whole model, some of the sentences | one gradient a step | a step takes too long |
 # | the optimizer's state | all weights, some of the moments | gradients and weights, each step | the moments don't fit on one GPU |
-# | the model | some layers, or some columns of each matrix | what the layers compute, in each layer | the weights don't fit on one GPU |
+# | the model | some layers (pipeline parallel), or some columns of each matrix (tensor parallel) | what the layers compute, in each layer | the weights don't fit on one GPU |
 #
-# A weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold. So we cut the batch alone: its sentences have nothing to do with each other until the gradient is added up.
+# A weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold. The batch alone is enough to cut: its sentences have nothing to do with each other until the gradient is added up.
 #
-# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` cuts the second and third column too: each process keeps only its part of the moments, then of the gradients and weights, and fetches a layer's other parts just before they're needed. It is still data parallel training. PyTorch's version is **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp`. Memory falls with the number of GPUs; the network carries about half as much again.
+# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` shares out more: each process keeps only its part of the moments, then also of the gradients and the weights, and fetches the rest of a layer just before it's needed. It is still data parallel training. PyTorch's version is **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp`. Memory falls with the number of GPUs, and the network carries up to half as much again.
 #
 # ## Why add, and not take the mean?
 #
@@ -409,7 +409,7 @@ for function in ("run", "next_update", "training_step", "batch_stream"):
 #
 # ### How does gradient accumulation work with DDP?
 #
-# Each backward pass would end with an exchange: four times 441 MB for `grad_accum_steps=4`, where one exchange of the sum will do. Within `no_sync` gradients stay at home and add up, and the first backward pass outside exchanges them all. So the loop enters it for all batches of a group but the last, forward pass included, since there the wrapper decides what its hooks will do.
+# Each backward pass would end with an exchange: four times 441 MB for `grad_accum_steps=4`, where one exchange of the sum will do. Within `no_sync` gradients stay at home and add up, and the first backward pass outside exchanges them all. The loop enters it for all batches of a group but the last, forward pass included, since there the wrapper decides what its hooks will do.
 #
 # ## One plan for all
 #
@@ -421,7 +421,7 @@ for function in ("run", "next_update", "training_step", "batch_stream"):
 # | the corpus is cut once, each process keeps its part | each comes once, but parts may have unequal numbers of batches |
 # | all make the same plan, and each takes its share of every batch | the batches are those of a single process |
 #
-# We take the third. [The plan](15_batching.ipynb) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards: process 0 of four takes rows 0, 4, 8, process 1 rows 1, 5, 9. Sentences of a batch are about equally long, so equal numbers of rows are about equal work.
+# We take the third. [The plan](15_batching.ipynb) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards: process 0 of four takes rows 0, 4, 8, process 1 rows 1, 5, 9. Sentences of a batch are about equally long, and equal numbers of rows are about equal work.
 
 # %%
 ten = next(batch for batch in plan if len(batch) == 10)
@@ -436,7 +436,7 @@ assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_
 # %% [markdown]
 # A process without a sentence gets an empty one, whose loss and count are zero. It takes part in every exchange all the same.
 #
-# `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, and a run that began on one can go on with eight. In many tools the number is meant for each process, and adding GPUs enlarges the batch without a decision.
+# `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, and a run that began on one can go on with eight. In many tools the number is meant for each process, and more GPUs mean a larger batch.
 #
 # ### Why does training hang at the end of an epoch?
 #
@@ -446,13 +446,13 @@ assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_
 #
 # ### Does each process need its own random numbers?
 #
-# For the plan the seed must be the same in all; for dropout it must not. If all processes drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. The loop draws dropout from seed, step, rank and world size. So with dropout, runs with one and with two processes are equally good, but not equal.
+# For the plan the seed must be the same in all; for dropout it must not. If all processes drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. The loop draws dropout from seed, step, rank and world size. With dropout, runs with one and with two processes are therefore equally good, but not equal.
 #
 # ## The first one writes
 #
 # Process 0 alone takes the lock, writes [settings, log and checkpoints](I_run_folder.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message.
 #
-# A cluster sends SIGTERM to all processes of a job, but not at the same moment. If one obeyed at step 1,000 and another at step 1,001, the second would wait in vain. So in each step they add up the answers to "was I asked to stop?", and one yes is enough.
+# A cluster sends SIGTERM to all processes of a job, but not at the same moment. If one obeyed at step 1,000 and another at step 1,001, the second would wait in vain. Therefore they add up the answers to "was I asked to stop?" in each step, and one yes is enough.
 #
 # ### One score for all
 #
@@ -472,7 +472,7 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 # %% [markdown]
 # ## In and out
 #
-# A process computes on a GPU if there is one. (PyTorch's other kinds of devices were never tried with this loop, so they are refused.)
+# A process computes on a GPU if there is one. (Other kinds of devices were never tried, and are refused.)
 
 
 # %% tags=["export"]
@@ -520,7 +520,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
 
 
 # %% [markdown]
-# Without `torchrun` the same script trains alone. Each process takes the GPU with its local number; forget this, and all use GPU 0, which runs out of memory while the other seven idle. The timeout is long because the first process may have a large checkpoint to write. After an error there is no good-bye: the others hang in an all-reduce and would not answer, so the process ends at once and lets `torchrun` end the rest.
+# Without `torchrun` the same script trains alone. Each process takes the GPU with its local number; forget this, and all use GPU 0. The timeout is long because the first process may have a large checkpoint to write. After an error there is no good-bye: the others hang in an all-reduce and would not answer, so the process ends at once and lets `torchrun` end the rest.
 #
 # ## Is the result the same as on one GPU?
 #
@@ -596,7 +596,7 @@ print(f"losses differ by {apart:.0e}, weights by {distance('run-1', 'run-2'):.0e
 assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 
 # %% [markdown]
-# The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps runs with one and with eight processes drift apart into two equally good models, as they do with another number of threads or another kind of GPU. Batches, rates and counts stay exactly equal. Runs with the *same* number of processes agree to the bit on a CPU (with three and more, unless one was restarted: DDP reorders its buckets after the first step of each start).
+# The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps runs with one and with eight processes drift apart into two equally good models. Batches, rates and counts stay exactly equal. Runs with the *same* number of processes agree to the bit on a CPU (with three and more, unless one was restarted: DDP reorders its buckets after the first step of each start).
 #
 # ### What happens when a process dies?
 #
@@ -751,7 +751,7 @@ for name, width in (("base", 512), ("big", 1024)):
     print(f"{name}: peak {peak:.5f}; for 0.001 take lr_scale {0.001 / peak:.2f}")
 
 # %% [markdown]
-# `max_tokens` should then be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. The exchange comes once in four batches, and a slower network will do.
+# `max_tokens` should then be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4.
 #
 # ## What to remember
 #
