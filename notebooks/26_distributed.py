@@ -121,7 +121,7 @@ show_drawing(
 #
 # We had no GPU. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library. What is said about GPUs is *computed*.
 #
-# ## What can be cut?
+# ## Three things to cut
 #
 # First the bill, by the [count of six operations a weight and token](10_transformer.ipynb):
 
@@ -285,7 +285,7 @@ for step, batch in enumerate(plan[:3], start=1):
     assert len(re.findall(f"step {step}, .* norm {norm:.4f}", out)) == 2
 
 # %% [markdown]
-# ### What does an all-reduce cost?
+# ### The cost of an all-reduce
 #
 # If one process collected all gradients of $G$ bytes and sent the sum back, it would receive and send $(N - 1) G$ bytes, while the cables of the others are idle. A **ring** does better. Each process cuts its gradient into $N$ chunks, and in each round sends *one* chunk to its right neighbor. For $N - 1$ rounds the receiver adds what comes; then each process has one complete chunk. In $N - 1$ further rounds the complete chunks travel once around. With one row a process:
 
@@ -384,7 +384,7 @@ plt.show()
 # %% [markdown]
 # In the figure 1.2 of 1.6 units are hidden. In our model the last bucket is large: the embedding matrix has 76 of the 252 MB, and since it is [used at both ends](10_transformer.ipynb), its gradient is complete only when all else is. Thirty percent of the exchange can't be hidden.
 #
-# ### Which lines of the training loop are there for this?
+# ### The lines of the training loop
 
 # %%
 SEVERAL = re.compile(r"dist\.|rank|world_size|all_reduce_sum|no_sync|DDP")
@@ -407,7 +407,7 @@ for function in ("run", "next_update", "training_step", "batch_stream"):
 #
 # This is the factor `rank_and_world_size()[1]` in `training_step`. Without it the gradient is $N$ times too small; exercise 2 asks who would notice.
 #
-# ### How does gradient accumulation work with DDP?
+# ### Gradient accumulation with DDP
 #
 # Each backward pass would end with an exchange: four times 441 MB for `grad_accum_steps=4`, where one exchange of the sum will do. Within `no_sync` gradients stay at home and add up, and the first backward pass outside exchanges them all. The loop enters it for all batches of a group but the last, forward pass included, since there the wrapper decides what its hooks will do.
 #
@@ -598,7 +598,7 @@ assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 # %% [markdown]
 # The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps runs with one and with eight processes drift apart into two equally good models. Batches, rates and counts stay exactly equal. Runs with the *same* number of processes agree to the bit on a CPU (with three and more, unless one was restarted: DDP reorders its buckets after the first step of each start).
 #
-# ### What happens when a process dies?
+# ### When a process dies
 #
 # The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. It takes no code: this is [going on the next morning](18_training.ipynb).
 #
@@ -670,7 +670,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 # ```
 # :::
 #
-# ### What fails, and how does it show?
+# ### What fails, and how it shows
 #
 # | you see | the cause | what to do |
 # |---|---|---|
@@ -683,7 +683,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # The last is the nastiest: each process makes the plan from its own copy of the corpus, and only process 0 compares that copy with the run's settings (exercise 6). The table comes from what PyTorch and its libraries say and from the code of this chapter, not from experience with a cluster.
 #
-# ## How fast can it be?
+# ## How fast it can be
 #
 # Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly, as long as the exchange is shorter than a step. With the same batch on more GPUs (**strong scaling**) there is an end. On eight, the paper's batch is 3,125 tokens for each, computed above as 6 ms of work. But the processor must hand each operation to the GPU, which takes some 5 to 10 microseconds however small the tensors are. How many operations has a step?
 

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # The paper's models on the paper's corpus, from the download to the score, with what each step takes and what it says when all is well (sections 5 and 6.1 of the paper).
 #
-# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens a side in each of 100,000 steps. Each of these had its chapter or its appendix. Nothing is left to write, and this notebook exports no code. So start:
+# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens a side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there, and this notebook exports none. So start:
 #
 # ```bash
 # pip install "./annotated-transformer[wmt14]"                                  # 1 install, from a clone
@@ -44,14 +44,14 @@ sys.path.insert(0, "..")
 # |---|---|---|---|
 # | 1 install | 5 minutes | some GB: PyTorch for GPUs | `python -c "import torch; print(torch.cuda.device_count())"` prints the number of GPUs |
 # | 2 try | minutes | 1 GB | it ends with a line for step 200, and `try/log.jsonl` begins with the right number of `processes` |
-# | 3 prepare | an hour, without a GPU | 1.4 GB | the same command, given again, says that the folder is prepared |
+# | 3 prepare | half an hour to an hour on one core, no GPU | 0.6 GB, and some 2 GB in the cache | the same command, given again, says that the folder is prepared |
 # | 4 dry run | seconds | - | 63,045,632 parameters, about 9e17 operations, less memory than your GPU has |
 # | 5 train | 1.3 hours on one H100, 20 minutes on four | 5 GB | at step 50 of `base/log.jsonl` the loss is near 10.5 or 11 and falls |
 # | 6 average | a minute | 0.3 GB | there is a folder `base-average` with a model |
 # | 7 evaluate | minutes | - | two scores, of 3,003 and of 2,737 sentences |
-# | 8 report | - | - | your line stands in [the table of scores](#what-score-should-i-expect) |
+# | 8 report | - | - | your line is in [the table of scores](#what-score-should-i-expect) |
 #
-# With one GPU, write `run=annotated-transformer`. The times are *computed* or guessed, because **nobody has run these commands on the whole of WMT14 yet**: no GPU and no way to the corpus were at hand. What was run is [a table of its own](#what-was-run-and-what-was-not), and every number on this page says which kind it is.
+# With one GPU, write `run=annotated-transformer`. The times are *computed* or guessed, because **these commands have not been run on the whole of WMT14 yet**: no GPU and no way to the corpus were at hand. What was run is [a table of its own](#what-was-run-and-what-was-not), and every number on this page says which kind it is.
 
 # %% tags=["hide-cell"]
 import json
@@ -113,7 +113,7 @@ axis.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# The commands meet in folders, and none of them has to be watched. If one is killed, give it again: `prepare` keeps what was downloaded and encoded, `train` goes on from its last checkpoint, at most ten minutes back, and the others begin anew.
+# The commands meet in folders, and none of them has to be watched. If one is killed, give it again: `prepare` keeps what was downloaded and encoded, `train` goes on from its last checkpoint, at most ten minutes back, and the other two begin anew.
 #
 # `prepare` needs no GPU, so run it before you rent one; no file in its folder names a path, and the folder can be copied. Its downloads go into the user's cache, on many clusters a small disk: `export HF_HOME=/scratch/data` names another place. If PyTorch counts 0 GPUs where `nvidia-smi --list-gpus` shows some, it is a PyTorch for CPUs, or too new for the driver. For `train`, there must be room for two more checkpoints than are kept, since one is being written and one may come from a signal or from the clock:
 
@@ -129,7 +129,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 # %% [markdown]
 # The paper averages the last five checkpoints of the base model, written ten minutes apart, and twenty of the big one. Ten minutes were 1,500 steps of 0.4 seconds for base and 600 steps of 1.0 seconds for big. (For big the paper doesn't say that they were ten minutes apart; we assume it.)
 #
-# ## What is "WMT14"?
+# ## What "WMT14" means
 #
 # `prepare` takes the copy on the Hugging Face hub, at one revision:
 
@@ -147,7 +147,7 @@ for name, vocabulary_size in WMT14.items():
 #
 # ### 3,003 or 2,737 test sentences?
 #
-# Both are newstest2014. The official evaluation was made with a filtered set of 2,737 sentences; the full 3,003 were released afterwards. sacreBLEU calls the first `wmt14` and the second `wmt14/full`. Some projects score the one, some the other, and many don't say which. `evaluate` prints both, with signatures, and we report the full set.
+# Both are newstest2014. By sacreBLEU's descriptions, the official evaluation used a filtered set of 2,737 sentences, `wmt14`, and the full set of 3,003, `wmt14/full`, was released afterwards. Some projects score the one, some the other, and many don't say which. `evaluate` prints both, with signatures, and we report the full set.
 #
 # ## A rehearsal
 #
@@ -241,7 +241,7 @@ print(f"{pace:,.0f} tokens a second on one core,", end=" ")
 print(f"4.5 million pairs in {4_508_785 * 2 * 28 / pace / 60:.0f} minutes")
 
 # %% [markdown]
-# ### What does a line of progress say?
+# ### A line of progress
 #
 # Now the training, with settings that suit 1,600 short sentences: the tiny model, 200 steps, 800 tokens. It begins as one process, and at step 100 it is killed, before it can write its checkpoint.
 
@@ -289,7 +289,7 @@ plt.show()
 assert restart == 50 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 1.5
 
 # %% [markdown]
-# ### How do I watch it from another terminal?
+# ### Watching it from another terminal
 #
 # Start the run with `nohup` and an `&`, and look at its folder from wherever you are:
 #
@@ -317,9 +317,9 @@ assert {"torch", "processes"} <= set(records[0])
 # | `validation_loss` | nats a target token on newstest2013 | falls as long as it pays to go on |
 # | `score` | BLEU of greedy translations | near 0 for long, then rises |
 #
-# A record with `torch` and `processes` stands at each start of the command.
+# Each start of the command adds a record with `torch` and `processes`.
 #
-# ### And the score?
+# ### The score
 
 # %% tags=["nbval-ignore-output"]
 shell("annotated-transformer average --run run --last 2 --output average")
@@ -347,9 +347,9 @@ assert alone == scores
 # %% [markdown]
 # For WMT14 there are two records, of `wmt14/full` and of `wmt14`, and the first has `not_comparable` besides: a score computed in the authors' way, as far as it is known.
 #
-# This score of a tiny model after a minute says that each step works and that the files fit together. About WMT14 it says nothing. What the real run adds is size, the network, and what only a GPU has: products of 16 bits, compiled layers, another way to exchange gradients.
+# This score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the network, and what only a GPU has: products of 16 bits, compiled layers, another way to exchange gradients.
 #
-# ## What will it take?
+# ## What it will take
 #
 # `train --dry-run` tells what a run is made of. If the GPU isn't there yet, say what it can do: 989e12 operations a second in 16 bits for an H100, by its data sheet. On the rehearsal's corpus, for eight of them:
 
@@ -454,9 +454,9 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
     print(f"{memory:4.1f} GiB each, peak rate {peak:.4f}, {hours:.1f} hours")
 
 # %% [markdown]
-# ### What is not in these hours?
+# ### What is not in these hours
 #
-# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on your GPU, nobody has measured with this code; add it to step 2 and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations, in which nothing is learned: 66 for base, 500 for big, each with greedy translations of 1,500 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
+# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2 and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 66 for base, 500 for big, each with greedy translations of 1,500 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
 #
 # ```bash
 # $run train --prepared wmt14-en-de --preset big --output big --save-every 12000 --steps 288000
@@ -508,9 +508,9 @@ plt.show()
 # 4. Is one core of the processor busy all the time, and the GPU idle in between? The same.
 # 5. Does the number fall after some minutes? A GPU that gets too hot slows down.
 #
-# ## What does a sick run look like?
+# ## Two sick runs
 #
-# Slow is one way to fail. The other is to be fast and learn nothing. We make two runs ill on purpose, with the settings of the rehearsal. In one the learning rate is ten times as high. In the other each English sentence stands beside the German of its neighbor, as happens when one line is missing in one of two files.
+# Slow is one way to fail. The other is to be fast and learn nothing. We make two runs ill on purpose, with the settings of the rehearsal. In one the learning rate is ten times as high. In the other each English sentence is paired with the German of its neighbor, as happens when one line is missing in one of two files.
 
 # %%
 held_out = {*validation, *test}
@@ -536,7 +536,7 @@ def small_run(pairs, steps, lr_scale):
 
 
 # %% [markdown]
-# For comparison we need the loss of a model that knows how frequent each token is, and nothing else. It is the entropy of the tokens:
+# For comparison we need the loss of a model that knows only how frequent each token is. It is the entropy of the tokens:
 
 # %% tags=["nbval-ignore-output"]
 sick = {"rate": small_run(good, 200, lr_scale=3.0), "lines": small_run(shifted, 200, lr_scale=0.3)}
@@ -552,7 +552,7 @@ assert sick["rate"][-1]["validation_loss"] > 0.9 * frequencies
 assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.5
 assert sick["lines"][-1]["score"] < checks[-1]["score"] / 3
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the tokens are and nothing else."}, "image": {"alt": "With too high a rate the loss stays at the dotted line. With shifted lines the loss falls nearly as in the healthy run for half of the time and then lags behind, while BLEU stays near zero."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the tokens are and nothing else."}, "image": {"alt": "With too high a rate the loss comes down to the dotted line and stays there. With shifted lines it is near the healthy run's at step 50 and lags ever further behind, and BLEU stays near zero in both."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 for name, some, color, line in (
     ("healthy", checks, VALUE, "s-"),
@@ -574,7 +574,7 @@ plt.show()
 # %% [markdown]
 # The first illness is easy to see. The loss comes down to the dotted line and stays there: the rate is too high, or the warm-up too short.
 #
-# The second one is dangerous. For a hundred steps the loss falls as it should, since most of what can be learned at first is German, and German doesn't need the source. Only then does it lag, and without a healthy run beside it you wouldn't notice. BLEU is what tells. With a corpus of your own, this is the first thing to suspect.
+# The second one is dangerous. At step 50 the loss is nearly where it should be, since what is learned first is German, and German doesn't need the source. From then on it lags, to 2.5 instead of 1.1 at the end, but it falls all the time, and without a healthy run beside it you wouldn't notice. BLEU is what tells. With a corpus of your own, this is the first thing to suspect.
 #
 # ### What if the loss is not a number?
 #
@@ -636,7 +636,7 @@ for name in ("base", "big"):
         print(f"     -  ours, {name:25} not run yet")
 
 # %% [markdown]
-# The scores are from Table 2 of the paper, a user's measurement of [tensor2tensor's model](https://github.com/tensorflow/tensor2tensor/issues/317), the pages of [JoeyNMT](https://github.com/joeynmt/joeynmt), [Sagar Vinodababu's PyTorch tutorial](https://github.com/sgrvinod/a-PyTorch-Tutorial-to-Transformers), [OpenNMT-py](https://opennmt.net/Models-py/) and [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples), and {cite:t}`ott2018scaling`. They aren't one column, although they stand in one. Three systems were scored in two ways, which tells how far apart the ways are:
+# The scores are from Table 2 of the paper, a user's measurement of [tensor2tensor's model](https://github.com/tensorflow/tensor2tensor/issues/317), the pages of [JoeyNMT](https://github.com/joeynmt/joeynmt), [Sagar Vinodababu's PyTorch tutorial](https://github.com/sgrvinod/a-PyTorch-Tutorial-to-Transformers), [OpenNMT-py](https://opennmt.net/Models-py/) and [NVIDIA](https://github.com/NVIDIA/DeepLearningExamples), and {cite:t}`ott2018scaling`. They aren't comparable, although they share a column. Three systems were scored in two ways, which tells how far apart the ways are:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored with sacreBLEU (circle) and with a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the bar is where the first would be if the gap were between 0.7 and 1.5. For tensor2tensor the gap may contain a change of the test set as well."}, "image": {"alt": "The paper's style gives 0.7, 1.4 and 1.5 points more. With such gaps the paper's 27.3 would be 25.8 to 26.6 in sacreBLEU, and its 28.4 would be 26.9 to 27.7."}}
 TWICE = (
@@ -665,7 +665,7 @@ axis.grid(False)
 plt.show()
 
 # %% [markdown]
-# So the paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms. The wide gap of 1.5 is tensor2tensor's own script, the closest to the paper's, but its record doesn't say whether sacreBLEU scored 3,003 sentences or 2,737. `evaluate` prints the [score with compounds split](20_evaluation.ipynb) as well, so that you needn't guess for yours.
+# The paper's level is therefore **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms. The wide gap of 1.5 is tensor2tensor's own script, the closest to the paper's, but its record doesn't say whether sacreBLEU scored 3,003 sentences or 2,737. `evaluate` prints the [score with compounds split](20_evaluation.ipynb) as well, so that you needn't guess for yours.
 #
 # ### Why will mine differ from the paper's?
 #
@@ -678,7 +678,7 @@ plt.show()
 # | average, last or best checkpoint; beam and its penalty | measure it on the validation set |
 # | another cleaning, vocabulary, or News Commentary | not known; the paper says little about its own |
 #
-# A base model that ends below 23 has something wrong with it. So has one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. Both bounds are our judgment from the list above.
+# A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. Both bounds are our judgment from the list above.
 #
 # ### Adding your run
 #
@@ -749,11 +749,11 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 #
 # With [your own pair](../book/own_pair.md) it was 39.6 for the last checkpoint alone, 40.1 for two and 39.0 for three; that run was short, and its third checkpoint too young. If the last one alone is best, the run isn't done.
 #
-# ### When are two results different?
+# ### When two results are different
 #
 # Two scores differ by 0.3 from the seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb) and a second seed say otherwise. And look at newstest2014 once: if you pick the best of ten checkpoints on it, you have trained on it.
 #
-# ## What is different for French?
+# ## English to French
 #
 # The name of the corpus, one option, and the size. The direction is English to French, as in the paper:
 #
@@ -786,7 +786,7 @@ for steps in (100_000, 300_000):
 # - Prepare, train, average, evaluate: each may be killed and started again.
 # - "WMT14" is a revision of a data set, and a score without its tool, its test set and its number of sentences is half a score.
 # - Eight GPUs want the big model or a large batch.
-# - A falling loss proves nothing. Watch the speed in the first ten minutes and BLEU from then on.
+# - A falling loss is no proof. Watch the speed in the first ten minutes and BLEU from then on.
 # - Computed is not measured, and a rehearsal is not a run.
 #
 # ## Exercises
