@@ -11,8 +11,8 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from importlib.resources import as_file, files
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -77,11 +77,9 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json
 
 def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
     """Raise ValueError if the tokenizer has ids for which the model has no embedding."""
-    if len(tokenizer) > model.config.vocabulary_size:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} entries, the model "
-            f"{model.config.vocabulary_size}: build it with vocabulary_size=len(tokenizer)"
-        )
+    if len(tokenizer) > (known := model.config.vocabulary_size):
+        sizes = f"the tokenizer has {len(tokenizer)} entries, the model {known}"
+        raise ValueError(f"{sizes}: build it with vocabulary_size=len(tokenizer)")
 
 
 def save_model(
@@ -91,7 +89,7 @@ def save_model(
     config = json.dumps(asdict(model.config), indent=2)
     weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}
-    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.to_json().encode()}
+    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.text.encode()}
     for name, content in {**contents, WEIGHTS: save(weights, notes)}.items():
         with atomic_write(Path(folder) / name) as aside:
             aside.write_bytes(content)
@@ -124,10 +122,9 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
         raise ValueError(f"{folder / WEIGHTS} was trained with another {' and '.join(strange)}")
     try:
         config = TransformerConfig(**json.loads(text))
-        one, two = (parameter_count(replace(config, layers=layers)) for layers in (1, 2))
-        wanted = one + (config.layers - 1) * (two - one)
-        if sum(tensor.numel() for tensor in weights.values()) != wanted:
-            raise ValueError(f"a model of this size has {wanted:,} weights")
+        found = sum(tensor.numel() for tensor in weights.values())
+        if config.layers > len(weights) or parameter_count(config) != found:
+            raise ValueError(f"a model of this shape has other than {found:,} weights")
         model = Transformer(config)
         model.load_state_dict(weights)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -144,9 +141,8 @@ def load_pretrained(name: str = "multi30k-de-en") -> tuple[Transformer, Tokenize
 
     Raises ValueError if there is none of that name.
     """
-    home = files("annotated_transformer") / "pretrained"
+    home = Path(str(files("annotated_transformer"))) / "pretrained"
     names = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
     if name not in names:
         raise ValueError(f'there is no pretrained model "{name}": take one of {", ".join(names)}')
-    with as_file(home / name) as folder:
-        return load_model(folder)
+    return load_model(home / name)
