@@ -44,7 +44,7 @@ sys.path.insert(0, "..")
 # |---|---|---|---|
 # | 1 install | 5 minutes | some GB: PyTorch for GPUs | `python -c "import torch; print(torch.cuda.device_count())"` prints the number of GPUs |
 # | 2 try | minutes | 1 GB | it ends with a line for step 200, and `try/log.jsonl` begins with the right number of `processes` |
-# | 3 prepare | half an hour to an hour on one core, no GPU | 0.6 GB, and some 2 GB in the cache | the same command, given again, says that the folder is prepared |
+# | 3 prepare | half an hour to an hour on one core, no GPU; `--workers 8` for eight | 0.6 GB, and some 2 GB in the cache | the same command, given again, says that the folder is prepared |
 # | 4 dry run | seconds | - | 63,045,632 parameters, about 9e17 operations, less memory than your GPU has |
 # | 5 train | 1.3 hours on one H100, 20 minutes on four | 5 GB | at step 50 of `base/log.jsonl` the loss is near 10.5 or 11 and falls |
 # | 6 average | a minute | 0.3 GB | there is a folder `base-average` with a model |
@@ -230,7 +230,7 @@ assert len(words) == 1000 and len(corpus) > 1500 and min(len(validation), len(te
 print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
 
 # %% [markdown]
-# How long would that take for WMT14? Most of it is encoding, and its pace can be *measured* here. The rest is *computed*, for 28 tokens a side:
+# How long would that take for WMT14? Most of it is encoding, whose pace can be *measured* here, and the minutes *computed* for 28 tokens a side. ([Large corpora](D_large_corpora.ipynb) has a log of the whole command for two million real pairs: 11 minutes of processor time.)
 
 # %% tags=["nbval-ignore-output"]
 some = [text for pair in pairs for text in pair[:2]]
