@@ -595,6 +595,15 @@ assert "is not finite; it was not used" in told
 # 2. **It stops at the same step.** Look at `gradient_norm` in the records before. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder.
 # 3. **The norm was calm.** Try `--precision fp32`, in another folder. It can cure coarse rounding. It can't cure an overflow, since [bf16 has the range of fp32](25_speed.ipynb).
 #
+# ### What if it stops, or hangs?
+#
+# | you see | what to do |
+# |---|---|
+# | GPUs at 100 percent, and no new line in the log | one process waits for another: the [table of failures](26_distributed.ipynb) |
+# | a bus error, or a worker that was killed | in a container, `/dev/shm` is often too small for the process that reads batches ahead: `docker run --shm-size 1g` |
+# | the disk is full | the checkpoint that was being written is given up, the older ones stay: make room, and give the same command |
+# | your time on the cluster is over | the same command in the next job; [many GPUs](26_distributed.ipynb) has a script |
+#
 # ## What was run, and what was not
 #
 # | | run? | on what |
