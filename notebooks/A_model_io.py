@@ -25,9 +25,9 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Model files
 #
-# This appendix writes and reads model folders so that a file is whole or not there at all, and so that nothing read can run code.
+# How a trained model is written into a folder and read back, so that a file is whole or not there at all, and nothing that is read can run code.
 #
-# A model folder holds three files: `config.json` (the sizes), `tokenizer.json`, and `model.safetensors` (the weights). `load_model` gives back what `save_model` wrote, and `load_pretrained` opens a model that comes with the package.
+# A model folder holds three files: `config.json` (the sizes), `tokenizer.json`, and `model.safetensors` (the weights). `save_model` writes it, `load_model` reads it back, and `load_pretrained` opens a model that comes with the package.
 
 # %%
 import tempfile
@@ -56,7 +56,9 @@ from annotated_transformer.transformer import Transformer, TransformerConfig, pa
 # %% [markdown]
 # ## Whole or not at all
 #
-# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write beside the final name, flush to disk, and rename: renaming is a single step for the file system. The same works for a folder that doesn't exist yet.
+# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports.
+#
+# Two processes that write into one folder would destroy each other's work, so a folder can be locked. The operating system releases the lock when its holder ends, even if it was killed.
 
 # %% tags=["export"]
 PART = re.compile(r".+\.\d+\.part")  # what a killed process may leave behind: name.PID.part
@@ -107,7 +109,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 # %% [markdown]
 # ## Saving and loading
 #
-# The weights go into a safetensors file, which holds names, shapes and numbers, and nothing that can run. Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: a damaged or malicious `config.json` costs nothing.
+# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, PyTorch's older format, is a program: loading one runs it.) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: a damaged or malicious `config.json` costs nothing.
 
 # %% tags=["export"]
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"

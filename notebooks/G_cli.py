@@ -24,9 +24,9 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Command line
 #
-# This appendix puts the book behind one command: preparing a corpus, training, averaging, translating, scoring and exporting.
+# The book behind one command: prepare a corpus, train, average, translate, score, export.
 #
-# From a shell, four commands do most of the work:
+# Four of its six commands do most of the work:
 #
 # ```
 # annotated-transformer train --corpus multi30k --preset mini --output my-run
@@ -35,21 +35,21 @@ sys.path.insert(0, "..")
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# Two more are for the ends of the road: `prepare` makes a [corpus too large for memory](D_large_corpora.ipynb) ready, and `export` hands a model to [another engine](F_export.ipynb). `train` and `evaluate` run in one process, or started by `torchrun` in [several](26_distributed.ipynb). With their options, `annotated-transformer train --help` and the others explain themselves.
+# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb), and `export`, which hands a model to [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](26_distributed.ipynb), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
 #
-# The commands do not call each other. They meet in files, so each can run on another day or another machine:
+# The commands don't call each other. They meet in files, so each can run on another day or another machine:
 #
 # | file | what it holds | who writes it | who reads it |
 # |---|---|---|---|
 # | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](D_large_corpora.ipynb) | `prepare` | `train` |
 # | `model.safetensors`, `config.json`, `tokenizer.json` | a model: weights, shape, vocabulary | `train`, `average` | `translate`, `evaluate`, `export` |
-# | `checkpoints/` | weights and the optimizer's moments, every few hundred steps | `train` | `train`, to continue; `average` |
+# | `checkpoints/` | weights and the optimizer's moments | `train` | `train`, to continue; `average` |
 # | `training.json` | all settings of the run | `train` | `train`, to refuse others |
 # | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
-# | `averaged.json` | the mean of how many checkpoints it is, and the settings of their training | `average` | you |
+# | `averaged.json` | how many checkpoints it is the mean of, and the settings of their training | `average` | you |
 # | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train`, `prepare` | `evaluate` |
 #
-# A folder with a model is a model, whichever command made it. So `translate` also takes `my-run`, where `train` leaves the weights with the best score on the validation pairs.
+# Any folder with a model will do: `translate` also takes `my-run`, where `train` leaves the weights with the best validation score.
 
 # %% tags=["remove-cell"]
 import warnings
@@ -86,7 +86,7 @@ from annotated_transformer.training import Stopped, TrainingConfig, rank_and_wor
 # %% [markdown]
 # ## Which pairs
 #
-# `train` and `evaluate` read pairs, so what to read is a group of options of its own. The corpora of the book are divided already, or by a seed. Your own files are cleaned and divided here: one pair in a hundred for validation, and one for the test. A folder that `prepare` has filled was treated so once.
+# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. Your own files are [cleaned and divided](C_own_data.ipynb) here, one pair in a hundred for validation and one for the test. A folder that `prepare` has filled needs neither.
 
 
 # %% tags=["export"]
@@ -134,7 +134,7 @@ def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
 # %% [markdown]
 # ## Training
 #
-# The options of a training are those of its data, of its model, and the fields of [`TrainingConfig`](18_training.ipynb), whose comments are their help. Their defaults come with the preset: the paper's for its models, those of the book for the small ones. What is typed wins.
+# The options of a training are those of its data, of its model, and the fields of [`TrainingConfig`](18_training.ipynb), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big.
 
 
 # %% tags=["export"]
@@ -144,7 +144,7 @@ def recipe(preset: str) -> TrainingConfig:
         return TrainingConfig()
     paper = TrainingConfig(100_000, 25_000, warmup=4000, lr_scale=1.0, save_every=1500)
     if preset == "big":
-        return replace(paper, steps=300_000, keep_checkpoints=20)
+        return replace(paper, steps=300_000, save_every=600, keep_checkpoints=20)
     return replace(paper, label_smoothing=float(preset.partition("smoothing")[2] or 0.1))
 
 
@@ -229,7 +229,7 @@ def train(
 # %% [markdown]
 # ## Averaging
 #
-# The folder of an average is a model and no training: `train` refuses it, and `average` refuses any folder but an empty one and one of its own.
+# An average can be used but not trained further: `train` refuses its folder. `average` writes into an empty folder or one of its own, and no other.
 
 
 # %% tags=["export"]
@@ -255,7 +255,7 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
 # %% [markdown]
 # ## Translating
 #
-# Line for line: an empty line stays empty, and line 7 of the output is the translation of line 7 of the input.
+# Line 7 of the output is the translation of line 7 of the input, and an empty line stays empty.
 
 
 # %% tags=["export"]
@@ -288,7 +288,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
 # %% [markdown]
 # ## Scoring
 #
-# For WMT14 there are two test sets, and both come from sacreBLEU, so that the scores can be compared with those of others: all 3,003 sentences, and a filtered set. Beside them stands a score with compounds split, nearly as the paper computed it, which can be compared with nothing else.
+# For WMT14 there are [two test sets](27_wmt14.ipynb), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
 
 
 # %% tags=["export"]
@@ -359,13 +359,13 @@ def export(model: Path, output: Path) -> None:
 # %% [markdown]
 # ## One error, one line
 #
-# [tyro](https://brentyi.github.io/tyro/) makes the options from the functions: their parameters, types and docstrings. A mistake of the user is not a bug of ours: it gets one sentence, without a traceback. Scripts see the exit code:
+# [tyro](https://brentyi.github.io/tyro/) makes the options from the functions: their parameters, types and docstrings. Wrong input gets one sentence instead of a traceback, and scripts see an exit code:
 #
 # | exit code | what happened | what is printed |
 # |---|---|---|
 # | 0 | all went well | the results |
 # | 2 | an option or the input is wrong | one sentence: what, where, and what to do |
-# | 141 | the program after it in a pipe has enough | nothing |
+# | 141 | the next program in a pipe stopped reading, as in `head -1` | nothing |
 # | 143 | a training was asked to stop | the step, and that the same command continues there |
 # | 1 | a bug | Python's traceback |
 
@@ -393,11 +393,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 # %% [markdown]
-# `annotated-transformer` in the shell is tied to `main` by `pyproject.toml`, and so is `python -m annotated_transformer`, which `torchrun` needs, by `__main__.py`. A test, or a notebook, can hand over a list of arguments.
+# `pyproject.toml` ties `annotated-transformer` in the shell to `main`. `python -m annotated_transformer` is the same, for `torchrun`.
 #
 # ## A day in the life
 #
-# Here are the commands in a row, on a corpus so small that it takes seconds. The function below calls `main` and collects what a shell would see: the exit code and the two outputs.
+# Here are the commands in a row, on a corpus so small that it takes seconds. `run` calls `main` and collects what a shell would see: exit code and both outputs.
 
 
 # %%
@@ -431,9 +431,9 @@ code, _, told = run("train", "--output", folder, *options, "--device", "cpu")
 print("exit code", code, "| nothing left to do:", "step" not in told)
 
 # %% [markdown]
-# The folder holds the files of the table above. There is no `test.tsv`, since the pairs come from the grammar, which can make them again. The same command once more finds that all is done; had it been killed, it would have continued.
+# The same command once more finds that all is done; had it been killed, it would have continued.
 #
-# The average is stored twice, the second time in half precision. The text has three lines, one of them empty, and three lines come out:
+# The average is stored twice, the second time in half precision. Three lines go in, one of them empty, and three come out:
 
 # %%
 code, *_ = run("average", "--run", folder, "--last", 3, "--output", averaged)
@@ -445,7 +445,7 @@ print("exit code", code, "| lines out:", translations.count("\n"))
 assert translations.split("\n")[1] == ""
 
 # %% [markdown]
-# A score needs references. `evaluate` finds the grammar's test pairs again, from the seed that the training had. For a program there is one line of JSON, so two beams are compared with a loop (with `--split validation`, if you mean to choose one of them):
+# `evaluate` finds the grammar's pairs again from the seed that the training had, and `--json` prints one line for a program to read. To compare two beams, loop over them, on the validation pairs if you mean to choose:
 
 # %%
 table = []
@@ -457,7 +457,7 @@ print(*table[0])
 print([(record["beam"], record["split"], record["sentences"]) for record in table])
 
 # %% [markdown]
-# Thirty steps make no translator, so the numbers are not shown. What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run starts nothing:
+# (After thirty steps the scores mean nothing, so they aren't shown.) What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run starts nothing:
 
 # %%
 paper = ("train", "--output", f"{home.name}/base", "--preset", "base", "--precision", "bf16")
@@ -466,14 +466,14 @@ print(output, end="")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
 
 # %% [markdown]
-# The average goes to another engine. `prepare` is shown where it belongs, in [large corpora](D_large_corpora.ipynb), and all of them in a row in [the last chapter](27_wmt14.ipynb).
+# The average goes to another engine. `prepare` is shown in [large corpora](D_large_corpora.ipynb), and all six in a row in [the last chapter](27_wmt14.ipynb).
 
 # %%
 code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
 print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
 
 # %% [markdown]
-# Mistakes get a sentence each: a folder without a model, settings that are not those of the run, a table with a broken line, a folder that belongs to a training, more checkpoints than there are.
+# And five mistakes: a folder without a model, settings that aren't those of the run, a table with a broken line, a folder that belongs to a training, more checkpoints than there are.
 
 # %%
 table = Path(home.name, "pairs.tsv")

@@ -108,6 +108,11 @@ def test_help_shows_the_defaults_of_the_preset() -> None:
     assert "updates of the weights (default: 300000)" in shown["big"]
 
 
+def test_checkpoints_of_the_papers_models_are_ten_minutes_apart() -> None:
+    # Section 5.2: a step took 0.4 seconds with base, 1.0 with big
+    assert recipe("base").save_every * 0.4 == recipe("big").save_every * 1.0 == 600
+
+
 def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,7 +128,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     result = run(*plan, "--preset=big", "--steps", 77, "--peak", 1e15, "--gpus", 8)
     assert result.code == 0, result.err
     assert seen[-1] == TrainingConfig(
-        steps=77, max_tokens=25_000, warmup=4000, lr_scale=1.0, save_every=1500, keep_checkpoints=20
+        steps=77, max_tokens=25_000, warmup=4000, lr_scale=1.0, save_every=600, keep_checkpoints=20
     )
     assert "77 steps" in result.out and "GiB a device" in result.out and "hours" in result.out
     run(*plan, "--preset", "D-smoothing0.2", "--peak", 1e15)
