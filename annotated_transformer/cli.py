@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 import tyro
 from sacrebleu import get_reference_files, get_source_file
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional
+from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 
 from annotated_transformer import large_corpora, model_io, run_folder, speed, training, transformer
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
@@ -267,26 +267,7 @@ def evaluate(
                 print(dumps(record) if json else "\n".join(rows))
 
 
-# --- Preparing and exporting ---
-
-
-def prepare(
-    data: Positional[tuple[str, ...]], output: Path | None = None, columns: tuple[str, ...] = (),
-    vocabulary_size: int | None = None, limit: int | None = None,
-) -> None:  # fmt: skip
-    """Make a large corpus ready for training: fetch, clean, encode.
-
-    Args:
-        data: wmt14-en-de, wmt14-en-fr, or files: one TSV, two texts, JSON lines or Parquet.
-        output: Folder for it; if not given, one with the name of the corpus.
-        columns: Those of source and target, as `0 1` in a TSV, `translation.de translation.en`.
-        vocabulary_size: Entries of the joint vocabulary; WMT14 has a default.
-        limit: Use so many pairs at most, to try things out.
-    """
-    large_corpora.prepare(
-        data if len(data) > 1 else data[0], output or data[0], columns=columns,
-        vocabulary_size=vocabulary_size, limit=limit,
-    )  # fmt: skip
+# --- Exporting ---
 
 
 def export(model: Path, output: Path) -> None:
@@ -311,7 +292,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments, name = sys.argv[1:] if arguments is None else arguments, "annotated-transformer"
     presets = re.findall(r"--preset[= ](\S+)", " ".join(arguments))
     options = (OmitArgPrefixes, FlagCreatePairsOff)
-    commands: list[Any] = [prepare, train, average, translate, evaluate, export]
+    commands: list[Any] = [large_corpora.prepare, train, average, translate, evaluate, export]
     try:
         table = {command.__name__: command for command in commands}
         table["train"] = partial(train, settings=recipe(presets[-1] if presets else "tiny"))

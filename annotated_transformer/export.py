@@ -96,19 +96,17 @@ import sys
 from pathlib import Path
 import ctranslate2
 from tokenizers import Tokenizer
-folder, positions = Path(__file__).parent, MAX_LENGTH
+folder, most = Path(__file__).parent, MAX_LENGTH
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # "</s>" in a text is text
 lines = [line.decode("utf-8-sig").rstrip("\r\n") for line in sys.stdin.buffer]
-sources = [tokenizer.encode(line).tokens if line.strip() else [] for line in lines]
-for number, source in enumerate(sources, start=1):
-    if len(source) >= positions:  # with </s> it does not fit
-        print(f"line {number} has {len(source)} tokens: cut to {positions - 1}", file=sys.stderr)
-        del source[positions - 1 :]
+sources = [tokenizer.encode(line).tokens * bool(line.strip()) for line in lines]
+if (longest := max(map(len, sources), default=0)) >= most:  # with </s> it does not fit
+    sys.exit(f"line {[*map(len, sources)].index(longest) + 1} has {longest} tokens: split it")
 results = iter(ctranslate2.Translator(str(folder)).translate_batch(
     [source for source in sources if source], max_batch_size=32, beam_size=4, length_penalty=0.5,
     min_decoding_length=0, max_input_length=0, suppress_sequences=[["<pad>"], ["<s>"]],
-    max_decoding_length=min(max(map(len, sources), default=0) + 51, positions)))
+    max_decoding_length=min(longest + 51, most)))
 for source in sources:
     text = tokenizer.decoder.decode(next(results).hypotheses[0]) if source else ""
     sys.stdout.buffer.write((" ".join(text.split("\n")) + "\n").encode())

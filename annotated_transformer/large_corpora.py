@@ -8,7 +8,6 @@ and hands them to training (section 5.1 of the paper).
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from annotated_transformer.batching import EncodedCorpus
 from annotated_transformer.data import MissingData, Pair
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import TOKENIZER, atomic_write, folder_lock, remove
-from annotated_transformer.own_data import read_pairs, text_lines
+from annotated_transformer.own_data import aligned_lines, read_pairs
 from annotated_transformer.tokenization import Tokenizer
 
 # --- Reading ---
@@ -34,10 +33,7 @@ def read_lines(paths: Sequence[str], columns: Sequence[str]) -> Iterator[dict[st
     Raises ValueError if one of two texts has more lines, or for a line that cannot be read.
     """
     source, target = map(int, columns or (0, 1))
-    for number, lines in enumerate(zip_longest(*map(text_lines, map(Path, paths))), start=1):
-        if None in lines:
-            ended = paths[lines.index(None)]
-            raise ValueError(f"only {ended} ends before line {number:,}: which line is missing?")
+    for lines in aligned_lines(*paths):
         cells = lines if len(lines) == 2 else (lines[0] + "\t" * max(source, target)).split("\t")
         yield {"source": cells[source], "target": cells[target]}
 
@@ -76,10 +72,9 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 
 # --- What is kept? ---
 
-RULES = ("empty", "too long", "lengths apart", "untranslated")
-OUTCOMES = (*RULES, "validation", "test", "held out", "train")
+OUTCOMES = "empty|too long|lengths apart|untranslated|validation|test|held out|train".split("|")
 MAX_TOKENS = 250  # on either side
-HELD_OUT = 3_000  # of one's own pairs for validation, and for the test; one in 20 at most
+HELD_OUT, MOST_HELD_OUT = ("validation", "test"), 3_000  # pairs of each; one in 20 at most
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 VERSION = 1  # of these rules and of the folder
 
@@ -119,10 +114,10 @@ def encode_rows(
             not held_out.isdisjoint(texts(pair)), True,
         ].index(True)  # fmt: skip
         kept = OUTCOMES[outcome] == "train"  # times a list: the list, or an empty one
-        tokens = [*source, EOS, BOS, *target, EOS] * kept
+        tokens, lengths = [*source, EOS, BOS, *target, EOS], [len(source) + 1, len(target) + 1]
         encoded["outcome"].append(np.int8(outcome))
-        encoded["lengths"].append(np.array([len(source) + 1, len(target) + 1] * kept, np.int32))
-        encoded["tokens"].append(np.array(tokens, id_type(tokenizer)))
+        encoded["lengths"].append(np.array(lengths * kept, np.int32))
+        encoded["tokens"].append(np.array(tokens * kept, id_type(tokenizer)))
     return encoded
 
 
@@ -131,30 +126,58 @@ def encode_rows(
 TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
 
 
+def write_folder(folder: Path, rows: Any, encoded: Any, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Write what `encode_rows` has made of rows; return counts for the summary."""
+    from pooch import file_hash
+
+    outcomes = encoded["outcome"].to_numpy()
+    lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
+    counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
+    if not counts["train"]:
+        raise ValueError(f"no pair is left to train on: {counts}")
+    folder.mkdir()
+    with (folder / TOKENS).open("wb") as file:
+        for chunk in encoded["tokens"].chunks:
+            file.write(chunk.flatten().to_numpy())
+    np.save(folder / LENGTHS, lengths)
+    tokenizer.save(folder / TOKENIZER)
+    for part in HELD_OUT:
+        chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
+        lines = "".join("{}\t{}\n".format(*tidy(**row)) for row in chosen)
+        (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
+    sha256 = {"tokenizer": tokenizer.sha256, "sha256": file_hash(folder / TOKENS)}
+    return {"pairs": counts, "tokens": int(lengths.sum()), **sha256}
+
+
 def prepare(
-    data: str | Path | Sequence[str | Path], output: str | Path, *, columns: Sequence[str] = (),
-    vocabulary_size: int | None = None, tokenizer: str | Path | None = None,
-    limit: int | None = None, max_ratio: float = 1.5, workers: int = 1,
+    data: Sequence[str | Path], /, output: Path | None = None, columns: Sequence[str] = (),
+    vocabulary_size: int | None = None, tokenizer: Path | None = None, limit: int | None = None,
+    max_ratio: float = 1.5, workers: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Encode a corpus of any size into a folder for `open_corpus`, and return its summary.
 
-    `data` is "wmt14-en-de" or "wmt14-en-fr", or your files: one TSV, two texts with a sentence a
-    line, JSON lines (each plain or .gz) or Parquet. `columns` are those of source and target, by
-    number in a TSV, by name elsewhere, as "translation.de" within another; by default the first
-    two. The vocabulary has `vocabulary_size` entries, or is that of the file `tokenizer`. Of the
-    training pairs, the first `limit` are read; one whose sides are more than `max_ratio` apart is
-    dropped. `workers` processes encode.
+    Stopped at any moment, it leaves no folder, and goes on when it is called again.
 
-    Stopped at any moment, it leaves no folder, and goes on when it is called again. Raises
-    FileExistsError for a folder that holds anything else, BlockingIOError while another process
-    is at it, and FileNotFoundError, ImportError, MissingData or ValueError with a remedy.
+    Args:
+        data: wmt14-en-de, wmt14-en-fr, or files: one TSV, two texts, JSON lines or Parquet.
+        output: The folder; if not given, one with the name of the corpus.
+        columns: Source and target, such as 0 1 in a TSV, translation.de translation.en elsewhere.
+        vocabulary_size: Entries of the joint vocabulary; WMT14 has the paper's by default.
+        tokenizer: File of a tokenizer to use instead.
+        limit: Read so many training pairs at most.
+        max_ratio: Drop a pair if one side has more than so many times the other's tokens.
+        workers: Processes that encode.
+
+    Raises:
+        FileExistsError: the folder holds anything else.
+        BlockingIOError: another process is at it.
+        FileNotFoundError, ImportError, MissingData, ValueError: with a remedy.
     """
     from pooch import file_hash  # slow to import
 
-    output, name = Path(output), str(data)
-    files = [data] if isinstance(data, str | Path) else data
-    paths = [] if name in WMT14 else [str(path) for path in files]
-    size = vocabulary_size or (0 if tokenizer else WMT14.get(name, 0))
+    name, *more = [data] if isinstance(data, str) else map(str, data or [""])
+    paths = [] if name in WMT14 else [name, *more]
+    size, output = vocabulary_size or (0 if tokenizer else WMT14.get(name, 0)), Path(output or name)
     if bool(size) == bool(tokenizer):
         raise ValueError("give either a vocabulary_size, such as 16000, or a tokenizer")
     if not min(1 if limit is None else limit, max_ratio, workers) >= 1:
@@ -173,14 +196,11 @@ def prepare(
     cache = output.with_name(f"{output.name}.{key}.cache")
     with folder_lock(cache), atomic_write(output) as folder:
         rows = read_rows(name, paths, columns, str(cache))
-        if paths:
-            rows = rows.select(range(min(len(rows), limit or len(rows))))
-            step = max(10, len(rows) // (2 * HELD_OUT))
-            parts = {n: ("validation", "test")[n // step % 2] for n in range(0, len(rows), step)}
-        else:
-            first, second = (rows.info.splits[p].num_examples for p in ("validation", "test"))
-            parts = {n: "validation" if n < first else "test" for n in range(first + second)}
-            rows = rows.select(range(min(len(rows), len(parts) + (limit or len(rows)))))
+        first, second = (0, 0) if paths else [rows.info.splits[p].num_examples for p in HELD_OUT]
+        rows = rows.select(range(min(len(rows), first + second + (limit or len(rows)))))
+        step = max(10, len(rows) // (2 * MOST_HELD_OUT))
+        own = {n: HELD_OUT[n // step % 2] for n in range(0, len(rows), step)}
+        parts = own if paths else {n: HELD_OUT[n >= first] for n in range(first + second)}
         held_out = frozenset(text for row in rows.select(parts) for text in texts(tidy(**row)))
         sample = (tidy(**row) for row in rows.select(range(0, len(rows), -(-len(rows) // SAMPLE))))
         train = (pair for pair in sample if held_out.isdisjoint(texts(pair)))
@@ -191,25 +211,8 @@ def prepare(
             fn_kwargs={"tokenizer": known, **rules}, num_proc=workers if workers > 1 else None,
             cache_file_name=str(cache / "encoded.arrow"), new_fingerprint=key, desc="encoding",
         ).data  # fmt: skip
-        outcomes = encoded["outcome"].to_numpy()
-        lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
-        counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
-        if not counts["train"]:
-            raise ValueError(f"no pair is left to train on: {counts}")
-        folder.mkdir()
-        with (folder / TOKENS).open("wb") as file:
-            for chunk in encoded["tokens"].chunks:
-                file.write(chunk.flatten().to_numpy())
-        np.save(folder / LENGTHS, lengths)
-        (folder / TOKENIZER).write_text(known.to_json(), encoding="utf-8")
-        for part in ("validation", "test"):
-            chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
-            lines = "".join("{}\t{}\n".format(*tidy(**row)) for row in chosen)
-            (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
-        summary = {
-            "key": key, "settings": settings, "pairs": counts, "tokens": int(lengths.sum()),
-            "tokenizer": known.sha256, "sha256": file_hash(folder / TOKENS),
-        }  # fmt: skip
+        counts = write_folder(folder, rows, encoded, known)
+        summary = {"key": key, "settings": settings, **counts}
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     remove(cache)
     return summary
@@ -238,6 +241,6 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
         corpus = EncodedCorpus(tokens, lengths, summary["sha256"])
     except (EOFError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged ({error}): copy or prepare it again") from error
-    texts = [folder / f"{part}.tsv" for part in ("validation", "test")]
+    texts = [folder / f"{part}.tsv" for part in HELD_OUT]
     pairs = (read_pairs(path) if path.stat().st_size else [] for path in texts)
     return PreparedCorpus(corpus, tokenizer, *pairs)

@@ -40,36 +40,33 @@ def text_lines(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is empty: there must be one sentence a line")
 
 
-def stream_pairs(
+def aligned_lines(*paths: str | Path) -> Iterator[tuple[str, ...]]:
+    """Lines of several texts side by side; raises ValueError if one has fewer than the others."""
+    for number, lines in enumerate(zip_longest(*map(text_lines, map(Path, paths))), start=1):
+        if None in lines:
+            ended = f"only {paths[lines.index(None)]} ends before line {number:,}"
+            raise ValueError(f"{ended}: look for a missing or a broken line")
+        yield lines
+
+
+def read_pairs(
     source: str | Path, target: str | Path | None = None, columns: tuple[int, int] = (0, 1)
-) -> Iterator[Pair]:
+) -> list[Pair]:
     """Pairs from two text files with one sentence a line, or from one TSV; plain or .gz.
 
     `columns` are those of source and target in a TSV, counted from 0; others are ignored.
     Raises FileNotFoundError, or ValueError naming file, line and remedy.
     """
     if target is not None:
-        both = zip_longest(text_lines(Path(source)), text_lines(Path(target)))
-        for number, (one, other) in enumerate(both, start=1):
-            if one is None or other is None:
-                ended = source if one is None else target
-                what = f"only {ended} ends before line {number:,}"
-                raise ValueError(f"{what}: look for a missing or a broken line")
-            yield Pair(one, other)
-        return
+        return [Pair(*both) for both in aligned_lines(source, target)]
+    pairs = list[Pair]()
     for number, line in enumerate(text_lines(Path(source)), start=1):
         cells = line.split("\t") if line.strip() else [""] * (max(columns) + 1)
         if len(cells) <= max(columns):
             what = f"there is no column {max(columns)} (counted from 0, parted by tabs)"
             raise ValueError(f"{source}, line {number}: {what} in {line[:60]!r}; mend the line")
-        yield Pair(cells[columns[0]], cells[columns[1]])
-
-
-def read_pairs(
-    source: str | Path, target: str | Path | None = None, columns: tuple[int, int] = (0, 1)
-) -> list[Pair]:
-    """All pairs of `stream_pairs`, in a list."""
-    return list(stream_pairs(source, target, columns))
+        pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
+    return pairs
 
 
 # --- Cleaning ---

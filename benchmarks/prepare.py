@@ -97,7 +97,7 @@ def measure_prepare(parquet: str, folder: str, workers: str) -> dict[str, Any]:
     Tokenizer.train = clocked(stages, "vocabulary", Tokenizer.train)
     columns = ("translation.en", "translation.de")
     options = {"columns": columns, "vocabulary_size": 37_000, "workers": int(workers)}
-    summary = clocked(stages, "all", large_corpora.prepare)(parquet, folder, **options)
+    summary = clocked(stages, "all", large_corpora.prepare)([parquet], Path(folder), **options)
     stages["encode and write"] = {
         kind: round(stages["all"][kind] - stages["read"][kind] - stages["vocabulary"][kind], 1)
         for kind in ("seconds", "cpu_seconds")

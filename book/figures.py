@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -237,6 +238,63 @@ def curves(
     color = alt.Color(f"{series}:N", scale=colors, **key)
     dash = alt.StrokeDash(f"{series}:N", scale=dashes, **key)
     return alt.Chart(alt.Data(values=list(records))).mark_line().encode(x, y, color, dash)
+
+
+# --- What each part pays ---
+
+PARTS = {  # as benchmarks/parts.py names them
+    "means": "means of embeddings",
+    "attention": "+ attention (chapter 3)",
+    "masks": "+ padding mask (4)",
+    "multi_head_attention": "+ four heads (5)",
+    "feed_forward": "+ feed-forward network (6)",
+    "embeddings": "+ one scaled embedding (7)",
+    "positional_encoding": "+ positions (8)",
+    "layers": "+ residuals, norms: one layer (9)",
+    "transformer": "the whole model: two layers (10)",
+    "layers, longer": "one layer, 1,300 updates",
+    "transformer, longer": "two layers, 1,300 updates",
+}
+
+
+def parts_log() -> dict[str, dict[str, Any]]:
+    """Read the committed log of benchmarks/parts.py: part -> its record."""
+    log = Path(__file__).parents[1] / "benchmarks" / "results" / "parts.jsonl"
+    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[1:]]
+    return {record["part"]: record for record in records}
+
+
+def paid(part: str) -> dict[str, float]:
+    """Draw the loss of the book's one task with a part more in each row, down to a chapter's.
+
+    Args:
+        part: the chapter's module; the last chapter of the model shows longer training, too.
+
+    Returns:
+        The losses drawn: part -> nats a token.
+    """
+    log, names = parts_log(), list(PARTS)
+    shown = names if part == "transformer" else names[: names.index(part) + 1]
+    losses = {name: log[name]["loss"] for name in shown}
+    rows = [
+        {"part": PARTS[n], "loss": losses[n], "label": f"{losses[n]:.2f}", "new": n == part}
+        for n in shown
+    ]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        alt.Y("part:N", sort=None, title=None, axis=alt.Axis(labelLimit=260)),
+        alt.X(
+            "loss:Q",
+            title="validation loss, nats a token",
+            scale=alt.Scale(domain=[0, 2.2]),
+            axis=alt.Axis(values=[0, 0.5, 1, 1.5, 2]),
+        ),
+    )
+    fill = alt.condition("datum.new", alt.value(INK), alt.value(PAPER))
+    bars = base.mark_bar(stroke=INK, height={"band": 0.7}).encode(color=fill)
+    label = base.mark_text(align="left", dx=5).encode(text="label:N")
+    finding = ", ".join(f"{PARTS[name]}: {loss:.2f}" for name, loss in losses.items())
+    show((bars + label).properties(height={"step": 22}, width=300), alt=finding + ".")
+    return losses
 
 
 # --- Pictures that change ---

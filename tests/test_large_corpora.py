@@ -63,7 +63,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def prepared(table: Path) -> Path:
     """A folder that was prepared without any disturbance."""
-    prepare(table, table.parent / "corpus", vocabulary_size=400)
+    prepare([table], table.parent / "corpus", vocabulary_size=400)
     return table.parent / "corpus"
 
 
@@ -128,7 +128,7 @@ def test_training_pairs_and_the_sample_for_the_vocabulary_hold_no_held_out_sente
 
     monkeypatch.setattr(Tokenizer, "train", remember)
     monkeypatch.setattr(large_corpora, "SAMPLE", 300)
-    prepare(table, tmp_path / "out", vocabulary_size=300)
+    prepare([table], tmp_path / "out", vocabulary_size=300)
     corpus, tokenizer, validation, test = open_corpus(tmp_path / "out")
     held_out = {text.lower() for pair in validation + test for text in pair[:2]}
     seen = {tokenizer.decode(ids).lower() for example in corpus for ids in example}
@@ -188,7 +188,7 @@ def test_all_formats_give_the_same(
 def test_workers_and_batches_of_rows_change_nothing(
     table: Path, prepared: Path, tmp_path: Path
 ) -> None:
-    prepare(table, tmp_path / "out", vocabulary_size=400, workers=2)
+    prepare([table], tmp_path / "out", vocabulary_size=400, workers=2)
     assert contents(tmp_path / "out") == contents(prepared)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left beside it
 
@@ -208,7 +208,7 @@ def test_a_large_vocabulary_takes_wider_numbers(
     monkeypatch.setattr(Tokenizer, "__len__", lambda self: 70_000)
     monkeypatch.setattr(Tokenizer, "encode", lambda self, text: [65_540 + ord(c) for c in text])
     options = {"tokenizer": prepared / "tokenizer.json", "limit": 40}
-    prepare(table, tmp_path / "out", **options)
+    prepare([table], tmp_path / "out", **options)
     corpus = open_corpus(tmp_path / "out").corpus
     assert corpus.tokens.dtype == np.uint32 and len(corpus) > 10
     assert "".join(chr(i - 65_540) for i in corpus[0].source[:-1]) == PAIRS[1].source
@@ -251,12 +251,12 @@ def test_killed_at_any_moment_there_is_no_folder_and_the_next_run_gives_the_same
 
     def attempt() -> None:
         setattr(owner, name, fatal)
-        prepare(table, output, vocabulary_size=400)
+        prepare([table], output, vocabulary_size=400)
 
     killed(attempt)
     if name != "rmtree":  # the cache goes when the folder has its name
         assert not output.exists()
-    prepare(table, output, vocabulary_size=400)
+    prepare([table], output, vocabulary_size=400)
     assert contents(output) == contents(prepared)
 
 
@@ -265,9 +265,9 @@ def test_what_was_encoded_before_a_failure_is_not_encoded_again(
 ) -> None:
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no room"):
         patch.setattr(np, "save", fails(OSError("no room")))
-        prepare(table, tmp_path / "out", vocabulary_size=400)
+        prepare([table], tmp_path / "out", vocabulary_size=400)
     monkeypatch.setattr(large_corpora, "encode_rows", fails(AssertionError("encoded again")))
-    prepare(table, tmp_path / "out", vocabulary_size=400)
+    prepare([table], tmp_path / "out", vocabulary_size=400)
     assert contents(tmp_path / "out") == contents(prepared)
 
 
@@ -282,11 +282,11 @@ def test_two_processes_do_not_write_one_folder(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again(*arguments: Any) -> Any:
-        return prepare(table, tmp_path / "out", vocabulary_size=400)
+        return prepare([table], tmp_path / "out", vocabulary_size=400)
 
     monkeypatch.setattr(large_corpora, "read_rows", again)
     with pytest.raises(BlockingIOError, match="another process"):
-        prepare(table, tmp_path / "out", vocabulary_size=400)
+        prepare([table], tmp_path / "out", vocabulary_size=400)
 
 
 # --- A folder that is there ---
@@ -331,16 +331,16 @@ def test_a_given_tokenizer_is_used_and_both_or_none_is_an_error(
     prepared: Path, table: Path, tmp_path: Path
 ) -> None:
     given = prepared / "tokenizer.json"
-    summary = prepare(table, tmp_path / "out", tokenizer=given, limit=200)
+    summary = prepare([table], tmp_path / "out", tokenizer=given, limit=200)
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == given.read_bytes()
     assert summary["tokenizer"] == Tokenizer.load(given).sha256
     assert sum(summary["pairs"].values()) == 200 == summary["settings"]["limit"]
     for options in ({}, {"tokenizer": given, "vocabulary_size": 400}):
         with pytest.raises(ValueError, match="either a vocabulary_size"):
-            prepare(table, tmp_path / "other", **options)
+            prepare([table], tmp_path / "other", **options)
     for wrong in ({"limit": 0}, {"limit": -5}, {"max_ratio": 0.5}, {"workers": 0}):
         with pytest.raises(ValueError, match="at least 1"):
-            prepare(table, tmp_path / "other", tokenizer=given, **wrong)
+            prepare([table], tmp_path / "other", tokenizer=given, **wrong)
 
 
 def cut(name: str) -> Callable[[Path], None]:
@@ -415,12 +415,12 @@ def test_bad_input_is_named(table: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match=r"no pair is left to train on.*'untranslated': 2"):
         prepare([one, Path(shutil.copy(one, other))], output, vocabulary_size=300, limit=2)
     with pytest.raises(ValueError, match=r"Current columns.*'n', 'en'"):
-        prepare(numbers, output, columns=("en", "de"), vocabulary_size=300)
+        prepare([numbers], output, columns=("en", "de"), vocabulary_size=300)
     with pytest.raises(FileNotFoundError, match="wmt14-en-xx"):
         prepare("wmt14-en-xx", output, vocabulary_size=300)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"pip install .annotated-transformer\[wmt14\]"):
-        prepare(table, output, vocabulary_size=300)
+        prepare([table], output, vocabulary_size=300)
     assert not output.exists()
 
 
