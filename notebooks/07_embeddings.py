@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Embeddings
 #
-# An embedding table holds one learned vector for each token: the model looks tokens up in it at the bottom and scores the next word against it at the top (section 3.4 of the paper).
+# An embedding table holds one learned vector for each token; the model looks tokens up in it at the bottom and scores the next word against it at the top (section 3.4 of the paper).
 #
 # $$
 # \text{embed}(o) = \sqrt{d_\text{model}}\; o\, E
@@ -98,13 +98,13 @@ for token in (4.0, 8.0):
 # %% [markdown]
 # Token 8 gets twice the vector of token 4, though 4 may be *cat* and 8 *quickly*. A token's number is only its place in a list; nothing should follow from its size.
 #
-# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place. All tokens are then equally far apart. But the paper's vocabulary has about 37,000 entries, so a sentence of 25 tokens becomes $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
+# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, a sentence of 25 tokens becomes $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
 #
 # Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**. Chapter 3 made up names for the six columns of our five words; the 512 columns of a trained model have none.
 #
 # ## How does the table score words?
 #
-# Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder stands one vector $x$ for this position, the *state*. Each word is scored by how well it fits the state, that is, by a dot product. Let the state ask for a noun that is edible.
+# Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*. Each word is scored by how well it fits the state, that is, by a dot product. Let the state ask for a noun that is edible.
 
 # %%
 x = torch.tensor([1, 0, 0, 0, 0, 1]).double()  # noun, and edible
@@ -220,7 +220,7 @@ assert torch.equal(tied.weight, embedding.weight) and not torch.equal(
 # p_v = \frac{e^{z_v / \tau}}{\sum_{w} e^{z_w / \tau}}
 # $$ (eq-temperature)
 #
-# At $\tau = 1$ this is the plain softmax, the one in training. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, and *fish* gets $12.18 / 22.57 = 0.54$. Other temperatures change how a finished model picks its words ([decoding](19_decoding.ipynb)); the order of the words stays.
+# At $\tau = 1$ this is the plain softmax, the one in training. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, and *fish* gets $12.18 / 22.57 = 0.54$. Other temperatures change how a finished model picks its words ([decoding](19_decoding.ipynb)), but never their order.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-softmax-temperature", "caption": "What does the temperature do? The five logits as probabilities, at three temperatures and at one of your own (10 until you move the slider on the website). A low temperature gives the best word nearly everything; a high one brings all words close to one fifth."}}
 panels = {"τ = 0.5": 0.5, "τ = 1": 1, "τ = 2": 2, "τ of your own": None}
@@ -296,7 +296,7 @@ for name, std in starts.items():
 # %% [markdown]
 # *Share* is how much of the sum of word and position is word, in squares. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance. About a half is the price of logits of size 1, which differ and know nothing yet.
 #
-# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95 % position and 5 % word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't. Start and factor belong together.
+# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95 % position and 5 % word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-embedding-scale", "caption": "Which start makes both ends fit? Size of a scaled word at the input (circle) and of a logit at the output (square), in the base model before training. Both should be near 1 (solid line). The dotted pink line is the size of the positions that are added to the words, 0.71. Only tensor2tensor's start gets both right."}}
 records = [
@@ -333,9 +333,9 @@ show(
 #
 # ## Does it come from word2vec?
 #
-# No. Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, from which words occur near each other, and handed to a model. This one starts at random, and all it knows comes from the loss of the translation.
+# No. Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, from which words occur near each other, and handed to a model. This one starts at random and learns from the loss of the translation alone.
 #
-# Random rows are nearly at right angles: with 512 columns, the cosine of two of them is spread by $1/\sqrt{512} = 0.04$ around 0. After training, some rows are much closer. We ask the model that comes with this book, trained on captions of photographs, which of its 4,000 tokens lie nearest to three words.
+# Random rows are nearly at right angles: with 512 columns, the cosine of two of them is spread by $1/\sqrt{512} = 0.04$ around 0. After training, some rows are much closer. We ask this book's trained model, which knows captions of photographs, what lies nearest to three of its words.
 
 # %% tags=["nbval-ignore-output"]
 model, tokenizer = load_pretrained()
@@ -371,7 +371,7 @@ assert likeness[same & others].min() > likeness[~same].max()
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown
 #
-# German words are read and never written. As outputs they are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German nouns is twice that of their English translations. A shared table carries traces of both its jobs.
+# German words are read and never written. As outputs they are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is about twice that of their English translations. A shared table carries traces of both its jobs.
 # :::
 
 # %% tags=["nbval-ignore-output", "hide-cell"]
@@ -381,6 +381,17 @@ for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zw
     alike.append((rows @ rows.T)[~torch.eye(6).bool()].mean().item())
     print(f"{alike[-1]:.2f}  {nouns}")
 assert alike[1] > 1.8 * alike[0]
+
+# %% [markdown]
+# ## What it pays
+#
+# On the book's one small task, the model so far had a table for the source, one for the target, and an output layer of its own, all with PyTorch's default start. One shared table with this start and factor takes away about a fifth of the loss, and 43 % of the parameters.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-embeddings", "caption": "What does one scaled table pay? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row: with separate tables (outlined) and with one (filled). Shorter is better."}}
+from book.figures import paid
+
+losses = paid("embeddings")
+assert 0.7 < losses["embeddings"] / losses["feed_forward"] < 0.9
 
 # %% [markdown]
 # ## What to remember
