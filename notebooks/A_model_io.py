@@ -115,11 +115,9 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json
 
 def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
     """Raise ValueError if the tokenizer has ids for which the model has no embedding."""
-    if len(tokenizer) > model.config.vocabulary_size:
-        raise ValueError(
-            f"the tokenizer has {len(tokenizer)} entries, the model "
-            f"{model.config.vocabulary_size}: build it with vocabulary_size=len(tokenizer)"
-        )
+    if len(tokenizer) > (known := model.config.vocabulary_size):
+        sizes = f"the tokenizer has {len(tokenizer)} entries, the model {known}"
+        raise ValueError(f"{sizes}: build it with vocabulary_size=len(tokenizer)")
 
 
 def save_model(

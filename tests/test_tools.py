@@ -179,6 +179,7 @@ OTHERS = {
         ("B_user", EXPORT, ".later import x"),
         ("B_user", EXPORT, ".files import y"),
         ("c01_tour", DEMO, " import add, load_pretrained"),
+        ("c01_tour", DEMO, ".later import x"),
     ],
 )
 def test_law_allows(book, stem, tag, line):

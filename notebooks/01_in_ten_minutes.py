@@ -1,0 +1,246 @@
+# %% tags=["remove-cell"]
+# Find the book's figures; in Colab, fetch the book and install what it needs first
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
+# %% [markdown]
+# # The Transformer in ten minutes
+#
+# A Transformer is a network that reads one sentence and writes another by letting every word look at every other. In this chapter you translate with one, look inside it, train one of your own in about a minute, and see the map of the book.
+#
+# The paper is *Attention Is All You Need* {cite:p}`vaswani2017attention`. The large language models that came later are built from its parts, so the small machine you take apart here is also a way to understand the big ones.
+#
+# ## Translate
+#
+# A small model comes with the package. It has read 29,000 photo captions in German and English, and nothing else.
+
+# %%
+from annotated_transformer import load_pretrained, translate
+
+model, tokenizer = load_pretrained()
+captions = ["Ein Hund läuft über die Wiese.", "Zwei kleine Kinder spielen im Sand."]
+print(translate(model, tokenizer, captions))
+
+# %% [markdown]
+# Replace the captions with your own. Anything you could photograph tends to work. Ask about politics and you still get a picture, because pictures are all that this model has ever read about:
+
+# %%
+print(translate(model, tokenizer, ["Der Präsident hielt gestern eine Rede."]))
+
+# %% [markdown]
+# Four words are enough to say what just happened.
+#
+# - A **token** is a piece of text with a number: a word, or a part of one. The model sees only the numbers.
+# - The **encoder** reads all source tokens at once and turns each into a vector that describes the word in its context.
+# - The **decoder** writes the translation token by token. At each step it looks at the encoder's vectors and at what it has written so far, and gives every token in the vocabulary a probability of coming next.
+# - The **loss** measures how improbable the model found the right next token. Training makes it smaller; that is all training does.
+
+# %%
+ids = tokenizer.encode(captions[1])
+print([(number, tokenizer.decode([number])) for number in ids])
+print(f"{len(tokenizer):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters")
+
+# %% [markdown]
+# ## Look inside
+#
+# Which German words does the decoder look at when it is about to write an English one? In a Transformer this question has an answer you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer:
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token, from white (0) to black (1)."}}
+import torch
+
+from annotated_transformer.attention_maps import attention_maps, token_names
+from annotated_transformer.masks import BOS, EOS
+from book.figures import heatmap, show
+
+(english,) = translate(model, tokenizer, captions[1:])
+source = torch.tensor([[*ids, EOS]])
+target = torch.tensor([[BOS, *tokenizer.encode(english)]])
+weights = attention_maps(model, source, target).cross[-1].mean(dim=0)
+torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(weights)))
+rows = token_names(tokenizer, [*target[0, 1:].tolist(), EOS])
+columns = token_names(tokenizer, source[0].tolist())
+best = {row: columns[i] for row, i in zip(rows, weights.argmax(dim=-1).tolist())}
+print(best)
+show(
+    heatmap(weights, rows, columns, titles=("about to be written", "source")),
+    alt="The largest weights run down the diagonal: Two looks at Zwei, children at Kinder, are and playing both at spielen, sand at Sand.",
+)
+
+# %% [markdown]
+# The model was never given a dictionary. It saw whole sentences, and learned which word belongs to which because that made the loss smaller. The chapter on [attention maps](21_attention_maps.ipynb) checks how far such pictures can be trusted, which is less than they suggest.
+#
+# ## Train one yourself
+#
+# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute.
+
+# %% tags=["nbval-ignore-output"]
+from annotated_transformer import Tokenizer, Transformer, TrainingConfig, grammar, preset, train
+
+pairs = grammar(11_000)
+training, unseen = pairs[1000:], pairs[:1000]
+own_tokenizer = Tokenizer.train(training, vocabulary_size=700)
+torch.manual_seed(0)
+own = Transformer(
+    preset("tiny", vocabulary_size=len(own_tokenizer), d_model=64, d_ff=256, dropout=0.0)
+)
+config = TrainingConfig(steps=600, max_tokens=1024, warmup=100, lr_scale=0.3)
+losses = {}
+
+
+def note(progress):
+    losses[progress["step"]] = progress["loss"]
+    print(f"step {progress['step']:3}  loss {progress['loss']:.2f}")
+
+
+train(own, own_tokenizer, training, config, report=note)
+assert losses[600] < 0.5 * losses[50]
+
+# %% [markdown]
+# The network started with random numbers, and {numref}`fig-first-losses` shows what 600 updates did to them. These sentences were not among those it trained on:
+
+# %% tags=["nbval-ignore-output"]
+found = translate(own, own_tokenizer, [pair.source for pair in unseen[:200]])
+for pair, sentence in list(zip(unseen, found))[:4]:
+    print(f"{pair.source}\n    {sentence}")
+right = sum(sentence == pair.target for sentence, pair in zip(found, unseen))
+print(f"{right} of {len(found)} exactly as the grammar has them")
+assert right > 60
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training asks for a little doubt (label smoothing)."}}
+import altair as alt
+
+drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]
+chart = alt.Chart(alt.Data(values=drawn)).mark_line(point=True, color="#555555")
+x = alt.X("step:Q", title="update", axis=alt.Axis(values=list(range(0, 601, 100))))
+y = alt.Y("loss:Q", title="loss, nats a token", scale=alt.Scale(domain=[0, 6.5]))
+show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
+
+# %% [markdown]
+# That is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md) does so from the command line. For `pairs`, the Python call takes any list of source and target texts:
+#
+# ```python
+# from annotated_transformer import read_pairs, filter_pairs
+# pairs, dropped = filter_pairs(read_pairs("pairs.tsv"))   # one pair a line, a tab between
+# ```
+#
+# ## The map
+#
+# The paper's first figure shows the model as two towers. Here it is again, drawn for this book; each box opens the chapter that builds it.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. Queries are blue, keys orange, values green: between the towers, queries come from the decoder, keys and values from the encoder. Each box opens its chapter."}}
+from book.figures import INK, KEY, QUERY, VALUE, arrow, box, show_drawing, words_at
+
+HEADS, NORM, NETWORK = "05_multi_head_attention.html", "09_layers.html", "06_feed_forward.html"
+
+
+def frame(x, y, height, name):
+    place = f'x="{x}" y="{y}" width="210" height="{height}" rx="10"'
+    dashed = f'<rect {place} fill="none" stroke="{INK}" stroke-dasharray="3 4"/>'
+    return dashed + words_at(x + (-16 if x < 200 else 226), y + height / 2, "N ×")
+
+
+def sublayer(x, y, title, below, link):
+    """A box with its sum and norm above; the stream runs from below and passes it on the left."""
+    around = arrow([(x + 85, y + 72), (x - 10, y + 72), (x - 10, y - 21), (x, y - 21)])
+    parts = [arrow([(x + 85, y + 90), (x + 85, y + 52)]), around]
+    parts += [box(x, y, 170, 52, title, below, link), arrow([(x + 85, y), (x + 85, y - 8)])]
+    return "".join([*parts, box(x, y - 34, 170, 26, "add & norm", link=NORM)])
+
+
+def feet(x, title):
+    parts = [words_at(x + 85, 708, title)]
+    parts += [arrow([(x + 85, 692), (x + 85, 672)])]
+    parts += [box(x, 630, 170, 42, "embedding", link="07_embeddings.html")]
+    parts += [arrow([(x + 85, 630), (x + 85, 612)])]
+    parts += [box(x, 570, 170, 42, "+ position", link="08_positional_encoding.html")]
+    return "".join(parts)
+
+
+E, D = 60, 330
+drawing = [frame(E - 20, 306, 250, "encoder"), frame(D - 20, 180, 376, "decoder")]
+drawing += [feet(E, "source tokens"), feet(D, "target tokens so far")]
+drawing += [sublayer(E, 482, "multi-head", "self-attention", HEADS)]
+drawing += [sublayer(E, 358, "feed-forward", "each position by itself", NETWORK)]
+drawing += [sublayer(D, 482, "multi-head", "self-attention, no future", "04_masks.html")]
+drawing += [sublayer(D, 358, "multi-head", "attention to the source", HEADS)]
+drawing += [sublayer(D, 234, "feed-forward", "each position by itself", NETWORK)]
+for shift, color in ((-8, KEY), (8, VALUE)):
+    up = [(E + 85 + shift, 324), (E + 85 + shift, 290 - shift), (E + 222 - shift, 290 - shift)]
+    drawing += [arrow([*up, (E + 222 - shift, 384 + shift), (D, 384 + shift)], color)]
+drawing += [arrow([(D + 85, 448), (D + 85, 410)], QUERY)]
+drawing += [arrow([(D + 85, 200), (D + 85, 160)])]
+drawing += [box(D, 118, 170, 42, "linear (the embedding)", link="07_embeddings.html")]
+drawing += [arrow([(D + 85, 118), (D + 85, 98)])]
+drawing += [box(D, 56, 170, 42, "softmax", "", "10_transformer.html")]
+drawing += [arrow([(D + 85, 56), (D + 85, 36)]), words_at(D + 85, 26, "next token: probabilities")]
+drawing += [words_at(E + 85, 590 + 140, "encoder", 15), words_at(D + 85, 590 + 140, "decoder", 15)]
+show_drawing(
+    drawing, 570, 745, "Two towers. The encoder's result enters the decoder as keys and values."
+)
+
+# %% [markdown]
+# Read it from bottom to top. Tokens become vectors, and each vector is told its position. Then a stream of vectors climbs through the layers. Attention moves information *between* positions, the feed-forward network works on each position *by itself*, and every box adds its result to the stream instead of replacing it. At the top of the decoder, the stream is compared with every token of the vocabulary, and the best match is the next word.
+#
+# ## What the paper claimed
+#
+# Before 2017 the best translators were recurrent or convolutional networks that used some attention on top. The paper removed everything but the attention and reported, on the standard test set of 2014:
+#
+# | model | en-de, BLEU | en-fr, BLEU | training cost en-de, operations |
+# |---|---|---|---|
+# | GNMT + RL (recurrent) | 24.6 | 39.9 | 2.3 · 10¹⁹ |
+# | ConvS2S (convolutional) | 25.2 | 40.5 | 9.6 · 10¹⁸ |
+# | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
+# | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
+#
+# [BLEU](20_evaluation.ipynb) counts how many words and phrases a translation shares with a reference, from 0 to 100; one point is a difference that readers may notice. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [last chapter](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
+#
+# ## What to remember
+#
+# - The encoder reads the source all at once; the decoder writes one token at a time and looks back at the source through attention.
+# - A translator is trained by showing it pairs of sentences and making the right next token more probable.
+# - A model knows what it was trained on. The caption model describes pictures, whatever you ask.
+#
+# ## Exercises
+#
+# **1. Find its limits** (★, 5 min). Translate ten sentences of your own with the caption model. Which kinds go wrong first: long ones, rare words, questions, negation?
+#
+# **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How low does the loss fall, and how many unseen sentences come out right?
+
+# %% tags=["hide-cell", "nbval-skip"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The loss falls lower than before, and hardly any unseen sentence is right: the model has
+# learned the 500 pairs by heart. Chapters 17 and 18 come back to this.
+torch.manual_seed(0)
+few = Transformer(
+    preset("tiny", vocabulary_size=len(own_tokenizer), d_model=64, d_ff=256, dropout=0.0)
+)
+train(few, own_tokenizer, training[:500], config)
+again = translate(few, own_tokenizer, [pair.source for pair in unseen[:200]])
+by_heart = translate(few, own_tokenizer, [pair.source for pair in training[:200]])
+print(sum(s == pair.target for s, pair in zip(again, unseen)), "of 200 unseen ones right")
+print(sum(s == pair.target for s, pair in zip(by_heart, training)), "of 200 it has trained on")
+
+# %% [markdown]
+# **3. The other way round** (★★, 10 min). Train the same network from English to German. Is that harder or easier, and why?
+#
+# ## Sources
+#
+# The model and the numbers of the table are from {cite:t}`vaswani2017attention`. The captions are those of Multi30k {cite:p}`elliott2016multi30k`. The plan of this first chapter owes something to Jay Alammar's *The Illustrated Transformer*, which shows the whole before its parts.
