@@ -354,16 +354,16 @@ for word in ("guitar", "running", "snow"):
 # %% [markdown]
 # *Runs* and *walking* lie near *running*, *grass* and *sand* near *snow*, a violin near the guitar. Words that can stand in for each other get similar gradients and drift the same way. Meaning isn't all that counts, as *microphone*, *graffiti* and the fragment *ycle* show.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-neighbors", "caption": "Which words does a trained table put together? The cosine for all pairs of eight English words: people, motion, ground. Along the diagonal, three blocks stand out from the rest. We chose the order; the model knows nothing of the groups."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-neighbors", "caption": "Which words does a trained table put together? The cosine for all pairs of eight English words: people, motion, ground. Along the diagonal three blocks stand out. Outside them only *runs* and *grass* are as close, perhaps because so many captions have somebody running on grass. We chose the order; the model knows nothing of the groups."}}
 chosen = ["man", "woman", "girl", "runs", "walking", "snow", "sand", "grass"]
 rows = directions[[row(word) for word in chosen]]
 likeness, same = rows @ rows.T, torch.block_diag(*[torch.ones(n, n) for n in (3, 2, 3)]).bool()
 show(
     heatmap(likeness, chosen, chosen, titles=("", "cosine of the angle"), signed=True),
-    alt="People are most like people, verbs of motion like each other, and the ground like the ground.",
+    alt="Within people, verbs of motion and kinds of ground the cosines are 0.38 to 0.52, between them at most 0.35, except 0.46 for runs and grass.",
 )
-others = ~torch.eye(8).bool()
-assert likeness[same & others].min() > likeness[~same].max()
+inside = likeness[same & ~torch.eye(8).bool()].min()
+assert (likeness[~same] > inside).sum() == 2 and likeness[3, 7] > inside  # runs and grass
 
 # %% [markdown]
 # A word has the same row in every sentence; what *bank* means in this one is worked out above, with the help of attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb) hide it. (tensor2tensor does zero it, because it recognizes padding by vectors that are zero.)
