@@ -30,10 +30,8 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("a test set is a list of sentences, not one string")
     if len(hypotheses) != len(references):
-        raise ValueError(
-            f"{len(hypotheses):,} translations for {len(references):,} references: line i of one "
-            "must translate the source of line i of the other, so look for a missing line"
-        )
+        what = f"{len(hypotheses):,} translations for {len(references):,} references"
+        raise ValueError(f"{what}: line i must belong to line i, so look for a missing line")
     if not len(references):
         raise ValueError("the test set is empty: there is nothing to score")
 
@@ -45,13 +43,9 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     Raises ValueError if they differ in number or there are none.
     """
     check_lines(hypotheses, references)
-    bleu, chrf = BLEU(), CHRF()
-    return Scores(
-        bleu.corpus_score(hypotheses, [references]).score,
-        chrf.corpus_score(hypotheses, [references]).score,
-        str(bleu.get_signature()),
-        str(chrf.get_signature()),
-    )
+    bleu, chrf = metrics = BLEU(), CHRF()
+    scores = [metric.corpus_score(hypotheses, [references]).score for metric in metrics]
+    return Scores(*scores, str(bleu.get_signature()), str(chrf.get_signature()))
 
 
 # --- Why never to compare tokenized BLEU ---

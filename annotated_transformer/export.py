@@ -134,7 +134,7 @@ def export_ctranslate2(
     converter = type("ModelConverter", (Converter,), {"_load": lambda self: spec})()
     with atomic_write(folder) as aside:
         converter.convert(str(aside), quantization=quantization)
-        (aside / TOKENIZER).write_text(tokenizer.to_json(), encoding="utf-8")
+        tokenizer.save(aside / TOKENIZER)
         script = TRANSLATE.replace("MAX_LENGTH", str(model.config.max_length))
         (aside / SCRIPT).write_text(script, encoding="utf-8")
         remove(folder)

@@ -143,4 +143,4 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer,
     model = Transformer(TransformerConfig(**contents[0]["config"]))
     for name, weights in model.state_dict().items():
         weights.copy_(sum(content["model"][name].double() for content in contents) / last)
-    return model.eval(), Tokenizer.from_json(contents[0]["tokenizer"])
+    return model.eval(), Tokenizer(contents[0]["tokenizer"])

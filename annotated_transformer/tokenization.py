@@ -47,12 +47,8 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
     if vocabulary_size < 260:
         raise ValueError(f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4")
     library = byte_level_bpe([])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL.values()),
-        initial_alphabet=BYTES,
-        show_progress=False,
-    )
+    start = {"special_tokens": [*SPECIAL.values()], "initial_alphabet": BYTES}
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary_size, show_progress=False, **start)
     sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
     library.train_from_iterator((side for both in sides for side in both), trainer)
     return str(library.to_str())
@@ -89,11 +85,6 @@ class Tokenizer:
         return cls(train_bpe(texts, vocabulary_size))
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
-        """Make the tokenizer that `to_json` wrote down."""
-        return cls(text)
-
-    @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a saved tokenizer; raises ValueError if the file is something else."""
         return cls(Path(path).read_text(encoding="utf-8", errors="replace"), path)
@@ -101,10 +92,6 @@ class Tokenizer:
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as JSON."""
         Path(path).write_text(self.text, encoding="utf-8")
-
-    def to_json(self) -> str:
-        """Return the tokenizer as JSON."""
-        return self.text
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
         return Tokenizer, (self.text,)

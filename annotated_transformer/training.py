@@ -339,7 +339,7 @@ def state_of(training: Training) -> dict[str, Any]:
     return {
         **{name: getattr(training, name) for name in NUMBERS},
         "model": training.model.state_dict(), "optimizer": training.optimizer.state_dict(),
-        "config": asdict(training.model.config), "tokenizer": training.tokenizer.to_json(),
+        "config": asdict(training.model.config), "tokenizer": training.tokenizer.text,
     }  # fmt: skip
 
 

@@ -95,10 +95,8 @@ def head_width(d_model: int, heads: int) -> int:
     """
     if d_model % heads:
         fitting = [h for h in range(1, 65) if d_model % h == 0]
-        raise ValueError(
-            f"heads={heads} does not divide d_model={d_model}: "
-            f"take heads from {fitting}, or give both d_k and d_v"
-        )
+        what = f"heads={heads} does not divide d_model={d_model}"
+        raise ValueError(f"{what}: take heads from {fitting}, or give both d_k and d_v")
     return d_model // heads
 
 
@@ -224,10 +222,8 @@ class Positions(nn.Module):
         """
         end = offset + x.size(-2)
         if end > len(self.table):
-            raise ValueError(
-                f"{end} positions are needed, the model has {len(self.table)}: "
-                "shorten the sentence, or build the model with a larger max_length"
-            )
+            what = f"{end} positions are needed, the model has {len(self.table)}"
+            raise ValueError(f"{what}: shorten the sentence, or build it with a larger max_length")
         return x + self.table[offset:end]
 
 

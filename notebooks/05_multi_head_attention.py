@@ -303,10 +303,8 @@ def head_width(d_model: int, heads: int) -> int:
     """
     if d_model % heads:
         fitting = [h for h in range(1, 65) if d_model % h == 0]
-        raise ValueError(
-            f"heads={heads} does not divide d_model={d_model}: "
-            f"take heads from {fitting}, or give both d_k and d_v"
-        )
+        what = f"heads={heads} does not divide d_model={d_model}"
+        raise ValueError(f"{what}: take heads from {fitting}, or give both d_k and d_v")
     return d_model // heads
 
 

@@ -363,10 +363,8 @@ class Positions(nn.Module):
         """
         end = offset + x.size(-2)
         if end > len(self.table):
-            raise ValueError(
-                f"{end} positions are needed, the model has {len(self.table)}: "
-                "shorten the sentence, or build the model with a larger max_length"
-            )
+            what = f"{end} positions are needed, the model has {len(self.table)}"
+            raise ValueError(f"{what}: shorten the sentence, or build it with a larger max_length")
         return x + self.table[offset:end]
 
 

@@ -385,10 +385,8 @@ def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
     widths = lengths.max(axis=1)
     if (too_long := widths > most).any():
         index = int(too_long.argmax())
-        raise ValueError(
-            f"{part} pair {index + 1} has {widths[index]} tokens, {holder} only {most}: drop or "
-            "split the pair, or raise the limit"
-        )
+        what = f"{part} pair {index + 1} has {widths[index]} tokens, {holder} only {most}"
+        raise ValueError(f"{what}: drop or split the pair, or raise the limit")
 
 
 # %%

@@ -127,7 +127,7 @@ def save_model(
     config = json.dumps(asdict(model.config), indent=2)
     weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}
-    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.to_json().encode()}
+    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.text.encode()}
     for name, content in {**contents, WEIGHTS: save(weights, notes)}.items():
         with atomic_write(Path(folder) / name) as aside:
             aside.write_bytes(content)

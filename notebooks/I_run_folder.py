@@ -246,13 +246,13 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer,
     model = Transformer(TransformerConfig(**contents[0]["config"]))
     for name, weights in model.state_dict().items():
         weights.copy_(sum(content["model"][name].double() for content in contents) / last)
-    return model.eval(), Tokenizer.from_json(contents[0]["tokenizer"])
+    return model.eval(), Tokenizer(contents[0]["tokenizer"])
 
 
 # %%
 tokenizer = Tokenizer.train(["the black cat likes fish"], vocabulary_size=270)
 models = [Transformer(preset("tiny", vocabulary_size=len(tokenizer))) for _ in range(3)]
-made_of = {"config": vars(models[0].config), "tokenizer": tokenizer.to_json()}
+made_of = {"config": vars(models[0].config), "tokenizer": tokenizer.text}
 with tempfile.TemporaryDirectory() as folder:
     for step, model in enumerate(models):
         content = {"step": step, "model": model.state_dict(), **made_of}

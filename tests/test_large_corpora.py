@@ -353,7 +353,7 @@ def cut(name: str) -> Callable[[Path], None]:
 
 def retrain(folder: Path) -> None:
     other = Tokenizer.train(PAIRS[:50], 300)
-    (folder / "tokenizer.json").write_text(other.to_json(), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(other.text, encoding="utf-8")
 
 
 def redirect(folder: Path) -> None:

@@ -104,7 +104,7 @@ def test_texts_and_pairs_give_the_same_vocabulary() -> None:
 
 def test_training_is_deterministic() -> None:
     again = Tokenizer.train(PAIRS, vocabulary_size=600)
-    assert again.to_json() == TOKENIZER.to_json()
+    assert again.text == TOKENIZER.text
 
 
 @pytest.mark.parametrize("size", [0, 4, 259])
@@ -167,11 +167,11 @@ def test_a_worker_process_reads_text_as_text() -> None:
 def test_save_and_load(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     TOKENIZER.save(path)
-    for loaded in (Tokenizer.load(path), Tokenizer.from_json(TOKENIZER.to_json())):
+    for loaded in (Tokenizer.load(path), Tokenizer(TOKENIZER.text)):
         assert loaded.sha256 == TOKENIZER.sha256 and len(loaded) == len(TOKENIZER)
         for text in [*(pair.source for pair in PAIRS[:50]), TYPED, "日本語"]:
             assert loaded.encode(text) == TOKENIZER.encode(text)
-        assert loaded.to_json() == TOKENIZER.to_json() == path.read_text(encoding="utf-8")
+        assert loaded.text == TOKENIZER.text == path.read_text(encoding="utf-8")
 
 
 def test_the_hash_names_the_tokenizer() -> None:
@@ -225,7 +225,7 @@ EDITS: dict[str, Any] = {
 
 @pytest.mark.parametrize("edit", EDITS)
 def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, edit: str) -> None:
-    content = json.loads(TOKENIZER.to_json())
+    content = json.loads(TOKENIZER.text)
     EDITS[edit](content)
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -236,7 +236,7 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, edit: str) -> None
 @pytest.mark.parametrize("keep", [0.0, 0.2, 0.5, 0.99, 0.9999])
 def test_a_truncated_file_is_refused(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "tokenizer.json"
-    raw = TOKENIZER.to_json().encode()
+    raw = TOKENIZER.text.encode()
     path.write_bytes(raw[: int(len(raw) * keep)])
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
         Tokenizer.load(path)
@@ -245,7 +245,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, keep: float) -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_a_flipped_bit_is_found_out(tmp_path_factory: pytest.TempPathFactory, data) -> None:  # type: ignore[no-untyped-def]
-    raw = bytearray(TOKENIZER.to_json().encode())
+    raw = bytearray(TOKENIZER.text.encode())
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     path = tmp_path_factory.mktemp("flipped") / "tokenizer.json"
     path.write_bytes(raw)
