@@ -136,7 +136,7 @@ for output in (once, twice):
 #
 # Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, the unit "meal" looks for a verb with something living and something edible around it. At *likes* it computes $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. *Fish*, which may also be a verb, misses the threshold by 0.01. The unit "pet" looks for a noun that is alive and dark, finds *cat*, and takes "edible" away.
 #
-# Patterns are compared, and what belongs to them is mixed: the network is a lookup like attention, with $w_j$ as keys and $u_j$ as values ({cite:t}`geva2021transformer`). Attention finds its keys and values in the sentence; here they are learned once and stay. And since there is no softmax, units don't compete. Ten may fire, or none.
+# The network is a lookup like attention, with $w_j$ as keys and $u_j$ as values ({cite:t}`geva2021transformer`). Attention finds its keys and values in the sentence; here they are learned once and stay. There is no softmax, so units don't compete: ten may fire, or none.
 #
 # The next cell compares the module with both readings. One trap: `nn.Linear` stores its matrix transposed, so the pattern $w_j$ is *row* $j$ of `linear1.weight`.
 
@@ -377,13 +377,13 @@ print(tuple(swiglu(torch.randn(2, 5, 512), *weights).shape), sum(w.numel() for w
 #
 # ## What it pays
 #
-# One small translation task runs through these chapters: the book's grammar, 300 updates, a part more in each row. The network takes about a tenth of a nat off, with attention unchanged. With a single network in a model without layers, that is modest.
+# One small translation task runs through these chapters: the book's grammar, 300 updates, a part more in each row. A single network takes the loss from 1.30 to 1.12 nats a token.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-feed_forward", "caption": "What does the feed-forward network pay? Validation loss of the book's one task, from a mean of embeddings to four heads (outlined) and with the network (filled). Shorter is better."}}
 from book.figures import paid
 
 losses = paid("feed_forward")
-assert 0.05 < losses["multi_head_attention"] - losses["feed_forward"] < 0.25
+assert [round(losses[p], 2) for p in ("multi_head_attention", "feed_forward")] == [1.3, 1.12]
 
 # %% [markdown]
 # ## What to remember

@@ -264,7 +264,7 @@ torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 #
 # ### What breaks with a softmax too many?
 #
-# If you add one to the model, everything still runs. The loss takes the probabilities for logits and applies softmax again. Even a perfect answer is then only a logit of 1 among zeros:
+# Add one to the model, and everything still runs. But the loss takes the probabilities for logits and applies softmax again. Even a perfect answer is then only a logit of 1 among zeros:
 
 # %%
 perfect = 100 * F.one_hot(tokens.flatten(), num_classes=10).double()
@@ -295,7 +295,7 @@ for name, std in starts.items():
     print(f"{name:14} word {word:5.2f}  share {share:4.0%}  loss - ln |V| {above:5.1f}")
 
 # %% [markdown]
-# *Share* is how much of the sum of word and position is word, in squares. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance. About a half is the price of logits of size 1, which differ and know nothing yet.
+# *Share* is how much of the sum of word and position is word, in squares. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance. About a half is the price of logits that differ and know nothing yet.
 #
 # With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95 % position and 5 % word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
 
@@ -386,13 +386,13 @@ assert alike[1] > 1.8 * alike[0]
 # %% [markdown]
 # ## What it pays
 #
-# On the book's one small task, the model so far had a table for the source, one for the target, and an output layer of its own, all with PyTorch's default start. One shared table with this start and factor takes away about a fifth of the loss, and 43 % of the parameters.
+# On the book's one small task, the model so far had a table for the source, one for the target, and an output layer of its own, all with PyTorch's default start. One shared table with this start and factor brings the loss from 1.12 to 0.90 nats a token, with 43 % fewer parameters.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-embeddings", "caption": "What does one scaled table pay? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row: with separate tables (outlined) and with one (filled). Shorter is better."}}
 from book.figures import paid
 
 losses = paid("embeddings")
-assert 0.7 < losses["embeddings"] / losses["feed_forward"] < 0.9
+assert abs(losses["feed_forward"] - 1.12) < 0.006 and abs(losses["embeddings"] - 0.9) < 0.006
 
 # %% [markdown]
 # ## What to remember

@@ -526,7 +526,7 @@ for distance in range(-5, 6):
 #
 # ## What it pays
 #
-# On the book's one small task, positions take off about a third of the loss that was left, more than any other part but attention itself and the heads. Without them, the model had to guess the order of a translation from a bag of source words.
+# On the book's one small task, positions bring the loss from 0.90 to 0.65 nats a token. Only attention itself and the heads gave more. Without them, the model had to guess the order of a translation from a bag of source words.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-positional_encoding", "caption": "What do positions pay? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row; the filled bar is the newest. Shorter is better."}}
 from itertools import pairwise
@@ -534,7 +534,7 @@ from itertools import pairwise
 from book.figures import paid
 
 losses = paid("positional_encoding")
-assert 0.55 < losses["positional_encoding"] / losses["embeddings"] < 0.75
+assert abs(losses["embeddings"] - 0.9) < 0.006 and round(losses["positional_encoding"], 2) == 0.65
 parts = list(losses)
 gains = {new: losses[old] - losses[new] for old, new in pairwise(parts)}
 assert set(sorted(gains, key=gains.get)[-3:]) == {"attention", "multi_head_attention", parts[-1]}
