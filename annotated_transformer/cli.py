@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 import tyro
 from sacrebleu import get_reference_files, get_source_file
-from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes
 
 from annotated_transformer import large_corpora, model_io, run_folder, speed, training, transformer
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
@@ -255,10 +254,9 @@ def evaluate(
             sources = [pair.source for pair in pairs[: data.limit]]
             references = [pair.target for pair in pairs[: data.limit]]
             made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
-            scores = score(made, references)
             record = {"split": name, "sentences": len(made), "beam": beam, "alpha": alpha}
-            rounded = {"bleu": round(scores.bleu, 2), "chrf": round(scores.chrf, 2)}
-            record |= {**scores._asdict(), **rounded}
+            record |= score(made, references)._asdict()
+            record |= {kind: round(record[kind], 2) for kind in ("bleu", "chrf")}
             if name == "wmt14/full":
                 record["not_comparable"] = round(compound_split_bleu(made, references), 2)
             if rank_and_world_size()[0] == 0:
@@ -290,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with code 2 and one line for bad input."""
     arguments, name = sys.argv[1:] if arguments is None else arguments, "annotated-transformer"
     presets = re.findall(r"--preset[= ](\S+)", " ".join(arguments))
-    options = (OmitArgPrefixes, FlagCreatePairsOff)
+    options = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
     commands: list[Any] = [large_corpora.prepare, train, average, translate, evaluate, export]
     try:
         table = {command.__name__: command for command in commands}

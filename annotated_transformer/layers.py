@@ -6,7 +6,7 @@ normalization, and a stack of such layers makes the encoder or the decoder (sect
 the paper).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -84,9 +84,7 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """A stack of encoder layers; with pre_norm, one last normalization."""
 
-    def __init__(
-        self, layers: Iterable[EncoderLayer], d_model: int, pre_norm: bool = False
-    ) -> None:
+    def __init__(self, layers: list[EncoderLayer], d_model: int, pre_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
@@ -124,9 +122,7 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """A stack of decoder layers; with pre_norm, one last normalization."""
 
-    def __init__(
-        self, layers: Iterable[DecoderLayer], d_model: int, pre_norm: bool = False
-    ) -> None:
+    def __init__(self, layers: list[DecoderLayer], d_model: int, pre_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()

@@ -6,7 +6,7 @@ boolean, and True where a query may attend.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -312,9 +312,7 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """A stack of encoder layers; with pre_norm, one last normalization."""
 
-    def __init__(
-        self, layers: Iterable[EncoderLayer], d_model: int, pre_norm: bool = False
-    ) -> None:
+    def __init__(self, layers: list[EncoderLayer], d_model: int, pre_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
@@ -349,9 +347,7 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """A stack of decoder layers; with pre_norm, one last normalization."""
 
-    def __init__(
-        self, layers: Iterable[DecoderLayer], d_model: int, pre_norm: bool = False
-    ) -> None:
+    def __init__(self, layers: list[DecoderLayer], d_model: int, pre_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()

@@ -38,7 +38,7 @@ if "google.colab" in sys.modules:
 # In code this is a module that takes the sub-layer as a function:
 
 # %% tags=["export"]
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -465,9 +465,7 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """A stack of encoder layers; with pre_norm, one last normalization."""
 
-    def __init__(
-        self, layers: Iterable[EncoderLayer], d_model: int, pre_norm: bool = False
-    ) -> None:
+    def __init__(self, layers: list[EncoderLayer], d_model: int, pre_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
@@ -518,9 +516,7 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """A stack of decoder layers; with pre_norm, one last normalization."""
 
-    def __init__(
-        self, layers: Iterable[DecoderLayer], d_model: int, pre_norm: bool = False
-    ) -> None:
+    def __init__(self, layers: list[DecoderLayer], d_model: int, pre_norm: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()

@@ -307,8 +307,8 @@ class Splits(NamedTuple):
 
 def hash_share(text: str, seed: int) -> float:
     """Where a text stands between 0 and 1."""
-    digest = hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+    sha256 = hashlib.sha256(f"{seed} {text}".encode(errors="surrogatepass"))
+    return int(sha256.hexdigest()[:16], 16) / 2**64
 
 
 def split_pairs(

@@ -144,7 +144,6 @@ HELD_OUT, MOST_HELD_OUT = ("validation", "test"), 3_000  # pairs of each; one in
 OUTCOMES = ["empty", "too long", "lengths apart", "untranslated", *HELD_OUT, "held out", "train"]
 MAX_TOKENS = 250  # on either side
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
-VERSION = 1  # of these rules and of the folder
 
 
 def id_type(tokenizer: Tokenizer) -> str:
@@ -263,7 +262,7 @@ def prepare(
     if not min(1 if limit is None else limit, max_ratio, workers) >= 1:
         raise ValueError("limit, max_ratio and workers must be at least 1")
     settings = {
-        "version": VERSION, "data": [*map(file_hash, paths)] or [name, REVISION],
+        "version": 1, "data": [*map(file_hash, paths)] or [name, REVISION],
         "columns": [*columns], "limit": limit, "max_ratio": max_ratio,
         "vocabulary": file_hash(tokenizer) if tokenizer else size,
     }  # fmt: skip

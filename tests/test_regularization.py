@@ -96,8 +96,6 @@ def test_half_precision_is_close() -> None:
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2.0, math.nan])
 def test_smoothing_must_be_a_share(smoothing: float) -> None:
-    with pytest.raises(ValueError, match="must be from 0 to below 1"):
-        label_smoothed_loss(torch.zeros(1, 4), torch.tensor([1]), smoothing)
     with pytest.raises(ValueError, match=f"must be from 0 to below 1, not {smoothing}"):
         SmoothedLoss(make(), smoothing)
 
