@@ -254,8 +254,8 @@ def evaluate(
             sources = [pair.source for pair in pairs[: data.limit]]
             references = [pair.target for pair in pairs[: data.limit]]
             made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
-            record = {"split": name, "sentences": len(made), "beam": beam, "alpha": alpha}
-            record |= score(made, references)._asdict()
+            record: dict[str, Any] = {"split": name, "sentences": len(made), "beam": beam}
+            record |= {"alpha": alpha, **score(made, references)._asdict()}
             record |= {kind: round(record[kind], 2) for kind in ("bleu", "chrf")}
             if name == "wmt14/full":
                 record["not_comparable"] = round(compound_split_bleu(made, references), 2)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu import BLEU, CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 # --- The tool and its signature ---

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from annotated_transformer.masks import BOS, EOS, UNK
-from annotated_transformer.model_io import TOKENIZER, atomic_write, check_vocabulary, remove
+from annotated_transformer.model_io import TOKENIZER, atomic_write, check_vocabulary
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
 from annotated_transformer.transformer import Transformer
 
@@ -116,18 +116,16 @@ for source in sources:
 
 
 def export_ctranslate2(
-    model: Transformer, tokenizer: Tokenizer, folder: str | Path, quantization: str | None = None,
-    force: bool = False,
-) -> None:  # fmt: skip
+    model: Transformer, tokenizer: Tokenizer, folder: str | Path, quantization: str | None = None
+) -> None:
     """Write a model as a folder for `ctranslate2.Translator`, with tokenizer and a script.
 
-    `quantization` is CTranslate2's, such as int8. A folder that is not empty raises
-    FileExistsError; with force it is replaced. Raises ValueError if CTranslate2 cannot compute
-    such a model, ImportError if it is not installed.
+    `quantization` is CTranslate2's, such as int8. Raises FileExistsError for a folder that is not
+    empty, ValueError if CTranslate2 cannot compute such a model, ImportError if it is missing.
     """
     folder = Path(folder).resolve()
-    if folder.exists() and not force and (folder.is_file() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty: take another folder, or force=True")
+    if folder.exists() and (folder.is_file() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder} is not empty: take another folder")
     spec = specification(model, tokenizer)
     from ctranslate2.converters import Converter
 
@@ -137,4 +135,3 @@ def export_ctranslate2(
         tokenizer.save(aside / TOKENIZER)
         script = TRANSLATE.replace("MAX_LENGTH", str(model.config.max_length))
         (aside / SCRIPT).write_text(script, encoding="utf-8")
-        remove(folder)

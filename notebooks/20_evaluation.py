@@ -40,7 +40,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu import BLEU, CHRF
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 # %% tags=["hide-input"]

@@ -214,13 +214,11 @@ def test_eight_bits_on_disk(tmp_path: Path, pretrained: Path) -> None:
     assert sizes[0] < 0.4 * sizes[1]
 
 
-def test_an_empty_folder_is_taken_and_an_earlier_export_with_force(tmp_path: Path) -> None:
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "model"
     folder.mkdir(parents=True)
     export_ctranslate2(make(TOY), TOKENIZER, str(folder))
-    first = content(folder)
-    export_ctranslate2(make(TOY, seed=1), TOKENIZER, folder, force=True)
-    assert content(folder).keys() == first.keys() and content(folder) != first
+    assert {*content(folder)} >= {"model.bin", "translate.py", "tokenizer.json"}
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
@@ -238,28 +236,14 @@ def test_other_work_is_refused_and_kept(tmp_path: Path) -> None:
         assert after == before
 
 
-def test_with_force_anything_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "notes.txt").write_text("mine")
-    export_ctranslate2(make(TOY), TOKENIZER, tmp_path / "model", force=True)
-    assert {*content(tmp_path / "model")} >= {"model.bin", "translate.py", "tokenizer.json"}
-    assert "notes.txt" not in content(tmp_path / "model")
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_failure_leaves_the_old_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "model"
-    export_ctranslate2(make(TOY), TOKENIZER, folder)
-    before = content(folder)
-
+def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError("no room")
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="no room"):
-        export_ctranslate2(make(TOY, seed=1), TOKENIZER, folder, force=True)
-    assert content(folder) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+        export_ctranslate2(make(TOY), TOKENIZER, tmp_path / "model")
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(
