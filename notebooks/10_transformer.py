@@ -20,6 +20,8 @@ if "google.colab" in sys.modules:
     )
     os.chdir("/content/book/notebooks")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
 
 # %% [markdown]
 # # The Transformer

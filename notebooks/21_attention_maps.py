@@ -1012,7 +1012,7 @@ show(
 #
 # ### Why may a clear map not matter?
 #
-# Read the figure from both ends. On the left, hazy heads change little, which is half a truism: they have little to lose by being made grey. On the right, heads with equally clear maps change between 1 and 4 % of the words. For some of them the whole pattern can be replaced by grey, and the model goes on almost as before. **Sharpness is necessary, not sufficient.** The rank correlation over all heads is 0.64, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance exceeds 0.74 in one case in twenty, and other trainings gave other numbers for encoder and decoder.)
+# Read the figure from both ends. On the left, hazy heads change little, which is half a truism: they have little to lose by being made grey. On the right, heads with equally clear maps change between 1 and 4 % of the words. For some of them the whole pattern can be replaced by grey, and the model goes on almost as before. **Sharpness is necessary, not sufficient.** The rank correlation over all heads is 0.64, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance exceeds 0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
 #
 # Why would a clear map not matter?
 #
@@ -1029,7 +1029,7 @@ show(
 #
 # There are only habits: the mean over heads of the top layer, the largest weight anywhere, or **rollout** ({cite:t}`abnar2020quantifying`), which multiplies the maps of all layers, each mixed half and half with the unit matrix for the residual stream. Rollout assumes that layers only mix and that the stream counts as much as attention. If the question is how much a source word matters, ask directly: take the word out or exchange it, and see how far the output changes.
 #
-# ### Do two trainings give the same heads?
+# ### Do two training runs give the same heads?
 #
 # No. Exchange two heads together with their parts of $W^O$, and the model computes the same, so their order means nothing and the seed decides which does what. That's one more reason to describe a head by what it does, and a layer rather than a head where all of its heads do it.
 #

@@ -197,7 +197,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 
 
 # %% [markdown]
-# With a peak, trainings on different machines can be compared. **Model FLOPs utilization** or **MFU** ({cite:t}`chowdhery2023palm`) is the share of it that *useful* operations take:
+# With a peak, training runs on different machines can be compared. **Model FLOPs utilization** or **MFU** ({cite:t}`chowdhery2023palm`) is the share of it that *useful* operations take:
 #
 # $$ \text{MFU} = \frac{\text{operations of the model, without padding}}{\text{seconds} \cdot \text{peak}}. $$ (eq-mfu)
 #

@@ -648,8 +648,9 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # :::{admonition} For a second reading: a script for Slurm
 # :class: dropdown
+# Its first line must be `#!/bin/bash`, followed by:
+#
 # ```bash
-# #!/bin/bash
 # #SBATCH --job-name=transformer-base
 # #SBATCH --nodes=2
 # #SBATCH --ntasks-per-node=1        # one torchrun a machine; it starts the processes

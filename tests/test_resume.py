@@ -244,8 +244,12 @@ def test_a_signal_in_the_last_report_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_a_signal_does_what_it_did_before() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        go(None, model=after(3, lambda: terminate(signal.SIGINT)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            go(None, model=after(3, lambda: terminate(signal.SIGINT)))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_minutes_after_which_the_state_is_saved(tmp_path: Path) -> None:
