@@ -299,7 +299,7 @@ for word in ("kingfish", "fishlike", "dish"):
 #
 # ### The same merges as the library's
 #
-# Hugging Face's `tokenizers` counts in a cleverer way, in Rust. Its merges must be ours, in the same order. One toy proves little, so we let chance make 300 small corpora from four letters, in which equal counts and repeated letters abound, and compare what is learned and how a new word is cut.
+# Hugging Face's `tokenizers` counts in a cleverer way, in Rust. Its merges must be ours, in the same order. One toy proves little, so we let chance make 100 small corpora from four letters, in which equal counts and repeated letters abound, and compare what is learned and how a new word is cut.
 
 
 # %% tags=["hide-input"]
@@ -316,7 +316,7 @@ def by_library(words, count):
 
 assert by_library(toy, 8)[1] == merges
 rng, compared = Random(0), 0
-for _ in range(300):
+for _ in range(100):
     drawn = ["".join(rng.choices("abcd", k=rng.randint(1, 8))) for _ in range(rng.randint(1, 12))]
     corpus = {word: rng.randint(1, 9) for word in drawn}
     new = "".join(rng.choices("".join(drawn), k=12))

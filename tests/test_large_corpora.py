@@ -473,6 +473,7 @@ def test_wmt14_comes_from_the_hub_and_survives_a_broken_download(tmp_path: Path)
 # --- The benchmark ---
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     table = tmp_path / "pairs.tsv"
     table.write_text("".join(f"{one}\t{other}\n" for one, other, _ in PAIRS), encoding="utf-8")
