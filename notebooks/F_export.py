@@ -153,7 +153,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 # %% [markdown]
 # ## A script that goes along
 #
-# Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. A line too long for the model is cut, with a message; a line ends [only at](C_own_data.ipynb) `\n`.
+# Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. A line too long for the model is an error that names it; a line ends [only at](C_own_data.ipynb) `\n`.
 
 # %% tags=["export"]
 SCRIPT = "translate.py"
