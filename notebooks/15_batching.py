@@ -267,7 +267,7 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
     The longer side grows; in each of its widths the other side goes up or down by turns.
     """
     widest = lengths.max(axis=1).astype(np.int64)
-    lean = np.subtract(lengths[:, 1], lengths[:, 0], dtype=np.int32)
+    lean = lengths[:, 1].astype(np.int32) - lengths[:, 0]
     return (2 * widest.max(initial=0) + 1) * widest + np.where(widest % 2 == 0, lean, -lean)
 
 
