@@ -125,7 +125,7 @@ def split_pairs(
 ) -> Splits:
     """Put a share of the pairs aside; no sentence of either language is in two splits.
 
-    The seed and the sentences decide, not their order; case and white space do not matter.
+    The seed and the sentences decide, not their order; only letters and digits count, in any case.
     Raises ValueError if a share is negative or nothing is left to learn from.
     """
     group: dict[str, str] = {}  # sentence -> another one of its group, nearer to the first
@@ -137,7 +137,7 @@ def split_pairs(
 
     pairs, keys = list(pairs), []
     for pair in pairs:
-        texts = (" ".join(text.casefold().split()) for text in (pair.source, pair.target))
+        texts = ("".join(filter(str.isalnum, text.casefold())) or text for text in pair[:2])
         keys.append([f"{side} {text}" for side, text in enumerate(texts)])
         one, other = sorted(map(first, keys[-1]))
         group[other] = one

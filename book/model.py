@@ -412,11 +412,11 @@ def check_config(config: TransformerConfig) -> None:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
-    "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
+    "captions": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4, "dropout": 0.3},
+    "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
-    "base": {},
-    "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16}, "A-h32": {"heads": 32},
-    "B-dk16": {"d_k": 16}, "B-dk32": {"d_k": 32},
+    "base": {}, "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16},
+    "A-h32": {"heads": 32}, "B-dk16": {"d_k": 16}, "B-dk32": {"d_k": 32},
     "C-N2": {"layers": 2}, "C-N4": {"layers": 4}, "C-N8": {"layers": 8},
     "C-d256": {"d_model": 256}, "C-d1024": {"d_model": 1024},
     "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},

@@ -291,7 +291,7 @@ seen = {pair.source for pair in train}
 print(f"{sum(pair.source in seen for pair in test) / len(test):.0%} of the test was trained on")
 
 # %% [markdown]
-# A model that memorizes looks brilliant there. Pairs that share a sentence in either language must go the same way, and so must pairs tied by others: *Lauf! / Run!*, *Lauf! / Go!* and *Geh! / Go!* are one group. Capitals and white space don't count.
+# A model that memorizes looks brilliant there. Pairs that share a sentence in either language must go the same way, and so must pairs tied by others: *Lauf! / Run!*, *Lauf! / Go!* and *Geh! / Go!* are one group. Only letters and digits count, in any case: *Lauf!* and *lauf* are one sentence.
 #
 # A shuffled list has a second flaw. With one more line the shuffle comes out differently, and what was test is training now. Here the SHA-256 of each group's alphabetically first sentence, together with a seed, places the group between 0 and 1; from 0 up come test, validation and training. Other pairs change nothing, unless they tie two groups together.
 
@@ -316,7 +316,7 @@ def split_pairs(
 ) -> Splits:
     """Put a share of the pairs aside; no sentence of either language is in two splits.
 
-    The seed and the sentences decide, not their order; case and white space do not matter.
+    The seed and the sentences decide, not their order; only letters and digits count, in any case.
     Raises ValueError if a share is negative or nothing is left to learn from.
     """
     group: dict[str, str] = {}  # sentence -> another one of its group, nearer to the first
@@ -328,7 +328,7 @@ def split_pairs(
 
     pairs, keys = list(pairs), []
     for pair in pairs:
-        texts = (" ".join(text.casefold().split()) for text in (pair.source, pair.target))
+        texts = ("".join(filter(str.isalnum, text.casefold())) or text for text in pair[:2])
         keys.append([f"{side} {text}" for side, text in enumerate(texts)])
         one, other = sorted(map(first, keys[-1]))
         group[other] = one
