@@ -3,8 +3,8 @@
     python benchmarks/symptoms.py
 
 Six trainings on the grammar, five of them with a mistake; one that goes on after a break; and the
-book's trained model, asked for translations in wrong ways (for which Multi30k is needed). About three
-minutes of one core. The page "When training does not work" quotes the log.
+book's trained model, asked for translations in wrong ways, for which Multi30k is needed. It takes
+a few minutes. The page "When training does not work" quotes the log.
 """
 
 from collections import Counter

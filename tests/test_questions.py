@@ -95,7 +95,7 @@ def test_symptoms_quote_the_log() -> None:
     """Each illness of the log is a row of a table, with its numbers; so is what the prose says."""
     lines = (ROOT / "benchmarks" / "results" / "symptoms.jsonl").read_text().splitlines()
     settings, heart, *records = map(json.loads, lines)
-    early, middle, _ = (r for r in records if r["what"] == "healthy")
+    early, middle, late = (r for r in records if r["what"] == "healthy")
     known = {record["what"]: record for record in records}
     text, quoted = text_of(PAGES["troubleshooting"]), set()
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
@@ -108,12 +108,17 @@ def test_symptoms_quote_the_log() -> None:
                     held = known[what][COLUMNS[name]]
                     same = held.startswith(cell) if name == "it writes" else held == float(cell)
                     assert same, f"{what}, {name}: {cell} in the page, {held} in the log"
-    assert quoted == {*known}
+    assert quoted == {*known} and heart["exact"] == 10
+    gaps = [r["neighbors_source"] - r["validation_loss"] for r in (early, late)]
     for words in (
         f"entropy of the tokens, {settings['frequencies_alone']:.1f} on",
         f"from {heart['first_loss']:.1f} to {heart['last_loss']} in {heart['step']} updates",
-        f"{early['loops']} after {early['step']} updates, in {middle['loops']} after",
+        f"it is {gaps[0]:.1f} after {early['step']} updates and {gaps[1]:.1f} after",
+        f"in {early['loops']} after {early['step']} updates, in {middle['loops']} after",
+        f"again in {late['loops']} after {late['step']}",
         f"{early['bleu']} after {early['step']} updates, {middle['bleu']} after {middle['step']}",
+        f"and {late['bleu']} after {late['step']}",
+        f"writes {known['source mask inverted']['different']} different sentences",
         f"{known['three of four untranslated']['german']} of {settings['sentences']} outputs",
         f"{known['no </s> in the targets']['endless']} of {settings['sentences']} translations",
     ):
