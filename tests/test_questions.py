@@ -106,7 +106,7 @@ def test_symptoms_quote_the_log() -> None:
                 quoted.add(what)
                 for name, cell in zip(header[1:], cells, strict=True):
                     held = known[what][COLUMNS[name]]
-                    same = held.startswith(cell) if name == "it writes" else held == float(cell)
+                    same = cell in str(held)[:60] if name == "it writes" else held == float(cell)
                     assert same, f"{what}, {name}: {cell} in the page, {held} in the log"
     assert quoted == {*known} and heart["exact"] == 10
     gaps = [r["neighbors_source"] - r["validation_loss"] for r in (early, late)]
