@@ -99,7 +99,10 @@ def test_symptoms_quote_the_log() -> None:
     known = {record["what"]: record for record in records}
     text, quoted = text_of(PAGES["troubleshooting"]), set()
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
-        rows = [[c.strip(" *") for c in row.split("|")[1:-1]] for row in table.splitlines()]
+        rows = [
+            [c.strip(" *").replace("`", "") for c in row.split("|")[1:-1]]
+            for row in table.splitlines()
+        ]
         header = rows[0]
         for what, *cells in rows[2:]:
             if what in known:
