@@ -17,8 +17,8 @@ PAGES = {name: ROOT / "book" / f"{name}.md" for name in ("questions", "troublesh
 LINK = re.compile(r"\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)?)\)")
 ANCHOR = re.compile(r"^\{#([\w-]+)\}$", re.MULTILINE)
 COLUMNS = {
-    "updates": "step", "validation loss": "validation_loss", "BLEU": "bleu", "it writes": "said",
-    "with a neighbor's source": "neighbors_source", "different outputs": "different",
+    "loss": "validation_loss", "neighbor's": "neighbors_source", "BLEU": "bleu",
+    "different": "different", "it writes": "said",
     "loops": "loops", "endless": "endless", "before": "before", "after 1 update": "after_1",
     "worst of 30": "worst", "after 30": "end",
 }  # fmt: skip
