@@ -49,7 +49,7 @@ sys.path.insert(0, "..")
 # | 5 train | 1.3 hours on one H100, 20 minutes on four | 5 GB | at step 50 of `base/log.jsonl` the loss is near 10.5 or 11 and falls |
 # | 6 average | a minute | 0.3 GB | there is a folder `base-average` with a model |
 # | 7 evaluate | minutes | - | two scores, of 3,003 and of 2,737 sentences |
-# | 8 report | - | - | your line is in [the table of scores](#what-score-should-i-expect) |
+# | 8 report | - | - | your line is in [the table of scores](#the-score-to-expect) |
 #
 # With one GPU, write `run=annotated-transformer`. The times are *computed* or guessed, because **these commands have not been run on the whole of WMT14 yet**: no GPU and no way to the corpus were at hand. What was run is [a table of its own](#what-was-run-and-what-was-not), and every number on this page says which kind it is.
 
@@ -463,7 +463,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 # $run train --prepared wmt14-en-de --preset big --output big     # goes on to 300,000, every 600 steps
 # ```
 #
-# ## Is it as fast as planned?
+# ## Whether it is as fast as planned
 #
 # A run at a quarter of the planned speed looks like any other, only for four times as long. So compare in the first ten minutes. Each step has so many real target tokens, and all steps have to fit into the planned hours:
 
@@ -539,7 +539,7 @@ def small_run(pairs, steps, lr_scale):
 # For comparison we need the loss of a model that knows only how frequent each token is. It is the entropy of the tokens:
 
 # %% tags=["nbval-ignore-output"]
-sick = {"rate": small_run(good, 200, lr_scale=3.0), "lines": small_run(shifted, 200, lr_scale=0.3)}
+sick = {"rate": small_run(good, 100, lr_scale=3.0), "lines": small_run(shifted, 200, lr_scale=0.3)}
 counts = np.bincount([i for pair in good for i in [*words.encode(pair.target), 2]])
 shares = counts[counts > 0] / counts.sum()
 frequencies = -(shares * np.log(shares)).sum()
@@ -576,7 +576,7 @@ plt.show()
 #
 # The second one is dangerous. At step 50 the loss is nearly where it should be, since what is learned first is German, and German doesn't need the source. From then on it lags, to 2.5 instead of 1.1 at the end, but it falls all the time, and without a healthy run beside it you wouldn't notice. BLEU is what tells. With a corpus of your own, this is the first thing to suspect.
 #
-# ### What if the loss is not a number?
+# ### A loss that is not a number
 #
 # We provoke it with an absurd rate:
 
@@ -595,7 +595,7 @@ assert "is not finite; it was not used" in told
 # 2. **It stops at the same step.** Look at `gradient_norm` in the records before. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder.
 # 3. **The norm was calm.** Try `--precision fp32`, in another folder. It can cure coarse rounding. It can't cure an overflow, since [bf16 has the range of fp32](25_speed.ipynb).
 #
-# ### What if it stops, or hangs?
+# ### A run that stops or hangs
 #
 # | you see | what to do |
 # |---|---|
@@ -614,7 +614,7 @@ assert "is not finite; it was not used" in told
 # | anything on a GPU | **no** | |
 # | base and big on WMT14, either language | **no** | |
 #
-# ## What score should I expect?
+# ## The score to expect
 #
 # For base, something between 24 and 27.5: that is what the same model has got in different hands. Here are published scores and ours, which are read from `benchmarks/results/wmt14.jsonl`. All are English to German, newstest2014.
 
