@@ -552,7 +552,7 @@ assert sick["rate"][-1]["validation_loss"] > 0.9 * frequencies
 assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.5
 assert sick["lines"][-1]["score"] < checks[-1]["score"] / 3
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the tokens are and nothing else."}, "image": {"alt": "With too high a rate the loss comes down to the dotted line and stays there. With shifted lines it is near the healthy run's at step 50 and lags ever further behind, and BLEU stays near zero in both."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Validation loss and BLEU of the rehearsal (healthy) and of two runs that were made ill: ten times the learning rate, and lines that are shifted by one. The dotted line is the loss of a model that knows how frequent the tokens are and nothing else."}, "image": {"alt": "With too high a rate the loss is just above the dotted line at step 100, where that run ends. With shifted lines it is near the healthy run's at step 50 and lags ever further behind, and BLEU stays near zero in both."}}
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 for name, some, color, line in (
     ("healthy", checks, VALUE, "s-"),
@@ -572,7 +572,7 @@ right.set_ylabel("BLEU, validation")
 plt.show()
 
 # %% [markdown]
-# The first illness is easy to see. The loss comes down to the dotted line and stays there: the rate is too high, or the warm-up too short.
+# The first illness is easy to see, and we stopped it after 100 steps. The loss comes down to about the dotted line and no further: the model has learned how frequent words are, and nothing else. The rate is too high, or the warm-up too short.
 #
 # The second one is dangerous. At step 50 the loss is nearly where it should be, since what is learned first is German, and German doesn't need the source. From then on it lags, to 2.5 instead of 1.1 at the end, but it falls all the time, and without a healthy run beside it you wouldn't notice. BLEU is what tells. With a corpus of your own, this is the first thing to suspect.
 #
