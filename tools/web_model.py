@@ -1,0 +1,74 @@
+"""Turn the folder of a trained model into one script for a web page: 8-bit weights and tokenizer.
+
+Each row of a matrix becomes whole numbers from -127 to 127 and one scale; vectors stay as they are.
+
+usage: python -m tools.web_model MODEL model.js
+"""
+
+import base64
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+Floats = NDArray[np.float32]
+
+
+def quantize(matrix: Floats) -> tuple[NDArray[np.int8], Floats]:
+    """Return whole numbers (R, C) and scales (R,) whose product is nearest to the matrix."""
+    largest = np.abs(matrix).max(axis=1)
+    scales = np.where(largest > 0, largest / 127, 1).astype(np.float32)
+    return np.rint(matrix / scales[:, None]).astype(np.int8), scales
+
+
+def read_weights(folder: Path) -> dict[str, Floats]:
+    """Return a saved model's tensors in single precision, by name in order."""
+    found = load_file(folder / "model.safetensors")
+    return {name: found[name].astype(np.float32) for name in sorted(found)}
+
+
+def rounded_weights(folder: Path) -> dict[str, Floats]:
+    """Return the tensors as the page computes with them: rounded, and multiplied out again."""
+    rounded = {}
+    for name, tensor in read_weights(folder).items():
+        rounded[name] = tensor
+        if tensor.ndim == 2:
+            whole, scales = quantize(tensor)
+            rounded[name] = whole * scales[:, None]
+    return rounded
+
+
+def pack(folder: Path) -> str:
+    """Return the script. It names each tensor's shape and its places: in the singles, in the bytes.
+
+    The singles are the vectors and the scales of the matrices; the bytes follow them.
+    """
+    tensors, singles, whole, places = {}, list[Floats](), list[NDArray[np.int8]](), [0, 0]
+    for name, tensor in read_weights(folder).items():
+        tensors[name] = [[*tensor.shape], *places]
+        if tensor.ndim == 2:
+            numbers, tensor = quantize(tensor)
+            whole.append(numbers.ravel())
+            places[1] += numbers.size
+        singles.append(tensor)
+        places[0] += tensor.size
+    little = [part.astype("<f4").tobytes() for part in singles]
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    model = {
+        "name": folder.resolve().name,
+        "config": json.loads((folder / "config.json").read_text(encoding="utf-8")),
+        "merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
+        "tensors": tensors,
+        "singles": places[0],
+        "weights": base64.b64encode(b"".join([*little, *whole])).decode(),
+    }
+    text = json.dumps(model, separators=(",", ":"))
+    return f"bookFigures.model = {text};\n".replace("</", "<\\/")
+
+
+if __name__ == "__main__":
+    _, model, output = sys.argv
+    Path(output).write_text(pack(Path(model)), encoding="ascii")
