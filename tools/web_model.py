@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+PRETRAINED = Path(__file__).parents[1] / "annotated_transformer" / "pretrained"
+SHOWN = PRETRAINED / "multi30k-de-en"  # the model of the site's first page
+
 Floats = NDArray[np.float32]
 
 

@@ -49,12 +49,12 @@ function engine() {
     const bytesOf = (tokens) => tokens.filter((id) => id > 3).flatMap((id) => Array.from(names[id], (sign) => bytes.get(sign)));
     const decode = (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytesOf(tokens)));
 
-    /** How a token reads: special ones by name, part of a letter as bytes, "+" before what goes on with a word. */
-    function show(id, continues) {
+    /** How a token reads: "+" before what goes on with a word, half a letter as a byte, special ones by name. */
+    function show(id, place) {
       if (id < special.length) return special[id];
       const text = decode([id]);
-      if (text.includes("\ufffd")) return bytesOf([id]).map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
-      return text.startsWith(" ") ? text.slice(1) || "␣" : continues ? `+${text}` : text;
+      if (text.includes("\ufffd")) return bytesOf([id]).map((byte) => `0x${byte.toString(16)}`).join(" ");
+      return text.startsWith(" ") ? text.slice(1) || "␣" : place ? `+${text}` : text;
     }
 
     return { split, encode, decode, show };
@@ -302,20 +302,19 @@ function engine() {
       const { tokenizer } = model;
       newest = data.number;
       const source = [...tokenizer.encode(data.text), EOS];
-      const show = (ids) => ids.map((id, i) => tokenizer.show(id, i > 0));
       const message = (content) => port.postMessage({ number: data.number, ...content });
       if (source.length > data.most) return message({ tooLong: source.length - 1 });
-      message({ source: show(source) });
+      message({ source: source.map(tokenizer.show) });
       const tokens = [];
       for (const { token, best, maps } of write(model, source, data.options)) {
-        const continues = tokens.length > 0;
+        const name = (id) => tokenizer.show(id, tokens.length);
+        const step = { token: name(token), best: best.map(([id, share]) => [name(id), share]), cross: maps.cross };
         tokens.push(token);
-        const shown = best.map(([id, share]) => [tokenizer.show(id, continues), share]);
-        message({ token: tokenizer.show(token, continues), text: tokenizer.decode(tokens), best: shown, cross: maps.cross });
+        message({ ...step, text: tokenizer.decode(tokens) });
         await new Promise((resolve) => setTimeout(resolve)); // let the next message in
         if (newest !== data.number) return;
       }
-      message({ done: true });
+      message({ done: true, ended: tokens.at(-1) === EOS });
     };
   }
 
