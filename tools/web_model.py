@@ -1,21 +1,25 @@
-"""Turn the folder of a trained model into one script for a web page: 8-bit weights and tokenizer.
+"""Turn the folder of a trained model into a web page that translates, or into its script alone.
 
 Each row of a matrix becomes whole numbers from -127 to 127 and one scale; vectors stay as they are.
 
-usage: python -m tools.web_model MODEL model.js
+usage: python -m tools.web_model MODEL (--page translator.html | --script model.js)
 """
 
+import argparse
 import base64
+import html
 import json
-import sys
+import re
 from pathlib import Path
+from string import Template
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-PRETRAINED = Path(__file__).parents[1] / "annotated_transformer" / "pretrained"
-SHOWN = PRETRAINED / "multi30k-de-en"  # the model of the site's first page
+ROOT = Path(__file__).parents[1]
+SHOWN = ROOT / "annotated_transformer" / "pretrained" / "multi30k-de-en"  # on the first page
+MOST = 80  # subwords that a page takes
 
 Floats = NDArray[np.float32]
 
@@ -69,9 +73,33 @@ def pack(folder: Path) -> str:
         "weights": base64.b64encode(b"".join([*little, *whole])).decode(),
     }
     text = json.dumps(model, separators=(",", ":"))
-    return f"bookFigures.model = {text};\n".replace("</", "<\\/")
+    return f"bookFigures.model = {text};\n".replace("<", "\\u003c")
+
+
+def page(folder: Path) -> str:
+    """Return one file that translates and draws its attention, without a network."""
+    assets = ROOT / "book" / "assets"
+    css, *scripts = (
+        (assets / name).read_text(encoding="utf-8")
+        for name in ("book.css", "engine.js", "translator.js")
+    )
+    data = {"most": MOST, "megabytes": 0, "languages": ["", ""], "label": "Text", "examples": []}
+    return Template((ROOT / "book" / "templates" / "translator.html").read_text("utf-8")).substitute(
+        name=html.escape(folder.resolve().name),
+        style=re.sub(r"@font-face \{.*?\}\n", "", css, flags=re.DOTALL),  # the fonts stay at home
+        scripts="\n".join([*scripts, pack(folder)]),
+        data=json.dumps(data),
+    )
 
 
 if __name__ == "__main__":
-    _, model, output = sys.argv
-    Path(output).write_text(pack(Path(model)), encoding="ascii")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", type=Path, help="folder with config, weights and tokenizer")
+    output = parser.add_mutually_exclusive_group(required=True)
+    output.add_argument("--page", type=Path, help="write a page that translates")
+    output.add_argument("--script", type=Path, help="write the model alone")
+    chosen = parser.parse_args()
+    if chosen.page:
+        chosen.page.write_text(page(chosen.model), encoding="utf-8")
+    else:
+        chosen.script.write_text(pack(chosen.model), encoding="utf-8")

@@ -1,7 +1,8 @@
 // A translator that one can watch. Recorded translations are there at once; the model comes with a click,
 // works in a worker of its own, and answers word by word. The reader steps through any of them.
 //
-// data: most (subwords), megabytes, start (step), examples: [{text, note, source, steps}]; a step is
+// data: most (subwords), megabytes (0: it is in the page), languages (of source and target), label (of the
+//   field), start (step), examples: [{text, note, source, steps}]; a step is
 //   {token, text (so far), best: [[token, share]], look: [weight of each source token]}
 
 "use strict";
@@ -26,17 +27,18 @@
   function render({ data, el }) {
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const id = `translator-${++requests}`;
+    const [from, to] = data.languages.map((lang) => (lang ? { lang } : {}));
     let shown = { source: [], steps: [] }; // the translation on the stage
     let now = 0, reached = 0, number, timer, loaded = false;
 
     // ------------------------------------------------------------------- what is asked
 
-    const field = make("input", { id, type: "text", lang: "de", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
-    const submit = make("button", { type: "submit" }, `Load the model (${data.megabytes} MB) and translate`);
-    const form = make("form", { class: "translator-form" }, make("label", { for: id }, "German"), field, submit);
+    const field = make("input", { id, ...from, type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+    const submit = make("button", { type: "submit" }, data.megabytes ? `Load the model (${data.megabytes} MB) and translate` : "Translate");
+    const form = make("form", { class: "translator-form" }, make("label", { for: id }, data.label), field, submit);
     const choice = make("div", { class: "translator-examples", role: "group", "aria-label": "Examples" });
     for (const example of data.examples) {
-      const button = make("button", { type: "button", lang: "de" }, example.text);
+      const button = make("button", { type: "button", ...from }, example.text);
       button.onclick = () => {
         field.value = example.text;
         number = undefined;
@@ -48,11 +50,11 @@
     // ------------------------------------------------------------------- what is shown
 
     const said = make("p", { class: "translator-said", "aria-live": "polite" });
-    const text = make("output", { for: id, lang: "en", class: "translator-text" });
-    const source = make("ol", { class: "translator-source", lang: "de", "aria-label": "Source" });
-    const target = make("ol", { class: "translator-target", lang: "en", role: "radiogroup", "aria-label": "Translation, word by word" });
+    const text = make("output", { for: id, ...to, class: "translator-text" });
+    const source = make("ol", { class: "translator-source", ...from, "aria-label": "Source" });
+    const target = make("ol", { class: "translator-target", ...to, role: "radiogroup", "aria-label": "Translation, word by word" });
     const lines = svg("svg", { class: "translator-lines", role: "img", preserveAspectRatio: "none" });
-    const best = make("ol", { lang: "en" });
+    const best = make("ol", to);
     const stage = make("div", { class: "translator-stage" }, source, lines, target);
     stage.append(make("div", { class: "translator-best" }, make("p", {}, "The five likeliest next"), best));
     const [back, pause, on] = ["Previous", "Play", "Next"].map((name) => make("button", { type: "button" }, name));
@@ -72,12 +74,12 @@
       lines.style.setProperty("--rows", rows);
       lines.setAttribute("aria-label", seen);
       lines.replaceChildren(...look.map((weight, s) => curve(weight, s, now)).filter(Boolean));
-      look.forEach((weight, s) => source.children[s].style.setProperty("--weight", weight));
       for (let t = target.children.length; t < steps.length; t++) target.append(choiceOf(steps[t], t));
       [...target.children].forEach((item, t) => (item.hidden = t > reached));
       target.children[now].querySelector("input").checked = true;
       best.replaceChildren(...steps[now].best.map(([name, share]) => bar(name, share, name === token)));
-      text.value = steps[now].text;
+      const later = make("span", {}, steps[reached].text.slice(steps[now].text.length));
+      text.replaceChildren(steps[now].text, later);
       said.textContent = `Step ${now + 1} of ${shown.done ? steps.length : "…"}: ${seen}.`;
       if (shown.done && now === steps.length - 1) said.textContent += ` Translation: ${steps[now].text} ${shown.note ?? ""}`;
       back.disabled = now === 0;
@@ -108,7 +110,7 @@
       now = reached = 0;
       source.replaceChildren(...shown.source.map((token) => make("li", {}, token)));
       for (const part of [target, lines, best]) part.replaceChildren();
-      text.value = "";
+      text.replaceChildren();
     }
 
     // ------------------------------------------------------------------- time
@@ -151,8 +153,8 @@
 
     /** Why a text is not translated, or undefined. */
     const refusal = (words) => {
-      if (!words.trim()) return "Type a German sentence first.";
-      if (!/\p{L}/u.test(words)) return "There is no word in that. Type a German sentence.";
+      if (!words.trim()) return "Type a sentence first.";
+      if (!/\p{L}/u.test(words)) return "There is no word in that. Type a sentence.";
       return undefined;
     };
 
@@ -161,7 +163,7 @@
       const refused = refusal(field.value);
       if (refused) return void (said.textContent = refused);
       const mine = (number = ++requests);
-      if (!loaded) said.textContent = `Loading ${data.megabytes} MB …`;
+      if (!loaded) said.textContent = "Loading the model …";
       try {
         const worker = await start();
         loaded = true;

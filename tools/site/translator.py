@@ -14,11 +14,10 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from tools.web_model import SHOWN, pack
+from tools.web_model import MOST, SHOWN, pack
 
 RECORDINGS = Path("book", "recordings.json")
-MOST = 80  # subwords that the page takes
-START = 1  # the step that is shown at first
+START = 2  # the step that is shown at first
 LEAST = 0.02  # weight of a line that is drawn
 
 
@@ -50,7 +49,8 @@ class Translator(SphinxDirective):
 def figure(examples: list[dict[str, Any]]) -> str:
     """Return the still picture of the first example, and the data of all for the script."""
     megabytes = f"{len(packed()) / 1e6:.1f}"
-    data = {"most": MOST, "megabytes": megabytes, "start": START, "examples": examples}
+    data = {"most": MOST, "megabytes": megabytes, "languages": ["de", "en"], "label": "German"}
+    data |= {"start": START, "examples": examples}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     return f'{still(examples[0])}<script type="application/json">{text}</script>'
 
