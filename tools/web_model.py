@@ -53,16 +53,15 @@ def pack(folder: Path) -> str:
 
     The singles are the vectors and the scales of the matrices; the bytes follow them.
     """
-    tensors, singles, whole, places = {}, list[Floats](), list[NDArray[np.int8]](), [0, 0]
+    tensors, singles, whole, places = {}, list[bytes](), list[bytes](), [0, 0]
     for name, tensor in read_weights(folder).items():
         tensors[name] = [[*tensor.shape], *places]
         if tensor.ndim == 2:
             numbers, tensor = quantize(tensor)
-            whole.append(numbers.ravel())
+            whole.append(numbers.tobytes())
             places[1] += numbers.size
-        singles.append(tensor)
+        singles.append(tensor.astype("<f4").tobytes())
         places[0] += tensor.size
-    little = [part.astype("<f4").tobytes() for part in singles]
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     model = {
         "name": folder.resolve().name,
@@ -70,7 +69,7 @@ def pack(folder: Path) -> str:
         "merges": [" ".join(pair) for pair in tokenizer["model"]["merges"]],
         "tensors": tensors,
         "singles": places[0],
-        "weights": base64.b64encode(b"".join([*little, *whole])).decode(),
+        "weights": base64.b64encode(b"".join([*singles, *whole])).decode(),
     }
     text = json.dumps(model, separators=(",", ":"))
     return f"bookFigures.model = {text};\n".replace("<", "\\u003c")
@@ -84,7 +83,9 @@ def page(folder: Path) -> str:
         for name in ("book.css", "engine.js", "translator.js")
     )
     data = {"most": MOST, "megabytes": 0, "languages": ["", ""], "label": "Text", "examples": []}
-    return Template((ROOT / "book" / "templates" / "translator.html").read_text("utf-8")).substitute(
+    return Template(
+        (ROOT / "book" / "templates" / "translator.html").read_text("utf-8")
+    ).substitute(
         name=html.escape(folder.resolve().name),
         style=re.sub(r"@font-face \{.*?\}\n", "", css, flags=re.DOTALL),  # the fonts stay at home
         scripts="\n".join([*scripts, pack(folder)]),

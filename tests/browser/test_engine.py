@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from annotated_transformer.attention_maps import attention_maps, silenced
+from annotated_transformer.attention_maps import attention_maps, without_head
 from annotated_transformer.data import MissingData, multi30k
 from annotated_transformer.decoding import beam_search, filter_logits
 from annotated_transformer.masks import BOS, EOS
@@ -44,8 +44,8 @@ SETUP = """() => {
     window.furthest = (rows, text) => {
         const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
         const wanted = new Float32Array(bytes.buffer);
-        return Math.max(...rows.map((row, t) =>
-            row.reduce((most, value, i) => Math.max(most, Math.abs(value - wanted[t * row.length + i])), 0)));
+        const apart = (row, t) => row.map((value, i) => Math.abs(value - wanted[t * row.length + i]));
+        return Math.max(...rows.map((row, t) => apart(row, t).reduce((a, b) => Math.max(a, b))));
     };
 }"""
 
@@ -124,7 +124,7 @@ def test_every_shape_of_model(open_engine, tmp_path, changes):
     pairs = grammar(200, seed=0)
     tokenizer = Tokenizer.train(pairs, 400)
     torch.manual_seed(0)
-    sizes = {"layers": 2, "d_model": 16, "d_ff": 24, "heads": 2, "max_length": 64}
+    sizes = {"layers": 2, "d_model": 16, "d_ff": 24, "heads": 2, "max_length": 256}
     model = Transformer(TransformerConfig(len(tokenizer), **sizes, **changes))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -148,10 +148,12 @@ def test_attention_and_what_if(open_engine):
             for head, rows in enumerate(heads):
                 for query, row in enumerate(rows):  # the page has no numbers for what is hidden
                     there = wanted[layer, head, query]
-                    assert torch.allclose(torch.tensor(row), there[: len(row)], atol=1e-5)
+                    assert torch.allclose(
+                        torch.tensor(row, dtype=torch.float), there[: len(row)], atol=1e-3
+                    )
                     assert there[len(row) :].sum() == 0
 
-    with silenced(model, "cross", 1, 2):
+    with without_head(model, "cross", 1, 2):
         assert difference(tab, model, source, target, {"silent": ["cross.1.2"]}) < 1e-3
     assert difference(tab, model, source, target, {"silent": ["cross.1.2"]}) > 0.1
 
@@ -174,8 +176,9 @@ def test_greedy_translations_of_captions(open_engine, captions):
     tab = open_engine(PRETRAINED)
     script = """(sources) => sources.map((text) => {
         const started = performance.now();
-        const tokens = [...tools.write(model, [...model.tokenizer.encode(text), 2])].map(({ token }) => token);
-        return [tokens.filter((token) => token !== 2), performance.now() - started];
+        const written = [...tools.write(model, [...model.tokenizer.encode(text), 2])];
+        const tokens = written.map(({ token }) => token).filter((token) => token !== 2);
+        return [tokens, performance.now() - started];
     })"""
     sources = [pair.source for pair in captions[:200]]
     found = tab.evaluate(script, sources)
@@ -211,8 +214,10 @@ def test_sampling(open_engine, temperature, top_p):
     """Each token gets its share of the line from 0 to 1 on which the lot falls."""
     tab = open_engine(PRETRAINED)
     logits = torch.randn(12, generator=torch.Generator().manual_seed(0))
-    script = """([logits, temperature, topP]) => Array.from({ length: 1000 }, (_, i) =>
-        tools.sampler({ temperature, topP, random: () => (i + 0.5) / 1000 })(Float32Array.from(logits)))"""
+    script = """([logits, temperature, topP]) => Array.from({ length: 1000 }, (_, i) => {
+        const draw = tools.sampler({ temperature, topP, random: () => (i + 0.5) / 1000 });
+        return draw(Float32Array.from(logits));
+    })"""
     drawn = torch.tensor(tab.evaluate(script, [logits.tolist(), temperature, top_p]))
     shares = filter_logits(logits / temperature, top_p=top_p).softmax(dim=-1)
     assert torch.allclose(drawn.bincount(minlength=12) / 1000, shares, atol=2e-3)
@@ -234,8 +239,22 @@ def test_tokenizer_on_every_block_of_unicode(open_engine):
     characters += ["\ue000", "\U0010fffd"]  # for private use
     chunks = pairwise([*range(0, len(characters), 400), len(characters)])
     texts = ["".join(f"a{c}1{c} {c}" for c in characters[start:end]) for start, end in chunks]
-    texts += ["", " ", "  two  spaces\n", "\ttab\r\n\n x", "a \u00a0 b", "\ufeffx\x85 y", "</s><pad>"]
-    texts += ["we'll don't I'M 's", "e\u0301 👩‍👧 🇩🇪", "x" * 300, "日本語" * 40, "\u2028\u3000\u180e"]
+    texts += [
+        "",
+        " ",
+        "  two  spaces\n",
+        "\ttab\r\n\n x",
+        "a \u00a0 b",
+        "\ufeffx\x85 y",
+        "</s><pad>",
+    ]
+    texts += [
+        "we'll don't I'M 's",
+        "e\u0301 👩‍👧 🇩🇪",
+        "x" * 300,
+        "日本語" * 40,
+        "\u2028\u3000\u180e",
+    ]
     tab = open_engine(PRETRAINED)
     script = """([text, pieces, ids]) => {
         const { split, encode, decode } = model.tokenizer, found = encode(text);

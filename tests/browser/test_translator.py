@@ -1,4 +1,4 @@
-"""The translator of the first page: recorded without scripts, live after a click, offline on its own."""
+"""The translator of the first page: recorded, then live after a click; and a page of its own."""
 
 import json
 
@@ -15,7 +15,7 @@ CALM = {"reduced_motion": "reduce"}  # a translation is shown as soon as it is w
 
 @pytest.fixture
 def open_page(browser):
-    """A function that opens an address in a tab of its own kind, and hears what goes wrong there."""
+    """A function that opens an address in a new tab, and hears what goes wrong there."""
     tabs = []
 
     def open_page(address, **options):
@@ -182,13 +182,16 @@ def test_a_phone_scrolls_the_examples_not_the_page(open_first):
 
 
 def test_memory_and_a_page_that_stays_responsive(open_first):
-    """Page and worker together hold less than 100 MB; while it translates, the page is not stopped."""
+    """Page and worker hold less than 100 MB; while one translates, the other does not stop."""
     tab = open_first(**CALM)
     translate(tab, FIRST["text"])
     tab.evaluate("""() => {
         window.pause = 0;
         let last = performance.now();
-        setInterval(() => { const t = performance.now(); pause = Math.max(pause, t - last); last = t; }, 5);
+        setInterval(() => {
+            const now = performance.now();
+            [pause, last] = [Math.max(pause, now - last), now];
+        }, 5);
     }""")
     translate(tab, RECORDED[1]["text"])
     assert tab.evaluate("pause") < 500

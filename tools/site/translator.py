@@ -72,8 +72,9 @@ def still(example: dict[str, Any]) -> str:
         lines += attention(source, steps, t)
         bars = "".join(bar(name, share, name == step["token"]) for name, share in step["best"])
         best += f'<ol class="step step-{t}" lang="en">{bars}</ol>'
+    style = f"<style>.translator-still .step{{display:none}}{rules}</style>"
     return (
-        f'<div class="translator-still"><style>.translator-still .step{{display:none}}{rules}</style>'
+        f'<div class="translator-still">{style}'
         f'<p class="translator-text" lang="en">{html.escape(steps[-1]["text"])}</p>'
         '<div class="translator-stage">'
         f'<ol class="translator-source" lang="de" aria-label="Source">{words}</ol>{lines}'
