@@ -215,10 +215,10 @@
 
   /** What to say of a translation that went wrong in a way that the page can see. */
   function remark({ source, steps }, ended) {
-    if (!ended) return `It found no end and was stopped after ${steps.length} subwords.`;
     const bytes = source.filter((token) => token.startsWith("0x")).length;
-    if (bytes > source.length / 2) return "Most of it was spelled byte by byte: the model has hardly seen such letters.";
-    return undefined;
+    const strange = "Most of the text was spelled byte by byte: the model has hardly seen such letters.";
+    const endless = `It found no end and was stopped after ${steps.length} subwords.`;
+    return [bytes > source.length / 2 ? strange : "", ended ? "" : endless].join(" ").trim();
   }
 
   function make(name, attributes, ...content) {

@@ -44,7 +44,8 @@ SETUP = """() => {
     window.furthest = (rows, text) => {
         const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
         const wanted = new Float32Array(bytes.buffer);
-        const apart = (row, t) => row.map((value, i) => Math.abs(value - wanted[t * row.length + i]));
+        const at = (t, i, row) => wanted[t * row.length + i];
+        const apart = (row, t) => row.map((value, i) => Math.abs(value - at(t, i, row)));
         return Math.max(...rows.map((row, t) => apart(row, t).reduce((a, b) => Math.max(a, b))));
     };
 }"""
