@@ -46,7 +46,7 @@ function engine() {
     const split = (text) => text.match(SPLIT) ?? [];
     const spelled = (piece) => Array.from(new TextEncoder().encode(piece), (byte) => signs[byte]);
     const encode = (text) => split(text).flatMap((piece) => merge(spelled(piece)).map((part) => ids.get(part)));
-    const bytesOf = (tokens) => tokens.filter((id) => id > 3).flatMap((id) => Array.from(names[id], (sign) => bytes.get(sign)));
+    const bytesOf = (tokens) => tokens.filter((id) => id > 3).flatMap((id) => Array.from(names[id] ?? "", (sign) => bytes.get(sign)));
     const decode = (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytesOf(tokens)));
 
     /** How a token reads: "+" before what goes on with a word, half a letter as a byte, special ones by name. */
@@ -297,24 +297,29 @@ function engine() {
   /** The first message brings the model; each later one a text to translate, and cancels the one before. */
   function serve(port) {
     let model, newest;
-    port.onmessage = async ({ data }) => {
-      if (!model) return void (model = readModel(data));
+
+    async function translate({ number, text, most, options }) {
       const { tokenizer } = model;
-      newest = data.number;
-      const source = [...tokenizer.encode(data.text), EOS];
-      const message = (content) => port.postMessage({ number: data.number, ...content });
-      if (source.length > data.most) return message({ tooLong: source.length - 1 });
-      message({ source: source.map(tokenizer.show) });
+      const message = (content) => port.postMessage({ number, ...content });
+      const source = [...tokenizer.encode(text), EOS];
       const tokens = [];
-      for (const { token, best, maps } of write(model, source, data.options)) {
+      if (source.length > most) return message({ tooLong: source.length - 1 });
+      message({ source: source.map(tokenizer.show) });
+      for (const { token, best, maps } of write(model, source, options)) {
         const name = (id) => tokenizer.show(id, tokens.length);
         const step = { token: name(token), best: best.map(([id, share]) => [name(id), share]), cross: maps.cross };
         tokens.push(token);
         message({ ...step, text: tokenizer.decode(tokens) });
         await new Promise((resolve) => setTimeout(resolve)); // let the next message in
-        if (newest !== data.number) return;
+        if (newest !== number) return;
       }
       message({ done: true, ended: tokens.at(-1) === EOS });
+    }
+
+    port.onmessage = ({ data }) => {
+      if (!model) return void (model = readModel(data));
+      newest = data.number;
+      translate(data).catch((error) => setTimeout(() => { throw error; })); // where `onerror` hears it
     };
   }
 

@@ -18,6 +18,7 @@
       const text = new Blob([`"use strict"; (${engine})().serve(self);`], { type: "text/javascript" });
       const worker = new Worker(URL.createObjectURL(text));
       worker.postMessage(model);
+      delete model.weights; // the worker has them now
       return worker;
     });
     starting.catch(() => (starting = undefined));
@@ -163,7 +164,7 @@
       const refused = refusal(field.value);
       if (refused) return void (said.textContent = refused);
       const mine = (number = ++requests);
-      if (!loaded) said.textContent = "Loading the model …";
+      said.textContent = loaded ? "Translating …" : "Loading the model …";
       try {
         const worker = await start();
         loaded = true;
