@@ -53,7 +53,7 @@
     const said = make("p", { class: "translator-said", "aria-live": "polite" });
     const text = make("output", { for: id, ...to, class: "translator-text" });
     const source = make("ol", { class: "translator-source", ...from, "aria-label": "Source" });
-    const target = make("ol", { class: "translator-target", ...to, role: "radiogroup", "aria-label": "Translation, word by word" });
+    const target = make("div", { class: "translator-target", ...to, role: "radiogroup", "aria-label": "Translation, word by word" });
     const lines = svg("svg", { class: "translator-lines", role: "img", preserveAspectRatio: "none" });
     const best = make("ol", to);
     const stage = make("div", { class: "translator-stage" }, source, lines, target);
@@ -90,7 +90,7 @@
     function choiceOf({ token }, t) {
       const radio = make("input", { type: "radio", name: `${id}-step`, id: `${id}-${t}` });
       radio.onchange = () => (stop(), show(t));
-      return make("li", {}, radio, make("label", { for: radio.id }, token));
+      return make("div", {}, radio, make("label", { for: radio.id }, token));
     }
 
     function curve(weight, s, t) {
@@ -109,6 +109,7 @@
       stop();
       shown = translation;
       now = reached = 0;
+      stage.hidden = controls.hidden = false;
       source.replaceChildren(...shown.source.map((token) => make("li", {}, token)));
       for (const part of [target, lines, best]) part.replaceChildren();
       text.replaceChildren();
@@ -202,6 +203,7 @@
       worker.postMessage({ number: mine, text: words, most: data.most + 1 });
     }
 
+    stage.hidden = controls.hidden = true; // until there is something to show
     el.querySelector(".translator-still").replaceWith(form, choice, said, text, stage, controls);
     if (data.examples.length) {
       place(data.examples[0]);

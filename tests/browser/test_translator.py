@@ -61,7 +61,7 @@ def said(tab):
 
 def shown(tab, part):
     """The visible tokens of the source or the target."""
-    return tab.locator(f".translator-{part} li:visible").all_inner_texts()
+    return tab.locator(f".translator-{part} > :visible").all_inner_texts()
 
 
 def test_without_scripts_it_steps_through_a_recording(open_page, address):

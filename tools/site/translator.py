@@ -67,8 +67,8 @@ def still(example: dict[str, Any]) -> str:
         shown = f".translator-still:has(#step-{t}:checked) .step-{t}"
         rules += f"{shown}{{display:block}}"
         checked = " checked" if t == START else ""
-        choices += f'<li><input type="radio" name="step" id="step-{t}"{checked}>'
-        choices += f'<label for="step-{t}">{html.escape(step["token"])}</label></li>'
+        choices += f'<div><input type="radio" name="step" id="step-{t}"{checked}>'
+        choices += f'<label for="step-{t}">{html.escape(step["token"])}</label></div>'
         lines += attention(source, steps, t)
         bars = "".join(bar(name, share, name == step["token"]) for name, share in step["best"])
         best += f'<ol class="step step-{t}" lang="en">{bars}</ol>'
@@ -78,8 +78,8 @@ def still(example: dict[str, Any]) -> str:
         f'<p class="translator-text" lang="en">{html.escape(steps[-1]["text"])}</p>'
         '<div class="translator-stage">'
         f'<ol class="translator-source" lang="de" aria-label="Source">{words}</ol>{lines}'
-        '<ol class="translator-target" lang="en" role="radiogroup" '
-        f'aria-label="Translation, word by word">{choices}</ol>'
+        '<div class="translator-target" lang="en" role="radiogroup" '
+        f'aria-label="Translation, word by word">{choices}</div>'
         f'<div class="translator-best"><p>The five likeliest next</p>{best}</div></div></div>'
     )
 
