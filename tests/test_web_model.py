@@ -1,4 +1,4 @@
-"""A model as a script for a web page: rounded rows, everything in its place, the recordings true."""
+"""A model as a script for a page: rounded rows, all in its place, true recordings."""
 
 import base64
 import json

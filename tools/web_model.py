@@ -12,6 +12,7 @@ import json
 import re
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,12 @@ def pack(folder: Path) -> str:
     return f"bookFigures.model = {text};\n".replace("<", "\\u003c")
 
 
+def settings(folder: Path) -> dict[str, Any]:
+    """Return what the translator of a page must know of a model before it is loaded."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return {"most": MOST, "layers": config["layers"], "heads": config["heads"]}
+
+
 def page(folder: Path) -> str:
     """Return one file that translates and draws its attention, without a network."""
     assets = ROOT / "book" / "assets"
@@ -82,14 +89,14 @@ def page(folder: Path) -> str:
         (assets / name).read_text(encoding="utf-8")
         for name in ("book.css", "engine.js", "translator.js")
     )
-    data = {"most": MOST, "megabytes": 0, "languages": ["", ""], "label": "Text", "examples": []}
+    data = settings(folder) | {"megabytes": 0, "languages": ["", ""], "label": "Text"}
     return Template(
         (ROOT / "book" / "templates" / "translator.html").read_text("utf-8")
     ).substitute(
         name=html.escape(folder.resolve().name),
         style=re.sub(r"@font-face \{.*?\}\n", "", css, flags=re.DOTALL),  # the fonts stay at home
         scripts="\n".join([*scripts, pack(folder)]),
-        data=json.dumps(data),
+        data=json.dumps(data | {"examples": []}),
     )
 
 

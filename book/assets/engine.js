@@ -300,12 +300,13 @@ function engine() {
 
     async function translate({ number, text, most, options }) {
       const { tokenizer } = model;
+      const choose = options.temperature ? sampler(options) : greedy;
       const message = (content) => port.postMessage({ number, ...content });
       const source = [...tokenizer.encode(text), EOS];
       const tokens = [];
       if (source.length > most) return message({ tooLong: source.length - 1 });
       message({ source: source.map(tokenizer.show) });
-      for (const { token, best, maps } of write(model, source, options)) {
+      for (const { token, best, maps } of write(model, source, { ...options, choose })) {
         const name = (id) => tokenizer.show(id, tokens.length);
         const step = { token: name(token), best: best.map(([id, share]) => [name(id), share]), cross: maps.cross };
         tokens.push(token);

@@ -2,7 +2,7 @@
 // works in a worker of its own, and answers word by word. The reader steps through any of them.
 //
 // data: most (subwords), megabytes (0: it is in the page), languages (of source and target), label (of the
-//   field), start (step), examples: [{text, note, source, steps}]; a step is
+//   field), layers, heads, start (step), examples: [{text, note, source, steps}]; a step is
 //   {token, text (so far), best: [[token, share]], look: [weight of each source token]}
 
 "use strict";
@@ -10,7 +10,7 @@
 (() => {
   const PACE = 450; // milliseconds a word, so that one can follow
   const LEAST = 0.02; // weight of a line that is drawn
-  const percent = (share) => (share < 0.005 ? "<1 %" : `${Math.round(100 * share)} %`);
+  const percent = (share) => (share < 0.005 ? "<1\u00a0%" : `${Math.round(100 * share)}\u00a0%`);
   let starting, requests = 0; // one worker for all figures of a page
 
   function start() {
@@ -42,11 +42,44 @@
       const button = make("button", { type: "button", ...from }, example.text);
       button.onclick = () => {
         field.value = example.text;
+        if (changed()) return form.requestSubmit(); // the recording is of the model as it is
         number = undefined;
         play(example);
       };
       choice.append(button);
     }
+
+    // ------------------------------------------------------------------- what if
+
+    const positions = make("input", { type: "checkbox", checked: "" });
+    const causal = make("input", { type: "checkbox", checked: "" });
+    const heat = make("input", { type: "range", min: 0, max: 1.5, step: 0.1, value: 0 });
+    const head = make("select", {}, make("option", { value: "" }, "none"));
+    for (const kind of ["encoder", "decoder", "cross"]) {
+      for (let layer = 0; layer < data.layers; layer++) {
+        const heads = Array.from({ length: data.heads }, (_, h) => `${kind}.${layer}.${h}`);
+        head.append(make("option", { value: heads }, `${kind}, layer ${layer + 1}: all heads`));
+        head.append(...heads.map((value, h) => make("option", { value }, `${kind}, layer ${layer + 1}: head ${h + 1}`)));
+      }
+    }
+    const degree = make("output", {}, "0");
+    heat.oninput = () => (degree.value = heat.value);
+    const choices = make("div", { class: "translator-options", role: "group", "aria-label": "What if" });
+    choices.append(
+      make("label", {}, positions, "Positions"),
+      make("label", {}, causal, "Causal mask"),
+      make("label", {}, "Silenced", head),
+      make("label", {}, "Temperature", heat, degree),
+    );
+    for (const control of [positions, causal, head, heat]) control.onchange = () => loaded && form.requestSubmit();
+    const options = () => ({
+      positions: positions.checked,
+      causal: causal.checked,
+      silent: head.value ? head.value.split(",") : [],
+      temperature: Number(heat.value),
+    });
+    const changed = () => !positions.checked || !causal.checked || head.value !== "" || heat.value !== "0";
+    const experiments = make("details", {}, make("summary", {}, "What if …"), choices);
 
     // ------------------------------------------------------------------- what is shown
 
@@ -200,11 +233,11 @@
       };
       worker.addEventListener("message", hear);
       worker.onerror = () => (said.textContent = "The model stopped working. Load the page again.");
-      worker.postMessage({ number: mine, text: words, most: data.most + 1 });
+      worker.postMessage({ number: mine, text: words, most: data.most + 1, options: options() });
     }
 
     stage.hidden = controls.hidden = true; // until there is something to show
-    el.querySelector(".translator-still").replaceWith(form, choice, said, text, stage, controls);
+    el.querySelector(".translator-still").replaceWith(form, choice, said, text, stage, controls, experiments);
     if (data.examples.length) {
       place(data.examples[0]);
       reached = shown.steps.length - 1;

@@ -136,6 +136,36 @@ def test_live_as_recorded(open_first, site, serve, opened):
         assert button.inner_text() == "Translate"
 
 
+def test_what_if(open_first):
+    """A changed model is asked at once, also for an example; put back, it writes as before."""
+    tab = open_first(**CALM)
+    usual = translate(tab, FIRST["text"])
+    tab.locator(".book-translator summary").click()
+    every = tab.locator(".book-translator option", has_text="cross, layer 3: all heads")
+    for change, undo in [
+        (lambda: tab.get_by_label("Causal mask").uncheck(), tab.get_by_label("Causal mask").check),
+        (
+            lambda: tab.get_by_label("Silenced").select_option(every.get_attribute("value")),
+            lambda: tab.get_by_label("Silenced").select_option(""),
+        ),
+    ]:
+        change()
+        tab.wait_for_function(
+            "text => !document.querySelector('.translator-said').textContent.includes(text)",
+            arg="Translating",
+        )
+        assert said(tab) != usual
+        undo()
+        tab.locator(".translator-said").get_by_text(usual).wait_for()
+    tab.get_by_label("Positions").uncheck()
+    tab.get_by_role("button", name=RECORDED[2]["text"], exact=True).click()
+    tab.locator(".translator-said:has-text('Translation:')").wait_for()
+    recorded = [step["look"] for step in RECORDED[2]["steps"]]
+    lines = tab.locator(".translator-lines path").all()
+    found = [float(line.get_attribute("stroke-opacity")) for line in lines]
+    assert found != pytest.approx([weight for weight in recorded[-1] if weight >= 0.02], abs=0.002)
+
+
 def test_odd_input_gets_a_sentence(open_first):
     """Nothing, no words, too much, letters that it never saw, and a text in a hurry."""
     tab = open_first(**CALM)

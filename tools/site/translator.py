@@ -14,7 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from tools.web_model import MOST, SHOWN, pack
+from tools.web_model import SHOWN, pack, settings
 
 RECORDINGS = Path("book", "recordings.json")
 START = 2  # the step that is shown at first
@@ -49,7 +49,7 @@ class Translator(SphinxDirective):
 def figure(examples: list[dict[str, Any]]) -> str:
     """Return the still picture of the first example, and the data of all for the script."""
     megabytes = f"{len(packed()) / 1e6:.1f}"
-    data = {"most": MOST, "megabytes": megabytes, "languages": ["de", "en"], "label": "German"}
+    data = settings(SHOWN) | {"megabytes": megabytes, "languages": ["de", "en"], "label": "German"}
     data |= {"start": START, "examples": examples}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     return f'{still(examples[0])}<script type="application/json">{text}</script>'
@@ -108,10 +108,10 @@ def bar(name: str, share: float, chosen: bool) -> str:
     mark = ' class="chosen"' if chosen else ""
     return (
         f'<li{mark}><span>{html.escape(name)}</span><i style="--share:{share}"></i>'
-        f"<span>{percent(share)}</span></li>"
+        f"<span>{html.escape(percent(share))}</span></li>"
     )
 
 
 def percent(share: float) -> str:
     """Return a share as it is printed."""
-    return "&lt;1 %" if share < 0.005 else f"{100 * share:.0f} %"
+    return "<1\u00a0%" if share < 0.005 else f"{100 * share:.0f}\u00a0%"
