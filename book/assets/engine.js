@@ -245,8 +245,9 @@ function engine() {
   /** A function that draws the next token: hot flattens the shares, top-p keeps the best that make up p. */
   const sampler = ({ temperature = 1, topP = 1, random = Math.random }) => (logits) => {
     const shares = softmax(logits.map((logit) => logit / temperature));
+    const ordered = [...shares.keys()].sort((a, b) => shares[b] - shares[a]);
     let mass = 0;
-    const kept = top(shares, shares.length).filter((token) => (mass += shares[token]) - shares[token] < topP);
+    const kept = ordered.filter((token) => (mass += shares[token]) - shares[token] < topP);
     let left = random() * kept.reduce((sum, token) => sum + shares[token], 0);
     return kept.find((token) => (left -= shares[token]) < 0) ?? kept[0];
   };
