@@ -659,7 +659,7 @@ for log in logs:
     drawn = axes.barh([*bars], [100 * line["mfu"] for line in bars.values()], fc="none", ec=INK)
     texts = [
         f"{line['tokens_per_second']:,}/s, kernels {line['kernel_share']:.0%}, "
-        f"{line['gigabytes']} of {line['planned_gigabytes']} GB"
+        f"{line['gigabytes']} GB, planned {line['planned_gigabytes']}"
         for line in bars.values()
     ]
     axes.bar_label(drawn, texts, padding=3, fontsize=8)
