@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import save_model
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
@@ -152,6 +154,44 @@ def test_serving_compares_with_ctranslate2(tmp_path: Path, capsys: pytest.Captur
     assert [line["same_as_ours"] for line in measured if line["system"] == "ours"] == [4, 4]
     assert len(measured) == 6 and all(line["sentences_per_second"] > 0 for line in measured)
     assert "patience" in capsys.readouterr().out
+
+
+def test_the_gpu_list_is_rehearsed_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Every part measures something, once; what it leaves alone is what it says it measures."""
+    options: dict[str, Any] = {"device": "cpu", "tiny": True}
+    parts = ("throughput", "levers", "loss", "decoding", "steps", "processes")
+    first = run("gpu", tmp_path, **options, parts=parts[:1])[1]
+    settings, lines = run("gpu", tmp_path, **options)
+    assert settings["scale"]["vocabulary"] == 300 and settings["peak"] > 0
+    assert not [line["error"] for line in lines if "error" in line]
+    assert {line["part"] for line in lines} == {*parts} and lines[: len(first)] == first
+    found = {line["name"]: line for line in lines}
+    assert found["tiny, compiled"]["programs"][0] > 0 == found["tiny"]["programs"][-1]
+    random, usual = found["without sorted lengths"], found["tiny"]
+    assert random["useful"] < usual["useful"] <= 1 and random["sorted"] < usual["sorted"]
+    assert all(0 < line["mfu"] < 2 and line["launches"] > 100 for line in lines if "mfu" in line)
+    whole, chunks = (found[f"{name}, smoothing 0.1"] for name in ("all logits", "chunked_loss"))
+    assert whole["loss"] == pytest.approx(chunks["loss"], rel=1e-3)
+    one, two = found["one"]["updates"], found["two on one device"]["updates"]
+    torch.testing.assert_close(torch.tensor(two), torch.tensor(one), rtol=1e-4, atol=1e-4)
+    assert run("gpu", tmp_path, **options)[1] == lines  # nothing is measured twice
+
+
+def test_made_up_text_has_the_shape_of_wmt14() -> None:
+    """Lengths scatter as measured; the target is the source in other words."""
+    gpu = importlib.import_module("gpu")
+    corpus = gpu.shaped(2000, 37_000)
+    logs = np.log(corpus.lengths)
+    assert abs(np.median(corpus.lengths[:, 0]) - 27) < 2 and abs(logs[:, 0].std() - 0.5) < 0.05
+    assert abs((logs[:, 1] - logs[:, 0]).std() - 0.25) < 0.03
+    known: dict[int, int] = {}
+    for source, target in corpus:
+        assert source[-1] == EOS == target[-1] and target[0] == BOS
+        assert min(source[:-1].min(), target[1:-1].min()) > EOS
+        if len(target) == len(source) + 1:
+            for word, said in zip(source[:-1].tolist(), target[1:-1].tolist()):
+                assert known.setdefault(word, said) == said
+    assert len(known) > 1000
 
 
 def test_systems_take_turns() -> None:
