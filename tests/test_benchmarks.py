@@ -156,6 +156,7 @@ def test_serving_compares_with_ctranslate2(tmp_path: Path, capsys: pytest.Captur
     assert "patience" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_gpu_list_is_rehearsed_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Every part measures something, once; what it leaves alone is what it says it measures."""
     options: dict[str, Any] = {"device": "cpu", "tiny": True}
