@@ -202,7 +202,7 @@ show(
     alt.vconcat(
         statement(encoder, names, "encoder"),
         statement(torch.cat(decoder), later, "decoder"),
-        spacing=0,
+        spacing=14,
         padding={"left": 16, "top": 4, "right": 4, "bottom": 4},
     ),
     alt="Likes changes at every addition and every norm. At the end of the decoder its largest number is 1.80, in the column edible.",
@@ -227,17 +227,13 @@ tables(
 # %% [markdown]
 # We leave out the factor $\sqrt{d_\text{model}} = 2.45$ that [embeddings](07_embeddings.ipynb) get, so that a 2 stays a 2. It costs something: half of the "verb" of *likes* is gone, and it is now just as much an article, and edible.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-given", "caption": "Which weights are given? $W^Q$ of both heads, two columns each: a row is a feature of the word that asks, a column a feature that it looks for. Keys are the first four features as they are. $W^O$ has one row for each number that the heads hand over. Each unit of the networks has what it looks for, a bias, and what it writes; \u201cobject\u201d belongs to the decoder."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-given", "caption": "Which weights are given? $W^Q$ of both heads, two columns each: a row is a feature of the word that asks, a column a feature that it looks for. Keys are the first four features as they are. $W^O$ has one row for each number that the heads hand over."}}
 says(torch.tensor(6).sqrt(), 2.45)
 assert torch.equal(W_K, torch.eye(6, 4).double())
-units = ["meal", "pet", "object"]
-seek = torch.cat([torch.cat([W1, U1], 1).T, torch.cat([b1, c1])[:, None]], 1)
 tables(
     ("<i>W<sup>Q</sup></i>, head 1", CUT[0][0], short, short[:2], QUERY),
     ("<i>W<sup>Q</sup></i>, head 2", CUT[1][0], short, short[2:4], QUERY),
     ("<i>W<sup>O</sup></i>", JOIN, ["living", "edible", "dark"], short, STREAM),
-    ("units look for", seek, units, [*short, "bias"], INK),
-    ("units write", torch.cat([W2, U2]), units, short, STREAM),
 )
 
 # %% [markdown]
@@ -293,7 +289,7 @@ tables(
 #
 # Head 2 looks for adjectives and hands over half of "adjective", as *dark*. Nouns and articles ask with 0.5. *Likes*, which its place has made an article, asks with $0.5 \cdot 0.14 + 0.5 \cdot 0.99 = 0.57$. The key of *black* is 2.05, the score $0.57 \cdot 2.05 / 1.41 = 0.83$, and the weight 0.35.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? Each query looks for an adjective and puts its largest weight on *black*; no word looks for an article, so queries and keys are shown without that column. A row may miss 1.00 by a hundredth, since its five shares are rounded one by one. Side by side, the heads hand over three numbers a word."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? Each query looks for an adjective and puts its largest weight on *black*; no word looks for an article, so queries and keys are shown without that column. A row may miss 1.00 by a hundredth, since its five shares are rounded one by one."}}
 says(PE[4, 0], -0.76)
 says(x[[4, 2], 0] - X[[4, 2], 0], -0.76, 0.91)
 says(second.Q[3], 0.57, 0.0)
@@ -327,6 +323,14 @@ tables(
 # ## The network
 #
 # The two [units](06_feed_forward.ipynb) are those of chapter 6, "meal" (verb, living, edible) and "pet" (noun, adjective, living). Only their thresholds are lower, 1.5 and 1, since after the norm the numbers of a row sum to about zero. At *likes*, "meal" computes $0 - 0.07 + 1.84 - 1.5 = 0.27$ and adds it to "edible": $1.84 + 0.27 = 2.11$. At *cat*, "pet" computes $1.48 + 0.35 - 0.31 - 1 = 0.52$, adds it to "living" and takes it from "edible". Everywhere else both are silent. One more norm, and the encoder layer is done.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-units", "caption": "What are the units? What each looks for, with its bias, and what it writes into the stream where it fires. \u201cObject\u201d belongs to the decoder."}}
+units = ["meal", "pet", "object"]
+seek = torch.cat([torch.cat([W1, U1], 1).T, torch.cat([b1, c1])[:, None]], 1)
+tables(
+    ("looks for", seek, units, [*short, "bias"], INK),
+    ("writes", torch.cat([W2, U2]), units, short, STREAM),
+)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-memory", "caption": "What leaves the encoder? After attention and norm, $a$. One of the units fires at *cat* and one at *likes*. After the second norm, $m$, the memory that the decoder will read. Where no unit fires, both are the same: a row that is normalized stays as it is."}}
 says((x + fetched)[3], 0.14, 1.01, 0.94, 0.99, 0.97, 2.02)
