@@ -366,9 +366,9 @@ assert (fetched[:, 5] - 1).abs().max() < 0.15 and a.sum(-1).abs().max() < 0.05
 # %% [markdown]
 # ## One step of the decoder
 #
-# Our decoder repeats the sentence, the simplest translation there is. It has written *the black cat likes* and must say *fish*. Its input begins with an empty row, as in the authors' code, where our package has the vector of `<s>`. Each word stands one place later than in the source: *likes* is at 4.
+# Our decoder repeats the sentence, the simplest translation there is. It has written *the black cat likes* and must say *fish*. Its input begins with an empty row, as in the authors' code (our package puts the vector of `<s>` there), so each word stands one place later than in the source: *likes* is at 4.
 #
-# With one layer, only the last row is needed, because what the others compute ends in predictions that have already been made. They still offer keys and values. The causal mask hides nothing from the last row.
+# With one layer, only the last row is needed, because what the others compute ends in predictions that have already been made. They still offer keys and values. The causal mask hides nothing from the last row. {numref}`fig-by-hand` has each of its sums.
 #
 # **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. *Likes* asks head 1 for nouns with 3.19, finds *cat* with 0.93, and fetches 0.94 of living and 0.99 of edible. Head 2 adds 0.28 of dark, which $W^O$ doubles. The sum has mean 0.88 and deviation 0.84, and the norm makes it $b = (-1.95, 0.56, -0.17, 0.12, 0.08, 1.32)$, mostly "edible" and anything but a noun.
 
@@ -464,6 +464,7 @@ updated[0, 1] -= entries[0, 1]
 says(updated[0, 1], -1.8)
 after = softmax(two(norm(c + unit @ updated) @ X.T))[0, 4]
 print(f"fish {p[0, 4]:.2f} -> {after:.2f}, loss {loss:.2f} -> {two(-after.log()):.2f}")
+says(torch.stack([after, two(-after.log())]), 0.66, 0.42)
 
 # %% [markdown]
 # ## The same in the package
