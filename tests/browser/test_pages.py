@@ -2,6 +2,8 @@
 served or opened as a file.
 """
 
+import re
+
 import pytest
 
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
@@ -227,3 +229,13 @@ def test_readable_without_scripts(address, browser):
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("article p").first.is_visible()
     tab.close()
+
+
+def test_by_hand_fits_on_four_sheets(address, tab):
+    """The chapter that teachers print fits on four sheets of A4, down to its last section."""
+    tab.goto(address + "notebooks/11_by_hand.html")
+    tab.evaluate(TYPESET)
+    sheets = tab.pdf(format="A4")
+    assert len(re.findall(rb"/Type /Page\b", sheets)) <= 4
+    tab.emulate_media(media="print")
+    assert tab.locator("#sources p").is_visible() and not tab.locator(".cell pre:visible").count()
