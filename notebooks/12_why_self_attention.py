@@ -344,8 +344,9 @@ def longest_chain(y):
     return chain[y.grad_fn]
 
 
+sentences = [torch.randn(n, 16, requires_grad=True) for n in (8, 16, 32)]
 for name, layer in make_layers(16).items():
-    chains = [longest_chain(layer(torch.randn(n, 16, requires_grad=True))) for n in (8, 16, 32)]
+    chains = [longest_chain(layer(x)) for x in sentences]
     print(f"{name:17} {chains}")
     assert chains == [8, 16, 32] if name == "recurrent" else len(set(chains)) == 1
 
@@ -468,7 +469,12 @@ records = [
     for name, sizes in received.items()
     for n, size in sizes.items()
 ]
-x = alt.X("distance:Q", title="distance in words", scale=alt.Scale(type="log", base=2))
+x = alt.X(
+    "distance:Q",
+    title="distance in words",
+    scale=alt.Scale(type="log", base=2, domain=[1, 128]),
+    axis=alt.Axis(values=[1, 2, 4, 8, 16, 32, 64, 128], labelFlush=False),
+)
 y = alt.Y(
     "size:Q",
     title="size of the gradient",
