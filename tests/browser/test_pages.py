@@ -163,7 +163,7 @@ def test_theme_switch_changes_colors_and_is_remembered(address, tab):
         ("why several heads", "05_multi_head_attention.html#why-several-heads"),
         ("softmax in the code", "07_embeddings.html#why-is-there-no-softmax"),
         ("why sines", "08_positional_encoding.html#why-sine-and-cosine"),
-        ("where is dropout", "09_layers.html#where-exactly-is-dropout"),
+        ("where is dropout", "09_layers.html#where-dropout-is"),
         ("pre-norm post-norm", "09_layers.html#before-or-after"),
         ("beam search worse", "19_decoding.html#why-is-my-beam-search-worse"),
         ("Aufmerksamkeit", "book/glossary.html"),
