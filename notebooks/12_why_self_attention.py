@@ -42,9 +42,9 @@ sys.path.insert(0, "..")
 # n^2 d < n d^2, \quad \text{that is,} \quad n < d.
 # $$ (eq-crossover)
 #
-# With 25 words and $d = 512$ the case seems clear, but the table leaves out the four projections, and with them attention is the dashed line in {numref}`fig-table-1`. We'll build all five layers, count, time and trace them, and find a better reason.
+# With 25 words and $d = 512$ the case seems clear, but the table leaves out the four projections, and with them attention is the dashed line on top of {numref}`fig-table-1`. We'll build all five layers, count, time and trace them, and find a better reason.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications a word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (solid black) is cheaper than recurrence up to $n = 512$. With its projections (dashed black) it is more expensive at every length."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications a word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the rising line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
 import math
 from itertools import count, pairwise
 
@@ -55,7 +55,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from book.figures import INK, POSITION, RESIDUAL, curves, show
+from book.figures import INK, POSITION, VALUE, curves, show
 
 
 def by_formula(n, d, k=3, r=64):
@@ -74,8 +74,8 @@ LOOKS = {
     "self-attention": (INK, [1, 0]),
     "with projections": (INK, [8, 3]),
     "recurrent": (POSITION, [1, 0]),
-    "convolution": (RESIDUAL, [1, 0]),
-    "separable": (RESIDUAL, [6, 3]),
+    "convolution": (VALUE, [1, 0]),
+    "separable": (VALUE, [6, 3]),
     "restricted": (INK, [2, 2]),
 }
 records = [
@@ -395,7 +395,7 @@ assert paths["self-attention"] == paths["recurrent"] == [1] * 4
 #
 # That a path exists doesn't mean that much gets through. We take untrained stacks, as deep as they must be, and the gradient of the last output with respect to the first input: how much would the last word change if the first did? (Weights are drawn as in [chapter 10](10_transformer.ipynb), and the recurrent matrix is orthogonal, the kindest choice for it.)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gradient-distance", "caption": "How much of the first word arrives at the last? Size of the gradient in untrained stacks, the mean of five seeds, against the distance; both axes are logarithmic. Recurrence, contiguous convolution and restricted attention fall off a cliff and leave the picture; dilated convolution and attention decline slowly. Where the last word\u2019s query fits the key of the first (black, dashed), attention loses next to nothing."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gradient-distance", "caption": "How much of the first word arrives at the last? Size of the gradient in untrained stacks, the mean of five seeds, against the distance; both axes are logarithmic. Recurrence, contiguous convolution and restricted attention fall off a cliff and leave the picture; dilated convolution and attention decline slowly. Where the last word\u2019s query fits the key of the first (the dashed line on top), attention loses next to nothing."}}
 
 
 def xavier(*shape):
@@ -455,8 +455,8 @@ def arrives(layer, n):
 LOOKS_PATH = {
     "attention, first key fits": (INK, [8, 3]),
     "self-attention": (INK, [1, 0]),
-    "dilated": (RESIDUAL, [6, 3]),
-    "convolution": (RESIDUAL, [1, 0]),
+    "dilated": (VALUE, [6, 3]),
+    "convolution": (VALUE, [1, 0]),
     "recurrent": (POSITION, [1, 0]),
     "restricted": (INK, [2, 2]),
 }
