@@ -230,7 +230,7 @@ for name, formula in by_formula(128, 256).items():
 #
 # Multiplications aren't seconds. The command `python benchmarks/table1.py --cpu-time` runs each layer forward and backward on one sentence. It notes the processor's time, the best of five turns on one thread of an Intel Xeon, and the bytes kept for the backward pass.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time forward and backward (left) and megabytes kept for the backward pass (right), for one sentence at $d = 512$, on one thread; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and full attention with or without projections the slowest at 8,192. On the right, recurrence and separable convolution share a line, and only full attention bends upwards."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time forward and backward (left) and megabytes kept for the backward pass (right), for one sentence at $d = 512$, on one thread; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and full attention with or without projections the slowest at 8,192. On the right, recurrence and separable convolution share a line, and only the lines of full attention end steeper than the others."}}
 import json
 from pathlib import Path
 
