@@ -11,7 +11,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from tools.site import address, api, assets, captions, links, numbering, typography
+from tools.site import address, api, assets, captions, links, numbering, translator, typography
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -27,6 +27,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-resolved", typography.let_images_scroll)
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
+    app.add_directive("translator", translator.Translator)
+    app.connect("build-finished", translator.write_model)
     app.connect("config-inited", allow_processes)
     # Sphinx notices changed pages only. So that it also notices changed styles (it writes all
     # pages anew) and changed code here (it reads them anew), both become a number that it compares.
