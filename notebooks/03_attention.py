@@ -640,7 +640,7 @@ for n in (25, 500, 8000):
     print(f"n = {n:4}: {n * n:10,} weights, {4 * n * n / 2**20:7.2f} MiB in float32")
 
 # %% [markdown]
-# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps.
+# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
 #
 # ## What it pays
 #

@@ -1,8 +1,10 @@
 """The benchmarks run from end to end at toy size, also where transformers is not installed."""
 
+import ast
 import importlib
 import importlib.util
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +195,42 @@ def test_made_up_text_has_the_shape_of_wmt14() -> None:
             for word, said in zip(source[:-1].tolist(), target[1:-1].tolist()):
                 assert known.setdefault(word, said) == said
     assert len(known) > 1000
+
+
+def test_table1_measures_what_each_layer_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Every layer at every size; only full attention keeps its n by n weights."""
+    brief = {"lengths": (4, 8), "widths": (6, 8), "length": 4, "width": 8, "brief": 1e-4}
+    settings, records = run("table1", tmp_path, rounds=1, cpu_time=True, **brief)
+    assert settings["width"] == 8 and settings["cpu_time"]
+    assert {(r["n"], r["d"]) for r in records} == {(4, 8), (8, 8), (4, 6)}
+    assert len(records) == 3 * 7 and all(r["seconds"] > 0 for r in records)
+    kept = {(r["layer"], r["n"]): r["kept_bytes"] for r in records if r["d"] == 8}
+    assert [kept["self-attention", n] for n in (4, 8)] == [4 * (n * 8 + n * n) for n in (4, 8)]
+    assert kept["recurrent", 8] < 2.1 * kept["recurrent", 4]
+    assert "MB kept" in capsys.readouterr().out
+
+
+def test_table1_measures_the_layers_of_the_chapter() -> None:
+    """The functions of chapter 12 and of the benchmark return the same."""
+    script = (ROOT / "notebooks" / "12_why_self_attention.py").read_text(encoding="utf-8")
+    names = ("attend", "recurrent", "windows", "convolve", "separable", "restricted")
+    shown = [f for f in ast.parse(script).body if getattr(f, "name", "") in names]
+    chapter: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": math}
+    exec(compile(ast.Module(shown, []), "12_why_self_attention.py", "exec"), chapter)
+    torch.manual_seed(0)
+    x, W, U, taps, kernel = (torch.randn(*s) for s in ((7, 4), (4, 4), (4, 4), (3, 4), (3, 4, 4)))
+    inputs = {
+        "attend": (x, x @ W, x @ U),
+        "recurrent": (x, W, U),
+        "convolve": (x, kernel, 2),
+        "separable": (x, taps, W),
+        "restricted": (x, x @ W, x @ U, 3),
+    }
+    table1 = importlib.import_module("table1")
+    for name, given in inputs.items():
+        torch.testing.assert_close(getattr(table1, name)(*given), chapter[name](*given))
 
 
 def test_systems_take_turns() -> None:
