@@ -60,13 +60,15 @@ places, plum = [150, 240, 330, 420, 510], "#8A63A8"
 drawing = []
 for y, title in ((60, "one vector"), (190, "attention on top"), (320, "attention alone")):
     drawing.append(words_at(6, y + 5, title, 14, INK, "start"))
-    for x, word in zip(places, WORDS):
-        drawing.append(words_at(x, y + 42, word, 14))
-        drawing.append(box(x - 22, y - 15, 44, 30, ""))
+    for x, word, number in zip(places, WORDS, "12345"):
+        drawing += [words_at(x, y + 42, word, 14), box(x - 22, y - 15, 44, 30, "")]
+        letter = "h" if y < 300 else "x"
+        drawing += [words_at(x - 3, y + 5, letter, 14), words_at(x + 4, y + 9, number, 10)]
     if y < 300:  # the chain
         drawing += [arrow([(x + 22, y), (x + 68, y)], plum) for x in places[:-1]]
         drawing.append(box(610, y - 19, 90, 38, "decoder"))
-drawing.append(arrow([(532, 60), (610, 60)]))
+drawing += [arrow([(532, 60), (610, 60)]), words_at(568, 50, "c", 14)]
+drawing += [words_at(568, 138, "c", 14), words_at(573, 142, "i", 10)]
 for x in places:
     drawing.append(arrow([(x, 175), (x, 148), (655, 148), (655, 171)]))
     if x != 420:
