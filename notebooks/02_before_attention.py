@@ -292,7 +292,12 @@ timed = [r for r in log if "length" in r]
 took = {(r["kind"], r["length"]): r["milliseconds"] for r in timed}
 records = [{"layer": r["kind"], "n": r["length"], "ms": r["milliseconds"]} for r in timed]
 x = alt.X("n:Q", title="words", scale=alt.Scale(type="log", domain=[32, 4096], base=2))
-y = alt.Y("ms:Q", title="milliseconds", scale=alt.Scale(type="log"))
+y = alt.Y(
+    "ms:Q",
+    title="milliseconds",
+    scale=alt.Scale(type="log", domain=[0.5, 1000]),
+    axis=alt.Axis(values=[1, 10, 100, 1000]),
+)
 for n in (32, 256, 4096):
     print(f"{n:4} words:", ", ".join(f"{kind} {took[kind, n]:.1f} ms" for kind in kinds))
 growth = {kind: took[kind, 4096] / took[kind, 2048] for kind in kinds}
