@@ -356,8 +356,8 @@ print(f"backwards {min(backwards)} to {max(backwards)}, mean {mean(backwards)}")
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Only attention needs them. The convolution has a matrix of its own for each place in its window,
-# and a GRU counts by its steps. Attention without positions sees a bag of words. It can name one
-# that is frequent among them, which is a little better than guessing.
+# and a GRU counts by its steps. Attention without positions sees a bag of words. It can name the
+# most frequent of them, which beats guessing, and no training makes it better than that.
 SinusoidalPositions, recall.SinusoidalPositions = recall.SinusoidalPositions, nn.Identity
 lost = {kind: recall.accuracy(kind, distance=3, steps=300) for kind in recall.KINDS}
 recall.SinusoidalPositions = SinusoidalPositions
