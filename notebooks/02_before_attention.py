@@ -275,12 +275,16 @@ assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 # To attention all $k$ are the same problem: a query that fits the position $k$ places back. You can write such a query down without any training, because a shift by $k$ positions turns the [sinusoids](08_positional_encoding.ipynb) that stand for positions by a fixed rotation, whatever the position:
 
 # %%
-angles = torch.arange(100.0).double()[:, None] / 10_000 ** (torch.arange(16) / 16)
+rates = 10_000 ** -(torch.arange(16).double() / 16)
+angles = torch.arange(100)[:, None] * rates
 table = torch.cat([angles.sin(), angles.cos()], dim=1)  # row p stands for position p
-shift = torch.linalg.lstsq(table[20:], table[:-20]).solution  # turns position p into p - 20
-weights = (table[70] @ shift @ table.T * 5).softmax(dim=0)
+sin, cos = table[70].chunk(2)
+back = 20 * rates  # the angles to turn back by, the same for every position
+asked = torch.cat([sin * back.cos() - cos * back.sin(), cos * back.cos() + sin * back.sin()])
+weights = (5 * table @ asked).softmax(dim=0)
 print(f"position 70 looks at position {weights.argmax()} with weight {weights.max():.2f}")
-assert weights.argmax() == 50
+torch.testing.assert_close(asked, table[50])
+assert weights.argmax() == 50 and weights.max() > 0.9
 
 # %% [markdown]
 # ## Time against length
@@ -356,8 +360,8 @@ print(f"backwards {min(backwards)} to {max(backwards)}, mean {mean(backwards)}")
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Only attention needs them. The convolution has a matrix of its own for each place in its window,
-# and a GRU counts by its steps. Attention without positions sees a bag of words. It can name the
-# most frequent of them, which beats guessing, and no training makes it better than that.
+# and a GRU counts by its steps. Attention without positions sees a bag of words. It can name one
+# that is frequent among them, which beats guessing; which one came when, it can't know.
 SinusoidalPositions, recall.SinusoidalPositions = recall.SinusoidalPositions, nn.Identity
 lost = {kind: recall.accuracy(kind, distance=3, steps=300) for kind in recall.KINDS}
 recall.SinusoidalPositions = SinusoidalPositions
