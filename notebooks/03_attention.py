@@ -110,7 +110,7 @@ show_drawing(
 # %% [markdown]
 # Read *the black cat likes fish* and stop at *likes*. To understand the sentence you need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
 #
-# A recurrent network reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
+# A [recurrent network](02_before_attention.ipynb) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
 #
 # In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. But why take a blend at all, instead of the word that fits best?
 #

@@ -141,6 +141,40 @@ def test_departures_change_one_thing_at_a_time(
     assert "against the first row" in output and "±" in output
 
 
+def test_layers_that_recall_see_the_past_only() -> None:
+    """They are of equal size. A changed word reaches six positions of the convolution, and all
+    later ones of the others.
+    """
+    recall = importlib.import_module("recall")
+    words = torch.randint(recall.WORDS, (1, 12))
+    other = words.clone()
+    other[0, 3] = (words[0, 3] + 1) % recall.WORDS
+    for kind, end in [("GRU", 12), ("convolution", 9), ("attention", 12)]:
+        model = recall.Recall(kind).double()
+        changed = (model(words) - model(other))[0].abs().amax(dim=-1) > 1e-12
+        assert changed.nonzero().flatten().tolist() == list(range(3, end))
+        assert recall.weights(kind) == recall.weights("GRU")
+
+
+def test_recall_trains_each_layer_on_each_distance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """A convolution learns the word before; the log has what chapter 2 draws."""
+    recall = importlib.import_module("recall")
+    monkeypatch.setattr(recall, "DISTANCES", (1,))
+    monkeypatch.setattr(recall, "LENGTHS", (64, 128))
+    settings, turns = run("recall", tmp_path, seeds=(0, 1), steps=2, rounds=1)
+    assert settings["weights of GRU"] == settings["weights of attention"]
+    runs = [turn for turn in turns if "accuracy" in turn]
+    assert [(r["kind"], r["distance"], r["steps"]) for r in runs[::2]] == [
+        *((kind, 1, 2) for kind in recall.KINDS), ("GRU", 8, 10)
+    ]  # fmt: skip
+    timed = {(t["kind"], t["length"]): t["milliseconds"] for t in turns if "length" in t}
+    assert len(timed) == 6 and all(took > 0 for took in timed.values())
+    assert recall.accuracy("convolution", 1, steps=120) > 0.9
+    assert "attention" in capsys.readouterr().out
+
+
 def test_serving_compares_with_ctranslate2(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Each system has its turns, and a result with what the appendix reads."""
     pytest.importorskip("ctranslate2")
