@@ -4,6 +4,7 @@ The chapter's module imports something that does not exist, so reading it must b
 """
 
 import ast
+import json
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,9 @@ from book import figures
 from tools.chapters import KERNEL, ROOT, chapters
 from tools.package import defined_names, label_of, module_of, modules
 from tools.site.api import describe_class, markdown
-from tools.site.assets import without_icon_script
+from tools.site.assets import without_unused_scripts
 from tools.site.links import meanings
+from tools.site.search import without_tex
 from tools.site.typography import keep_together, let_images_scroll
 
 CODE = '''def add(a: int, b: int = 1) -> int:
@@ -298,11 +300,43 @@ def test_names_and_modules(tmp_path):
     assert [module.name for module in modules(tmp_path)] == ["z", "b", "y"]
 
 
-def test_only_the_icon_script_is_taken_out():
+def test_only_unused_scripts_are_taken_out():
     """Other scripts stay."""
     icons = '<script defer src="_static/scripts/fontawesome.js?digest=1"></script>'
-    head = f'{icons}<script src="a.js"></script>'
-    assert without_icon_script(head) == '<script src="a.js"></script>'
+    index = '<script src="../searchindex.js"></script>'
+    head = f'{icons}<script src="a.js"></script>{index}'
+    assert without_unused_scripts(head) == '<script src="a.js"></script>'
+
+
+def test_the_search_knows_sections_and_names(book):
+    """Each section is an entry with its own text and the names in its code; so is each name."""
+    script = (book / "_build" / "html" / "_static" / "search_data.js").read_text(encoding="utf-8")
+    data = json.loads(script[script.index('{"pages"') : script.rindex(", {Stemmer}")])
+    pages = [page["address"] for page in data["pages"]]
+    found = {(pages[entry["page"]], entry["anchor"]): entry for entry in data["entries"]}
+    whole = found["notebooks/A_using.html", ""]
+    assert whole["title"] == "Using" and whole["number"] == "A" and "Twice" not in whole["text"]
+    part = found["notebooks/A_using.html", "twice"]
+    assert part["number"] == "A.1" and part["text"].startswith("c See")
+    assert "import" not in part["code"] and "plus" in part["code"].split()
+    entry = found["book/api.html", "annotated_transformer.adding.add"]
+    assert entry["title"] == "add" and entry["text"].startswith("Add two numbers")
+    assert not (book / "_build" / "html" / "searchindex.js").exists()
+
+
+@pytest.mark.parametrize(
+    ("formula", "plain"),
+    [
+        (r"d_\text{model}", "d_model"),
+        (r"\sqrt{d_k}", "sqrt d_k"),
+        (r"W^O", "W^O"),
+        (r"-10^{9}", "-10^9"),
+        (r"\beta_2", "beta_2"),
+    ],
+)
+def test_formulas_are_found_as_they_are_typed(formula, plain):
+    """No backslash, brace or command stands between a reader and a formula."""
+    assert without_tex(formula) == plain
 
 
 def test_the_book_holds_every_notebook_in_order():

@@ -153,41 +153,6 @@ def test_theme_switch_changes_colors_and_is_remembered(address, tab):
     assert theme(tab) == "dark" and tab.evaluate(paper) == seen["dark"]
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("attention", "notebooks/03_attention.html"),
-        ("query key value", "03_attention.html#queries-keys-and-values"),
-        ("why divide by sqrt d_k", "03_attention.html#why-divide-by-the-square-root"),
-        ("causal mask", "04_masks.html#the-causal-mask"),
-        ("why several heads", "05_multi_head_attention.html#why-several-heads"),
-        ("softmax in the code", "07_embeddings.html#why-is-there-no-softmax"),
-        ("why sines", "08_positional_encoding.html#why-sine-and-cosine"),
-        ("where is dropout", "09_layers.html#where-exactly-is-dropout"),
-        ("pre-norm post-norm", "09_layers.html#before-or-after"),
-        ("beam search worse", "19_decoding.html#why-is-my-beam-search-worse"),
-        ("Aufmerksamkeit", "book/glossary.html"),
-    ],
-)
-def test_search_finds_the_answer(address, tab, question, answer):
-    """The first result of a question opens the page at the heading that answers it."""
-    tab.goto(f"{address}search.html?q={question}")
-    first = tab.locator("#search-results li a").first
-    first.wait_for()
-    assert answer in first.get_attribute("href")
-
-
-def test_search_opens_from_the_keyboard(address, tab):
-    """Control and K opens the search field; Enter searches."""
-    tab.goto(address + "book/notation.html")
-    tab.wait_for_load_state()
-    tab.keyboard.press("Control+K")
-    tab.keyboard.type("softmax")
-    tab.keyboard.press("Enter")
-    tab.wait_for_url("**/search.html?q=softmax*")
-    tab.locator("#search-results li a").first.wait_for()
-
-
 @pytest.mark.parametrize("opened", ["served", "as a file"])
 def test_own_typefaces_are_used(site, address, tab, opened):
     """Text, headings and code have the typefaces that the site brings along."""
@@ -197,17 +162,6 @@ def test_own_typefaces_are_used(site, address, tab, opened):
     loaded = "[...document.fonts].filter((f) => f.status === 'loaded').map((f) => f.family)"
     found = {family.strip('"') for family in tab.evaluate(loaded)}
     assert {"Source Serif 4", "Source Sans 3", "Source Code Pro"} <= found
-
-
-def test_search_works_in_a_book_opened_as_a_file(site, tab):
-    """Results, without excerpts from the pages; the first opens at its heading."""
-    heard = listen(tab, f"{site.as_uri()}/")
-    tab.goto(f"{site.as_uri()}/search.html?q=softmax")
-    first = tab.locator("#search-results li a").first
-    first.wait_for()
-    first.click()
-    tab.wait_for_url("**/*.html#*")
-    assert tab.locator("article h1").is_visible() and not heard
 
 
 def test_exported_cells_name_their_file(address, tab):
