@@ -294,6 +294,7 @@ def test_what_others_read_about_a_page(book):
     html = book / "_build" / "html"
     assert (html / "_static" / "card.png").read_bytes().startswith(b"\x89PNG")
     assert f"<loc>{canonical}</loc>" in (html / "sitemap.xml").read_text()
+    assert page(book, "book/api.html").title.get_text() == page(book, "index.html").title.get_text()
     root = page(book, "index.html")
     assert root.html["lang"] == "en" and root.title and root.a["href"] == "book/api.html"
     lost = page(book, "404.html")
@@ -379,10 +380,11 @@ def test_class_entries():
     assert "{py:method} one(x)\n:staticmethod:" in text
     assert "{py:property} size\n:type: int" in text
     assert "_own" not in text
-    fields = "@dataclass(frozen=True)\nclass C:\n    n: int\n    é: float = 0.1  # A rate.\n"
+    note = "# A rate, `<s>` or <s>."
+    fields = f"@dataclass(frozen=True)\nclass C:\n    n: int\n    é: float = 0.1  {note}\n"
     head, *body = describe_class(ast.parse(fields).body[0], fields.splitlines())
     assert "{py:class} C(n: int, é: float=0.1)" in head
-    assert [line for line in body if line.startswith("- ")] == ["- `é`: A rate."]
+    assert [line for line in body if line.startswith("- ")] == [r"- `é`: A rate, `<s>` or \<s>."]
 
 
 def test_docstring_sections_end_where_the_indentation_ends():

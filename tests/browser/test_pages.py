@@ -2,8 +2,13 @@
 served or opened as a file.
 """
 
-import pytest
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import pytest
+import yaml
+
+CONFIG = Path(__file__).parents[2] / "_config.yml"
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 TYPESET = """async () => {
@@ -181,3 +186,54 @@ def test_readable_without_scripts(address, browser):
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("article p").first.is_visible()
     tab.close()
+
+
+def test_code_fits_its_column(site, address, tab):
+    """In a window of 1280 pixels few cells of code have to be scrolled."""
+    all_cells, too_long = 0, []
+    for page in pages(site):
+        if page.startswith("notebooks/"):
+            tab.goto(address + page)
+            widths = tab.evaluate(
+                """() => [...document.querySelectorAll(".cell_input pre")]
+                    .filter((code) => code.clientWidth)
+                    .map((code) => code.scrollWidth - code.clientWidth)"""
+            )
+            all_cells += len(widths)
+            too_long += [page for width in widths if width > 1]
+    assert len(too_long) < 0.03 * all_cells, f"{len(too_long)} of {all_cells}: {set(too_long)}"
+
+
+def test_long_lines_wrap_on_a_phone(address, tab):
+    """A button in the top bar wraps the code, and the next page remembers it."""
+    tab.set_viewport_size(NARROW)
+    tab.goto(address + "notebooks/03_attention.html")
+    button = tab.get_by_role("button", name="Wrap code")
+    scrolling = """() => [...document.querySelectorAll(".cell_input pre")].filter(
+        (code) => code.clientWidth && code.scrollWidth > code.clientWidth + 1).length"""
+    assert button.get_attribute("aria-pressed") == "false" and tab.evaluate(scrolling)
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true" and not tab.evaluate(scrolling)
+    tab.goto(address + "notebooks/04_masks.html")
+    assert button.get_attribute("aria-pressed") == "true" and not tab.evaluate(scrolling)
+    tab.set_viewport_size(WIDE)
+    assert not button.is_visible()
+
+
+def test_an_address_that_is_wrong_leads_on(serve, site, tmp_path, tab):
+    """Below a sub-path and at any depth, the page for a wrong address has styles and searches."""
+    base = urlsplit(yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["html"]["baseurl"]).path
+    (tmp_path / base.strip("/")).symlink_to(site)
+    with serve(tmp_path) as address:
+        lost = (site / "404.html").read_text(encoding="utf-8")
+        tab.route(
+            "**/no/such/page", lambda route: route.fulfill(body=lost, content_type="text/html")
+        )
+        heard = listen(tab, address)
+        tab.goto(f"{address}{base.strip('/')}/no/such/page")
+        tab.locator("article input[type=search]").fill("causal mask")
+        first = tab.locator("#search-results li.section a").first
+        first.wait_for()
+        assert not heard
+        first.click()
+        tab.wait_for_url("**/notebooks/*#*")

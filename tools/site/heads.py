@@ -33,7 +33,10 @@ def table(root: Path) -> dict[str, dict[str, Any]]:
 def fold_imports(app: Sphinx, doctree: nodes.document) -> None:
     """Fold each cell that only imports."""
     for cell in doctree.findall(nodes.container):
-        if cell.get("nb_element") == "cell_code" and not cell.get("hide_mode"):
+        own_words = app.config.nb_code_prompt_show != cell.get(
+            "prompt_show", app.config.nb_code_prompt_show
+        )
+        if cell.get("nb_element") == "cell_code" and not own_words:
             code = next((block.astext() for block in cell.findall(nodes.literal_block)), "")
             if only_imports(code):
                 cell["hide_mode"] = "input"
@@ -60,8 +63,9 @@ def add_head(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     first = next(iter(top.findall(nodes.paragraph)), None)
     if first is not None and (found := PAPER.search(first.astext())):
         parts.append(nodes.Text(f"{found[1]} of the paper"))
-    if needed := row.get("needs"):
-        parts.append(needs(app, docname, needed))
+    chapters = {label_of(name): name for name in app.env.all_docs if label_of(name)}
+    if known := [label for label in row.get("needs", []) if str(label) in chapters]:
+        parts.append(needs(app, docname, known, chapters))
     parts.append(nodes.Text(row.get("kind") or ("appendix" if label.isalpha() else "core")))
     line = nodes.paragraph(classes=["chapter-head"])
     for part in parts:
@@ -100,19 +104,22 @@ def is_folded(node: nodes.Element) -> bool:
     return bool({"dropdown", "hide", "tag_hide-input", "toggle"} & classes or node.get("hide_mode"))
 
 
-def needs(app: Sphinx, docname: str, labels: list[str]) -> nodes.Node:
-    """Name the chapters that come before, the titles of up to two, the numbers of more."""
-    chapters = {label_of(name): name for name in app.env.all_docs if label_of(name)}
-    inline = nodes.inline("", "after ")
-    known = [label for label in map(str, labels) if label in chapters]
-    for place, label in enumerate(known):
+def needs(
+    app: Sphinx, docname: str, known: list[int], chapters: dict[str | None, str]
+) -> nodes.Node:
+    """Name the chapters that come before: the titles of up to two, the numbers of more."""
+    runs = [known] if len(known) > 3 and known[-1] - known[0] < len(known) else [[n] for n in known]
+    inline = nodes.inline("", "after chapters " if len(known) > 2 else "after ")
+    for place, run in enumerate(runs):
         if place:
-            inline += nodes.Text(" and " if place == len(known) - 1 else ", ")
-        title = app.env.titles[chapters[label]].astext()
-        text = f"{label} {title}" if len(known) < 3 else label
-        address = app.builder.get_relative_uri(docname, chapters[label])
-        link = nodes.reference("", text, internal=True, refuri=address, reftitle=title)
-        inline += link
+            inline += nodes.Text(" and " if run is runs[-1] else ", ")
+        for label in run[:: len(run) - 1 or 1]:  # of a run, the first and the last
+            inline += [nodes.Text(" to ")] if label != run[0] else []
+            page = chapters[str(label)]
+            title = app.env.titles[page].astext()
+            text = str(label) if len(known) > 2 else f"{label} {title}"
+            address = app.builder.get_relative_uri(docname, page)
+            inline += nodes.reference("", text, internal=True, refuri=address, reftitle=title)
     return inline
 
 

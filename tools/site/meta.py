@@ -25,7 +25,6 @@ def describe(
     title = f"{context.get('title') or page} \N{EM DASH} {app.config.html_title}"
     if page == app.config.root_doc:
         title = app.config.html_title
-        context["title_alone"] = True
     first = next(iter(doctree.findall(is_text)), None) if doctree else None
     description = shorten(plain(first)) if first is not None else ""
     facts = {
