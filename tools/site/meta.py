@@ -3,6 +3,7 @@ an address that is the root or is wrong.
 """
 
 import html
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -14,14 +15,14 @@ from tools.site.search import plain
 
 LENGTH = 200  # of a description, in characters
 CARD = "_static/card.png"
+RELATIVE = re.compile(r'(\b(?:href|src|action|data-content_root)=)"(?!\w+:|[#/"])(?:\./)?')
 
 
 def describe(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """Give a page its description and its card, and the templates the path below the host."""
+    """Give a page its description and its card."""
     base = app.config.html_baseurl
-    context["base_path"] = urlsplit(base).path
     title = f"{context.get('title') or page} \N{EM DASH} {app.config.html_title}"
     if page == app.config.root_doc:
         title = app.config.html_title
@@ -68,7 +69,9 @@ def shorten(text: str) -> str:
 
 
 def write_files(app: Sphinx, exception: Exception | None) -> None:
-    """Write the site map, and the page at the root that leads to the first page."""
+    """Write the site map and the page at the root, and let the page for a wrong address, which may
+    be shown at any depth, count its own addresses from the root of the host.
+    """
     if exception or app.builder.format != "html":
         return
     base, out = app.config.html_baseurl, Path(app.outdir)
@@ -81,6 +84,9 @@ def write_files(app: Sphinx, exception: Exception | None) -> None:
         f'<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="{space}">\n{entries}\n</urlset>\n',
         encoding="utf-8",
     )
+    lost = out / "404.html"
+    rooted = rf'\g<1>"{urlsplit(base).path}'
+    lost.write_text(RELATIVE.sub(rooted, lost.read_text(encoding="utf-8")), encoding="utf-8")
     first = app.builder.get_target_uri(app.config.root_doc)
     title = html.escape(app.config.html_title)
     (out / "index.html").write_text(

@@ -91,6 +91,7 @@ def lead_to_glossary(app: Sphinx, doctree: nodes.document, docname: str) -> None
 
 def lead_to_chapters(app: Sphinx, doctree: nodes.document) -> None:
     """Say under each term which section defines it, and name the languages of its translations."""
+    add_letters(doctree)
     places = find_places(app.env, [names for names, _, _ in entries(doctree)])
     for names, _, definition in entries(doctree):
         name_languages(definition)
@@ -102,6 +103,18 @@ def lead_to_chapters(app: Sphinx, doctree: nodes.document) -> None:
             link += numbered(entry)
             paragraph = nodes.paragraph("", "", link, classes=["term-place"])
             definition.insert(1, paragraph)
+
+
+def add_letters(doctree: nodes.document) -> None:
+    """Put a bar of letters above the terms; each leads to the first term that begins with it."""
+    first: dict[str, str] = {}
+    for names, anchor, _ in entries(doctree):
+        first.setdefault(names[0][0].upper(), anchor)
+    bar = nodes.paragraph(classes=["letters"])
+    for letter, anchor in sorted(first.items()):
+        bar += [nodes.reference("", letter, internal=True, refid=anchor), nodes.Text(" ")]
+    for glossary in list(doctree.findall(addnodes.glossary))[:1]:
+        glossary.parent.insert(glossary.parent.index(glossary), bar)
 
 
 def find_places(env: BuildEnvironment, terms: list[list[str]]) -> dict[str, tuple[str, str]]:
