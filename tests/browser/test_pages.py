@@ -210,8 +210,9 @@ def test_long_lines_wrap_on_a_phone(address, tab):
     tab.set_viewport_size(NARROW)
     tab.goto(address + "notebooks/03_attention.html")
     button = tab.get_by_role("button", name="Wrap code")
-    scrolling = """() => [...document.querySelectorAll(".cell_input pre")].filter(
-        (code) => !code.closest("details:not([open])") && code.scrollWidth > code.clientWidth + 1).length"""
+    scrolling = """() => [...document.querySelectorAll(".cell_input pre")]
+        .filter((code) => !code.closest("details:not([open])"))
+        .filter((code) => code.scrollWidth > code.clientWidth + 1).length"""
     assert button.get_attribute("aria-pressed") == "false" and tab.evaluate(scrolling)
     button.click()
     assert button.get_attribute("aria-pressed") == "true" and not tab.evaluate(scrolling)
