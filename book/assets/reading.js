@@ -15,8 +15,8 @@
   function reach() {
     for (const element of document.querySelectorAll(`article :is(${SCROLLS})`)) {
       const scrolls = element.scrollWidth > element.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(element).overflowX);
-      const inside = element.querySelector("a, button, input, summary");
-      if (scrolls && !inside && !element.hasAttribute("tabindex")) {
+      const apart = element.querySelector("a, button, input, summary") || element.closest("[aria-hidden=true]");
+      if (scrolls && !apart && !element.hasAttribute("tabindex")) {
         element.tabIndex = 0;
         element.dataset.reached = "";
         if (!element.hasAttribute("role") && !element.matches("figure")) {
