@@ -15,6 +15,7 @@ from tools.site.search import plain
 
 LENGTH = 200  # of a description, in characters
 CARD = "_static/card.png"
+SECTIONS = re.compile(r" \(sections? [^()]* of the paper[^()]*\)")
 RELATIVE = re.compile(r'(\b(?:href|src|action|data-content_root)=)"(?!\w+:|[#/"])(?:\./)?')
 
 
@@ -27,7 +28,7 @@ def describe(
     if page == app.config.root_doc:
         title = app.config.html_title
     first = next(iter(doctree.findall(is_text)), None) if doctree else None
-    description = shorten(plain(first)) if first is not None else ""
+    description = shorten(SECTIONS.sub("", plain(first))) if first is not None else ""
     facts = {
         "og:title": html.unescape(nodes_text(title)),
         "og:description": description,
@@ -35,7 +36,7 @@ def describe(
         "og:site_name": app.config.html_title,
         "og:url": context.get("pageurl") or "",
         "og:image": urljoin(base, CARD),
-        "og:image:alt": "Two German words and two English ones, joined by lines of attention.",
+        "og:image:alt": "A German sentence and its translation, joined word to word.",
     }
     tags = [
         f'<meta property="{name}" content="{html.escape(text)}" />'
