@@ -293,6 +293,8 @@ def test_what_others_read_about_a_page(book):
     )
     canonical = f"{base}notebooks/A_using.html"
     assert built.select_one("link[rel=canonical]")["href"] == facts["og:url"] == canonical
+    following = page(book, "notebooks/07_adding.html").select_one("a.right-next .prev-next-about")
+    assert following.get_text() == "This page shows how one function is used."
     html = book / "_build" / "html"
     assert (html / "_static" / "card.png").read_bytes().startswith(b"\x89PNG")
     assert f"<loc>{canonical}</loc>" in (html / "sitemap.xml").read_text()

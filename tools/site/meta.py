@@ -27,8 +27,10 @@ def describe(
     title = f"{context.get('title') or page} \N{EM DASH} {app.config.html_title}"
     if page == app.config.root_doc:
         title = app.config.html_title
-    first = next(iter(doctree.findall(is_text)), None) if doctree else None
-    description = shorten(SECTIONS.sub("", plain(first))) if first is not None else ""
+    description = shorten(about(doctree)) if doctree else ""
+    neighbors = app.builder.relations.get(page, [None, None, None])  # type: ignore[attr-defined]
+    if following := neighbors[2]:
+        context["next_about"] = first_sentence(about(app.env.get_doctree(following)))
     facts = {
         "og:title": html.unescape(nodes_text(title)),
         "og:description": description,
@@ -49,6 +51,12 @@ def describe(
     context["metatags"] = context.get("metatags", "") + "\n    ".join(["", *tags])
 
 
+def about(doctree: nodes.document) -> str:
+    """Return what a page says first, without the sections of the paper."""
+    first = next(iter(doctree.findall(is_text)), None)
+    return SECTIONS.sub("", plain(first)) if first is not None else ""
+
+
 def is_text(node: nodes.Node) -> bool:
     """Say whether a node is a paragraph that says something, and not the line under a title."""
     return (
@@ -67,6 +75,11 @@ def nodes_text(markup: str) -> str:
 def shorten(text: str) -> str:
     """Return the start of a text, whole words of it."""
     return text if len(text) <= LENGTH else f"{text[:LENGTH].rsplit(' ', 1)[0].rstrip(' ,;:')} …"
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text."""
+    return re.split(r"(?<=[.!?]) ", text)[0]
 
 
 def write_files(app: Sphinx, exception: Exception | None) -> None:
