@@ -4,7 +4,7 @@
 "use strict";
 
 (() => {
-  const SCROLLS = "pre, .highlight, mjx-container, figure, .step, .image-box, .player-stage, .output, .math, .pst-scrollable-table-container";
+  const SCROLLS = "pre, .highlight, mjx-container, figure, .step, .image-box, .player-stage, .output, .output > div, .math, .pst-scrollable-table-container";
   const NAMES = [
     ["pre, .highlight", "Code"],
     ["mjx-container, .math", "Formula"],
