@@ -56,6 +56,10 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
     for (const name of ["role", "aria-label", "style"]) {
       if (still.hasAttribute(name)) svg.setAttribute(name, still.getAttribute(name));
     }
+    // The picture is named as a whole; Vega's marks inside would be pictures without a name
+    for (const part of svg.querySelectorAll("[role], [aria-roledescription]")) {
+      for (const name of ["role", "aria-roledescription", "aria-label"]) part.removeAttribute(name);
+    }
   }
 
   /** Another figure names a script of ours; its `render({ data, el })` replaces the still. */
