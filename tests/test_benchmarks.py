@@ -127,6 +127,21 @@ def test_smoothing_trains_a_pair_for_each_seed(
     assert "standard error" in output
 
 
+def test_symptoms_differ_from_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each illness changes what is seen, and each wrong way to ask changes what is written."""
+    symptoms = importlib.import_module("symptoms")
+    monkeypatch.setattr(symptoms, "multi30k", lambda split: grammar(60, len(split)))
+    settings, records = run("symptoms", tmp_path, steps=8, heart_steps=3, sentences=4, captions=2)
+    assert settings["sentences"] == 4 and records[0]["last_loss"] < records[0]["first_loss"]
+    ill = [r for r in records if "loss" in r and r["what"] != "healthy"]
+    assert len(ill) == 5 and len({(r["loss"], r["validation_loss"]) for r in ill}) == 5
+    asked = [r for r in records if "different" in r and "loss" not in r]
+    assert len(asked) == 8 and len({r["said"] for r in asked}) > 3
+    whole, *broken = [r for r in records if r["what"].startswith("resumed")]
+    assert len(broken) == 2 and all(r["before"] == whole["before"] for r in broken)
+    assert len({(r["after_1"], r["end"]) for r in (whole, *broken)}) > 1
+
+
 def test_departures_change_one_thing_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
