@@ -212,7 +212,7 @@ for distance in (4, 16, 64, 256):
     print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
 
 # %% [markdown]
-# A gradient has to come back through each of those steps, and at every one it can shrink.
+# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb) measures both, the steps and the loss, and what attention pays for its one.
 #
 # ## Recalling a word
 #
