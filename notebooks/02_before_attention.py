@@ -212,7 +212,7 @@ for distance in (4, 16, 64, 256):
     print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
 
 # %% [markdown]
-# A gradient has to come back through each of those steps, and at every one it can shrink.
+# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb) measures both, the steps and the loss, and what attention pays for its one.
 #
 # ## Recalling a word
 #
@@ -292,7 +292,7 @@ assert weights.argmax() == 50 and weights.max() > 0.9
 #
 # The same three layers again, with a forward and a backward pass over one text that grows.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, and at the end takes more than four times as long for twice the length. Time of one processor core in `benchmarks/recall.py`; waiting is not counted."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, and at the end takes more than four times as long for twice the length. Measured by `benchmarks/recall.py` as processor time of one core, because the machine was busy with other work."}}
 timed = [r for r in log if "length" in r]
 took = {(r["kind"], r["length"]): r["milliseconds"] for r in timed}
 records = [{"layer": r["kind"], "n": r["length"], "ms": r["milliseconds"]} for r in timed]
