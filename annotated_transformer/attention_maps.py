@@ -79,7 +79,7 @@ def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return [SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids]
 
 
-# --- Does cross-attention align words? ---
+# --- Word alignment by cross-attention ---
 
 
 def word_of_token(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -104,7 +104,7 @@ def merge_tokens(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -
     return (out / out.sum(dim=0).clamp(min=1)).T @ weights @ to
 
 
-# --- How good is an alignment? ---
+# --- The alignment error rate ---
 
 Links = set[tuple[int, int]] | frozenset[tuple[int, int]]  # (source word, target word)
 

@@ -97,7 +97,7 @@ def finish(beams: Beams, alpha: float) -> tuple[Beams, list[Tensor]]:
     return beams._replace(free=free, best=best, total=total), finished
 
 
-# --- When may a search stop? ---
+# --- When a search may stop ---
 
 
 def still_open(beams: Beams, alpha: float) -> Tensor:

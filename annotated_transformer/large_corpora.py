@@ -70,7 +70,7 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
         raise (ValueError if paths else MissingData)(" ".join(message.split())) from error
 
 
-# --- What is kept? ---
+# --- What is kept ---
 
 HELD_OUT, MOST_HELD_OUT = ("validation", "test"), 3_000  # pairs of each; one in 20 at most
 OUTCOMES = ["empty", "too long", "lengths apart", "untranslated", *HELD_OUT, "held out", "train"]

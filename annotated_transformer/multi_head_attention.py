@@ -28,7 +28,7 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)
 
 
-# --- How wide is a head? ---
+# --- The width of a head ---
 
 
 def head_width(d_model: int, heads: int) -> int:

@@ -18,7 +18,7 @@ from annotated_transformer.regularization import SmoothedLoss, label_smoothed_lo
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
 
-# --- Which part of the model does the work? ---
+# --- Which part of the model does the work ---
 
 
 def flops(c: TransformerConfig, source: Any, target: Any) -> dict[str, float]:
@@ -38,7 +38,7 @@ def flops(c: TransformerConfig, source: Any, target: Any) -> dict[str, float]:
     return {block: 3 * 2 * float(products.sum()) for block, products in forward.items()}
 
 
-# --- How fast is the machine? ---
+# --- The speed of the machine ---
 
 Precision = Literal["fp32", "bf16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -128,7 +128,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
         layer.compile(dynamic=True, backend=backend)
 
 
-# --- Before a run: how much memory, how many hours? ---
+# --- Memory and hours before a run ---
 
 
 def activations(c: TransformerConfig, shape: Any, precision: Precision = "fp32") -> Any:

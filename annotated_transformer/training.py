@@ -156,7 +156,7 @@ def next_update(training: Training, loss: nn.Module, stream: Iterator[Batch]) ->
     return update
 
 
-# --- Is it getting better? ---
+# --- Whether it gets better ---
 
 REPORT_EVERY = 50  # steps
 
@@ -261,7 +261,7 @@ def run(training: Training) -> None:
                 raise Stopped(f"stopped at step {training.step}: the same command continues there")
 
 
-# --- What does a checkpoint hold? ---
+# --- What a checkpoint holds ---
 
 
 def state_of(training: Training) -> dict[str, Any]:

@@ -412,6 +412,7 @@ def check_config(config: TransformerConfig) -> None:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
+    "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
     "captions": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4, "dropout": 0.3},
     "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
@@ -421,8 +422,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "C-d256": {"d_model": 256}, "C-d1024": {"d_model": 1024},
     "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},
     "D-dropout0.0": {"dropout": 0.0}, "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {}, "D-smoothing0.2": {},  # label smoothing belongs to training
-    "E-learned": {"positions": "learned"},
+    "D-smoothing0.0": {}, "D-smoothing0.2": {}, "E-learned": {"positions": "learned"},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
 }  # fmt: skip
 

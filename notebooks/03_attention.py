@@ -110,7 +110,7 @@ show_drawing(
 # %% [markdown]
 # Read *the black cat likes fish* and stop at *likes*. To understand the sentence you need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
 #
-# A recurrent network reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
+# A [recurrent network](02_before_attention.ipynb) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
 #
 # In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. But why take a blend at all, instead of the word that fits best?
 #
@@ -294,7 +294,7 @@ show(
 #
 # Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows a book to read the call number. Query and key differ because looking is not being looked at: *likes* looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. *The* could not look for *cat* unless *cat* looked for *the* with the same score. (And most words would fit themselves best, though not all: with its key for a query, *fish* scores 2.5 with itself and 3 with *cat*, whose vector is longer.)
 #
-# ## How well does a key fit?
+# ## The dot product as a measure of fit
 #
 # For vectors, a product is simpler than a distance. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with each column where both are large, and a column where either one is zero doesn't count.
 
@@ -467,7 +467,7 @@ print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max()
 #
 # In **self-attention**, queries, keys and values all come from the same words, as with our five. In **cross-attention**, the queries come from a sentence that is being written, and keys and values from the one that is being translated. The function is the same.
 #
-# ### Which axis does the softmax run along?
+# ### The axis of the softmax
 #
 # The last one: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does worse, as exercise 4 finds. (Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md).)
 
@@ -640,7 +640,7 @@ for n in (25, 500, 8000):
     print(f"n = {n:4}: {n * n:10,} weights, {4 * n * n / 2**20:7.2f} MiB in float32")
 
 # %% [markdown]
-# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps.
+# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
 #
 # ## What it pays
 #

@@ -74,7 +74,7 @@ show(
 # %% [markdown]
 # [Attention](03_attention.ipynb) lets every query look at every key, which is wrong twice in a Transformer. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
 #
-# ## What goes wrong without a mask?
+# ## What goes wrong without a mask
 #
 # We take three words of our example, *cat likes fish*, in a batch with longer sentences. Zero vectors fill up the row.
 
@@ -90,7 +90,7 @@ for padding in (0, 2, 10, 30):
 # %% [markdown]
 # The same sentence gives different answers, depending on its neighbors in the batch. A zero key isn't invisible, because its score is 0 and $e^0 = 1$. By hand, the exponentials for *likes* are 20.1, 1 and 9.5, together 30.6; thirty paddings make it 60.6, and half of the weight goes to nothing. In a model it is worse: padding is a token with a learned vector, and its score can be anything.
 #
-# ## How do we hide a key?
+# ## How to hide a key
 #
 # Its weight must be zero, and the others must share what it leaves. We try five ways on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
 
@@ -208,7 +208,7 @@ print("cells that differ, in each head:", (right ^ flat).sum().item(), "of", rig
 # %% [markdown]
 # The row of sentence 0 has become the row of *query* 0, in all sentences. A bug that depends on the size of the batch is gone when you look for it. Four axes, always, prevent it.
 #
-# ### How do we test a mask?
+# ### How to test a mask
 #
 # By cutting the padding off: with the mask, a padded sentence must give what the bare one gives. We try a hundred random sentences, and also leave the mask out, to see that the test would notice.
 
@@ -316,7 +316,7 @@ for layers in (1, 2):
 # %% [markdown]
 # The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With it, the state of an old word never changes again, so [decoding](19_decoding.ipynb) can keep it.
 #
-# ## What does a forgotten causal mask cost?
+# ## What a forgotten causal mask costs
 #
 # The model learns nothing of use, and its loss looks excellent. To show it, we take sequences that can't be foreseen: each token is the one before it plus 1 or plus 3, counted around a circle of 8, and a coin decides which.
 
@@ -440,7 +440,7 @@ for name, mask in choices.items():
 show_steps(steps, "Which masks are on?", start=3)
 
 # %% [markdown]
-# ## Which mask goes where?
+# ## Which mask goes where
 #
 # The model attends in three places ([layers](09_layers.ipynb) has the table), and the rule is the same in each: *the mask belongs to the keys*. "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. But padding has to be hidden, too, for which [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding`.
 
@@ -541,7 +541,7 @@ print("open keys by row:", target_mask(left).sum(-1).flatten().tolist(), end=", 
 print("mended:", mended.sum(-1).flatten().tolist())
 
 # %% [markdown]
-# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included. Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
+# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included ([restricted self-attention](12_why_self_attention.ipynb)). Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
 #
 # ## Sources
 #

@@ -95,9 +95,9 @@ show(
 # %% [markdown]
 # With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other, and it clearly becomes black: its feature *adjective* gets 1.01 instead of 0.40. One head can't do this with any weights, because 0.77 and 0.51 are more than the 1 that a softmax has to give. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
-# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches 0.20 of *dark* that it has no use for. Trained heads have the same problem, and [the maps below](#do-heads-differ) show how they deal with it.
+# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches 0.20 of *dark* that it has no use for. Trained heads have the same problem, and [the maps below](#how-heads-differ) show how they deal with it.
 #
-# ## Does each head see only a part of the word?
+# ## Each head sees the whole word
 #
 # No, though many drawings look like it. In this formula $Q$, $K$ and $V$ are no longer projections of the words, but the words' own vectors (in self-attention all three are $X$). Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
 #
@@ -176,7 +176,7 @@ show(
 )
 
 # %% [markdown]
-# ### What breaks without the transpose?
+# ### What breaks without the transpose
 #
 # A reshape never moves a number, it only counts them anew, so head 1 gets the first half of the sentence and head 2 the second. We let the numbers flow through one attention and ask which words the output of word 0 depends on.
 
@@ -250,7 +250,7 @@ show(
 #
 # It would work without. But then each head would hand over the whole word, as wide as the model, and all heads the same. The projection lets a head hand over just what its question is about, as our second head does with *dark*.
 #
-# ## How wide is a head?
+# ## The width of a head
 #
 # The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. Our module takes both widths if you give them, and divides if you don't:
 
@@ -354,7 +354,7 @@ class MultiHeadAttention(nn.Module):
 #
 # The formula has none. And a bias $b$ on the keys would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. `bias=True` adds all four, for weights that come with them.
 #
-# ## Is it the formula?
+# ## The code against the formula
 #
 # We give the module and the loop the same random matrices, with a different size on each axis: 4 heads, keys 5 wide and values 7. An independent reference is `nn.MultiheadAttention`, whose three input projections are one matrix; its boolean mask means the opposite of ours, hence the `~`.
 
@@ -391,7 +391,7 @@ print("so do nn.MultiheadAttention and both paths; weights", tuple(weights.shape
 # %% [markdown]
 # One class serves all three attentions of the model; who asks, who answers and which mask applies is a [table in Layers](09_layers.ipynb). All heads share one mask: what is padding for one is padding for all.
 #
-# ## What do heads cost?
+# ## What heads cost
 #
 # No parameters, although "multi-head attention has more parameters" is a common belief. With $d_k = d_v = d_\text{model} / h$, each of the four matrices has $d_\text{model}^2$ numbers, however many heads they are cut into.
 
@@ -404,7 +404,7 @@ assert count == 4 * 512**2
 # %% [markdown]
 # No multiplications, either: a score takes $d_k$ of them, and there are $h$ scores for each pair of words, $h \cdot d_\text{model} / h = d_\text{model}$ at any $h$. What grows is the last column, the weights (here for 30 words), and each needs an exponential.
 #
-# ## How many heads?
+# ## How many heads to take
 #
 # The paper tries five numbers of heads at the same cost (rows A of its Table 3; BLEU on its validation set):
 #
@@ -425,7 +425,7 @@ print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item()
 # %% [markdown]
 # With 32 heads, a head of the base model compares two words by 16 features of 512. Rows B of the same table shrink $d_k$ alone and leave $d_v$ at 64: BLEU falls from 25.8 to 25.4 at $d_k = 32$ and to 25.1 at 16, so it is the comparison that suffers.
 #
-# ## Do heads differ?
+# ## How heads differ
 #
 # Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to the model that comes with this book, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
 

@@ -151,7 +151,7 @@ torch.testing.assert_close(network(x), by_unit)
 print(tuple(x.shape), "->", tuple(network.linear1(x).shape), "->", tuple(network(x).shape))
 
 # %% [markdown]
-# ## Who sees whom?
+# ## Each position by itself
 #
 # Attention mixes positions; the feed-forward network mixes the numbers within one. To test it, we take the gradient of each output with respect to each input. Where it isn't zero, the output moves with the input.
 
@@ -225,7 +225,7 @@ for d_ff in (8, 64, 512):
 # | 2048 (base) | 65 M | 25.8 |
 # | 4096 | 90 M | 26.2 |
 #
-# ## Which units fire?
+# ## Which units fire
 #
 # In an untrained network a sum is as often above zero as below, so half of the units fire. We look ahead to the model that comes with this book, which translates German captions of photographs. A *hook* reads what a layer computes: PyTorch calls our function with the layer's input and output.
 
@@ -295,7 +295,7 @@ show_steps({word: bars(word) for word in asked}, "The unit of which word?")
 # %% [markdown]
 # Not every unit has a subject that we can name, and the lists change from one training run to the next. But the formula's picture holds: a stored pattern, and something to write where it is found.
 #
-# ## What if a unit never fires?
+# ## Units that never fire
 #
 # The gradient of ReLU is 1 where a unit fires and 0 elsewhere. With $g$ for the gradient that arrives at the output of a position, the gradient of the pattern is
 #
@@ -320,7 +320,7 @@ print(
 # %% [markdown]
 # A few steps that are too large can push a threshold that far. It is one of four reasons to start training with small steps; [Schedule](16_schedule.ipynb) weighs them against each other.
 #
-# ## How much of the model is this?
+# ## Its share of the model
 #
 # One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all. The attention beside it has $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer sit here, and in the whole model the 12 networks hold 25.2 M of 63 M parameters, 40 %. Attention gave the paper its title, but the largest share of the model is feed-forward.
 #
@@ -359,7 +359,7 @@ show(
 assert shares(256)[0]["share"] > 0.6 and shares(2048)[0]["share"] == shares(2048)[2]["share"]
 
 # %% [markdown]
-# ## Why ReLU? And what is SwiGLU?
+# ## ReLU, and SwiGLU today
 #
 # Any bend would do for the argument of this chapter, and BERT and GPT rounded it off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than the bend. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: one, passed through the smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it.
 

@@ -102,7 +102,7 @@ for token in (4.0, 8.0):
 #
 # Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**. Chapter 3 made up names for the six columns of our five words; the 512 columns of a trained model have none.
 #
-# ## How does the table score words?
+# ## How the table scores words
 #
 # Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*. Each word is scored by how well it fits the state, that is, by a dot product. Let the state ask for a noun that is edible.
 
@@ -212,7 +212,7 @@ assert torch.equal(tied.weight, embedding.weight) and not torch.equal(
 # %% [markdown]
 # To check a model for this, count its parameters: PyTorch counts a shared tensor once.
 #
-# ## Where is the softmax?
+# ## The softmax is in the loss
 #
 # The paper's Figure 1 has two boxes at the top, *Linear* and *Softmax*. The linear box is our `logits`. The softmax turns a position's logits into probabilities, often after a division by a **temperature** $\tau$:
 #
@@ -262,7 +262,7 @@ torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 # %% [markdown]
 # When the model translates, the largest logit is the largest probability, and [beam search](19_decoding.ipynb), which compares probabilities, takes the log-softmax itself.
 #
-# ### What breaks with a softmax too many?
+# ### What a softmax too many breaks
 #
 # Add one to the model, and everything still runs. But the loss takes the probabilities for logits and applies softmax again. Even a perfect answer is then only a logit of 1 among zeros:
 
@@ -332,7 +332,7 @@ show(
 # Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb) can make up for it. But training has to get there. [Adam](16_schedule.ipynb) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6 %; for numbers of size 1 it would be 0.07 %. A small table with a large factor can turn its vectors faster than a large table without one.
 # :::
 #
-# ## Does it come from word2vec?
+# ## It does not come from word2vec
 #
 # No. Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, from which words occur near each other, and handed to a model. This one starts at random and learns from the loss of the translation alone.
 #

@@ -140,7 +140,7 @@ assert moved[0] < 1e-9 and moved[1] > 0.01
 # %% [markdown]
 # One layer still sees a bag. From the second on, the earlier words have seen different sets, so a deep decoder could work out the order. The encoder has no such mask; the paper gives positions to both.
 #
-# ## What should a position look like?
+# ## What a position should look like
 #
 # **A plain count** 0, 1, 2, ... is the first idea. Beside word vectors with numbers of size 1, a 500 would drown everything.
 #
@@ -218,7 +218,7 @@ single, double = (100_000 * rate.float()).sin(), (100_000 * rate).sin()
 print(f"largest difference: {(single - double).abs().max():.3f}")
 
 # %% [markdown]
-# ### Is the authors' code the same?
+# ### The authors' code
 #
 # Not quite. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless: the vector is multiplied by a learned matrix next, whose rows can stand in any order. A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order, but it broke every trained model, and the code ended up as it began.
 #
@@ -269,7 +269,7 @@ show(
 assert weights.argmax(dim=-1).tolist() == [0, 0, 0, 0, 1, 2, 3, 4]
 
 # %% [markdown]
-# ### How alike are two positions?
+# ### How alike two positions are
 #
 # A rotation keeps lengths and angles, so the dot product of two encodings depends on their distance alone:
 #
@@ -431,7 +431,7 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# ## What happens beyond the trained length?
+# ## Beyond the trained length
 #
 # The sinusoids are defined for every position, but that doesn't mean a model can follow. If no training sentence has more than 50 tokens, only clocks with a wavelength below 50 have been all the way round: $256 \cdot \ln(50 / 2\pi) / \ln 10000 = 57.7$, so 58 of 256. The others go on to point where they have never pointed.
 #
@@ -493,7 +493,7 @@ show(
 #
 # The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. A property of the encoding is an offer.
 #
-# ## What are rotary positions (RoPE)?
+# ## Rotary positions (RoPE)
 #
 # Most of today's language models leave no choice. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) adds nothing to the words. Instead, each layer rotates queries and keys: at position $p$, every pair of columns is turned by the angle $p\,\omega_i$, the same clocks as above. The dot product of two turned vectors depends only on how far they are turned against each other. With $R_p$ for the rotation of position $p$,
 #

@@ -578,7 +578,7 @@ for pre_norm in (False, True):
     assert difference < 1e-9
 
 # %% [markdown]
-# ## Where exactly is dropout?
+# ## Where dropout is
 #
 # On every update, before it is added, and on the sum of embedding and position: the filled diamonds of {numref}`fig-layers`. Dropout thus never hits the stream above its entry, only what is added to it. [Regularization](17_regularization.ipynb) has the reasons and the places where other codes differ.
 #
@@ -620,7 +620,7 @@ assert 6 * first["pre-norm"] < first["swapped"] and 10 * first["post-norm"] < fi
 # %% [markdown]
 # They aren't quite unrelated, and it ends at 4.4. But its sub-layers read that growing stream as it is, and the first layer gets six times the gradient that it gets in pre-norm, and ten times that in post-norm.
 #
-# ### What do the gradients say?
+# ### What the gradients say
 #
 # We put an embedding below and the logits on top, take the loss of predicting random words, and measure the gradient of each layer's second feed-forward matrix before any training.
 

@@ -188,11 +188,12 @@ for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
         print(error)
 
 # %% [markdown]
-# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny` and `small` are ours, for laptops, `captions` and `everyday` the shapes of the trained models that come along. Label smoothing belongs to the [loss](17_regularization.ipynb), so its rows have the base model's shape.
+# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny`, `mini`, `captions`, `everyday` and `small` are ours, for laptops. Label smoothing belongs to the [loss](17_regularization.ipynb), so its rows have the base model's shape.
 
 # %% tags=["export"]
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
+    "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
     "captions": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4, "dropout": 0.3},
     "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
@@ -202,8 +203,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "C-d256": {"d_model": 256}, "C-d1024": {"d_model": 1024},
     "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},
     "D-dropout0.0": {"dropout": 0.0}, "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {}, "D-smoothing0.2": {},  # label smoothing belongs to training
-    "E-learned": {"positions": "learned"},
+    "D-smoothing0.0": {}, "D-smoothing0.2": {}, "E-learned": {"positions": "learned"},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
 }  # fmt: skip
 
@@ -414,7 +414,7 @@ show_drawing(parts, 710, 195, alt=label)
 #
 # It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass do for all positions; its price is that the model meets its own mistakes only when it translates.
 #
-# ### What if the shift is forgotten?
+# ### If the shift is forgotten
 #
 # Then the model is asked for the word that it reads. We train both ways on sentences of random words, eight of them equally likely, where an honest model can't get below $\ln 8 = 2.08$.
 
@@ -442,7 +442,7 @@ assert abs(honest - log(8)) < 0.3 and forgotten < 0.2
 # %% [markdown]
 # Thirty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too well, suspect the shift and [the causal mask](04_masks.ipynb): they need each other, and either one missing lets the answer through.
 #
-# ## Is it a Transformer?
+# ## The same as PyTorch's
 #
 # PyTorch has one, by other people. We give `nn.Transformer` our weights, feed both a padded batch and compare the logits.
 #
@@ -615,7 +615,7 @@ PAPER = {
     "base": 65, "B-dk16": 58, "B-dk32": 60, "C-N2": 36, "C-N4": 50, "C-N8": 80, "C-d256": 28,
     "C-d1024": 168, "C-ff1024": 53, "C-ff4096": 90, "big": 213,
 }  # fmt: skip
-drawn = [name for name in PRESETS if name not in ("tiny", "captions", "everyday", "small")]
+drawn = [name for name in PRESETS if name not in ("tiny", "mini", "captions", "everyday", "small")]
 for name in drawn:
     rest = parameter_count(preset(name)) - sum(multiplications(preset(name), 0).values())
     assert rest < 0.7e6 and (name == "E-learned" or rest < 0.3e6)
@@ -870,7 +870,7 @@ show_steps(steps, "After how many steps?", start=5)
 #
 # What the diagonal compares are positions and not letters: *blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb) are all that tells them apart.
 #
-# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb). The model stays as it is.
+# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb). The model stays as it is. Before that, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
 #
 # ## What it pays
 #

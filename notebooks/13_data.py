@@ -341,7 +341,7 @@ with TemporaryDirectory() as folder:
     os.environ["ANNOTATED_TRANSFORMER_CACHE"], MULTI30K = str(before), address
 
 # %% [markdown]
-# ## Is the test in the training data?
+# ## Test sentences in the training data
 #
 # The three splits have three jobs. The model learns from *train*. You look at *val*, for validation, while you choose sizes and rates. The *test* set is for one measurement at the end: if you tune on it, your score says how well you tuned.
 #

@@ -534,7 +534,7 @@ assert tokenizer.decode(parts) == "Der Hund schläft."
 # %% [markdown]
 # No sentence of the grammar begins with *Hund*, so only the form with a space became one token. For the same reason you can't encode a text in parts: where it's cut, so are its words. Both ways decode to the same text, but the model was trained on the second and hardly knows the first.
 #
-# ## How large should the vocabulary be?
+# ## The size of the vocabulary
 #
 # More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's tables hold 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions and count tokens on the validation captions.
 
@@ -584,7 +584,7 @@ print(len(tokenizer), "entries of 2,000")
 #
 # No. The capitals would be lost for good, and German nouns are told from verbs by them. The same goes for tokenizers that normalize text before they cut it and turn *ﬁ* into *fi* or *½* into *1/2*. It may help a score, but {eq}`eq-lossless` is gone.
 #
-# ## Is this WordPiece, or the unigram method?
+# ## WordPiece and the unigram method
 #
 # Neither, though all three end with a list of subwords. WordPiece {cite:p}`wu2016google`, which the paper uses for French, also merges step by step, but picks the pair that makes the text most probable instead of the most frequent one. The unigram method {cite:p}`kudo2018subword` starts with many subwords and drops those that are missed least. The paper doesn't say that one is better.
 #

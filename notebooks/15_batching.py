@@ -245,7 +245,7 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 #
 # Because position 0 is where a sentence begins, and [positions](08_positional_encoding.ipynb) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
 #
-# ### Where is the attention mask?
+# ### The attention mask
 #
 # Other libraries hand one along with the tokens. Ours is made from the tokens: padding has its own number, and [`padding_mask`](04_masks.ipynb) compares with it.
 #

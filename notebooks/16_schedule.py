@@ -112,7 +112,7 @@ show(
 # %% [markdown]
 # Why would anyone start a training at a rate four thousand times below its peak? The curve looks arbitrary until you've watched a run without it. So we first train a small model at constant rates and see one of them fail in an instructive way. Then we take the optimizer apart to find out what went wrong in its first steps. At the end, the same model learns at the very rate that wrecked it.
 #
-# ## What does a constant rate do?
+# ## What a constant rate does
 #
 # Our model is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](B_synchronous_grammar.ipynb). It sees 300 batches and no sentence twice.
 
@@ -183,7 +183,7 @@ show(
 # %% [markdown]
 # The cautious run is merely slow: after 300 steps it's where the middle one was after some seventy. The bold run is the interesting failure. Its loss drops within twenty steps and then stays where it is. Nothing exploded, no number is infinite, and still it never recovers.
 #
-# ## Stuck, but at which height?
+# ## The height of a loss that is stuck
 #
 # The height of a plateau often tells you what a model knows. Suppose it knew nothing but how frequent each token is, and gave token $v$ its share $p_v$ of the text at every position. Its loss would be $-\sum_v p_v \log p_v$, the entropy of the text's tokens.
 
@@ -227,7 +227,7 @@ assert bold[0] < fresh[0] / 10 and bold[1] < fresh[1] / 10
 #
 # One could search for the best constant, and 0.001 isn't bad. But keep the number 0.0088 in mind: what kills the bold run is not the length of its steps but taking them *at the beginning*. To see why, we need to know what the optimizer does with a rate.
 #
-# ## What does Adam do with the rate?
+# ## What Adam does with the rate
 #
 # Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. Here is the typical gradient (the root of the mean square) in each tensor of a fresh model:
 
@@ -368,7 +368,7 @@ show(
 #
 # The remedy is the **warm-up**: tiny steps while the averages fill, then longer ones. The base model's first rate is 0.00000017. Its first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. A hundred batches of 100,000 is a low price. After the peak the steps get shorter, because close to a minimum long ones only jump about.
 #
-# ### Where is the peak?
+# ### The peak
 #
 # At the step where the two terms of {eq}`eq-schedule` are equal: $n^{-0.5} = n \cdot \text{warmup}^{-1.5}$ gives $n = \text{warmup}$. The rate there is
 #
@@ -470,7 +470,7 @@ assert sum(losses[-20:]) / 20 < min(last.values())
 # %% [markdown]
 # It survives, and ends lower than any other run of this page. So warm-up is no law of nature; it belongs to this design. (After 600 updates on captions, with a warm-up for both, pre-norm is still 0.53 nats ahead: see [departures](../book/departures.md).)
 #
-# ## Can PyTorch's scheduler do this?
+# ## With PyTorch's scheduler
 #
 # It can, if you mind two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
 

@@ -181,7 +181,7 @@ show(
 #
 # You could stop at the lowest point, as [Training](18_training.ipynb) does under the name of early stopping. That limits the damage; the run with dropout gets lower than the first one ever was.
 #
-# ## What does dropout do?
+# ## What dropout does
 #
 # Learning by heart often hangs on a few details. If one component of one layer says "this is pair 117", the rest of the sentence follows. With $p = 0.3$ that component is missing in three steps of ten, so a layer that reads the vector can't count on any single component and spreads its bets.
 #
@@ -247,7 +247,7 @@ assert len(calls) == 2 + 6 * 2 + 6 * 3
 # %% [markdown]
 # A rate that wasn't passed on, or a second dropout that came in with a library's layer, shows up in this count.
 #
-# ### How high should the rate be?
+# ### The rate of dropout
 #
 # The less text for each weight, the higher. The paper takes 0.1 for base, 0.3 for big on 4.5 million pairs, and again 0.1 for big on the French corpus with eight times as many. Its Table 3 shows what is at stake for base: 24.6 BLEU without dropout, 25.8 with 0.1, 25.5 with 0.2.
 #
@@ -265,7 +265,7 @@ for lead in (2, 5, 10, 15):
 #
 # Smoothing is a crude remedy: *loves* is a near miss and *the* is nonsense, and both get the same share. It only says: never be quite sure.
 #
-# ### Who gets a share?
+# ### Who gets a share
 #
 # That differs from program to program, and all call it label smoothing. With eight words and $\epsilon = 0.1$:
 #
@@ -333,7 +333,7 @@ for_all = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothin
 print(f"a token: {loss / real.sum():.2f}; with padding counted as words to be said: {for_all:.2f}")
 
 # %% [markdown]
-# The losses are summed. [Training](18_training.ipynb#the-mean-over-what) divides by the tokens of all batches of an update, and shows why.
+# The losses are summed. [Training](18_training.ipynb#the-mean-over-all-tokens) divides by the tokens of all batches of an update, and shows why.
 #
 # ## Why does my loss stop above 1?
 #
@@ -378,7 +378,7 @@ print("KL with log 0:", F.kl_div(p.log(), q, reduction="sum").item())
 print("without that entry:", round(F.kl_div(p[1:].log(), q[1:], reduction="sum").item(), 2))
 
 # %% [markdown]
-# ## How sure is sure enough?
+# ## How sure is sure enough
 #
 # Let the model give the right word probability $c$ and share the rest evenly. Without smoothing, the loss falls for as long as $c$ grows. With it, there is a lowest point where $p = q$, at $c = 1 - \epsilon + \epsilon / |V|$; beyond it, more confidence costs.
 
@@ -419,7 +419,7 @@ show(
 )
 
 # %% [markdown]
-# ## What does it do to a model?
+# ## What smoothing does to a model
 #
 # We train two models on 18,000 pairs, with the same start and the same batches; one follows hard labels, the other smoothing 0.1. Neither has dropout, so that only one thing differs. On the held-out sentences we ask for the perplexity, the confidence (the probability of the word that the model finds best), and how often that word is right.
 

@@ -178,9 +178,9 @@ for line in checks:
 print("reference:", val[2].target)
 
 # %% [markdown]
-# Everything that follows opens this loop. Line by line it grows into one that you can trust with days of work, and at the end a single call, `train(model, tokenizer, pairs)`, gives the same losses again. If you only want to train, go there; [what the model learned](#does-it-read-the-german) comes last.
+# Everything that follows opens this loop. Line by line it grows into one that you can trust with days of work, and at the end a single call, `train(model, tokenizer, pairs)`, gives the same losses again. If you only want to train, go there; [what the model learned](#a-test-that-it-reads-the-german) comes last.
 #
-# ## What does the decoder see?
+# ## What the decoder sees
 #
 # The decoder learns all positions of a sentence at once. At each one it reads the *true* words so far, whatever it would have said itself, and is asked for the next. This is **teacher forcing**. `SmoothedLoss` hands `target[:, :-1]` to the decoder and compares with `target[:, 1:]`, [the same tokens shifted by one position](10_transformer.ipynb); the causal mask keeps the answer out of sight.
 #
@@ -203,7 +203,7 @@ print("must say:", uneven[:, 1:].tolist())
 # %% [markdown]
 # In the second row the decoder reads `</s>` and is asked for padding. Where the label is padding, neither the loss nor the count changes, so no row needs special treatment.
 #
-# ## The mean over what?
+# ## The mean over all tokens
 #
 # Take two sentences. One has 5 tokens and a loss of 10 in all, the other 20 tokens and a loss of 60. The mean over tokens, {eq}`eq-token-mean`, is $(10 + 60) / 25 = 2.8$. The mean of the two means is $(10/5 + 60/20) / 2 = 2.5$, where a token of the short sentence counts four times as much as one of the long sentence. There is no reason for that. So sums and counts are kept apart and divided at the last moment.
 #
@@ -289,7 +289,7 @@ print(f"the mean of their means:   off by {(means - large).norm() / large.norm()
 assert torch.allclose(large, small, rtol=0, atol=1e-14)
 
 # %% [markdown]
-# ### What if a gradient is NaN?
+# ### A gradient that is NaN
 #
 # An overflow somewhere, and one number of a gradient is `nan`. How much harm can one do? We put it into a single weight's gradient, with an optimizer that doesn't look, and count the weights that are lost.
 
@@ -431,9 +431,9 @@ def next_update(training: Training, loss: nn.Module, stream: Iterator[Batch]) ->
 # %% [markdown]
 # Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart. Python's `Random` makes its seed from the whole text `"(0, 7, 0, 1)"`.
 #
-# A step is counted in this one place, and the rate follows from the count. PyTorch's [scheduler](16_schedule.ipynb#can-pytorchs-scheduler-do-this) would keep a second count, which could be moved once a batch.
+# A step is counted in this one place, and the rate follows from the count. PyTorch's [scheduler](16_schedule.ipynb#with-pytorchs-scheduler) would keep a second count, which could be moved once a batch.
 #
-# ## Is it getting better?
+# ## Whether it gets better
 #
 # Every 50 steps the loop writes a line, with the mean loss over all their tokens. Here a gradient that was not finite is noticed, and ends the run: a single bad batch would be no loss, but if the rate is too high, the next hundred are bad too, and a loop that skips them looks busy and learns nothing.
 
@@ -568,7 +568,7 @@ def run(training: Training) -> None:
 #
 # A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal`, folded above, turns both into an event that the loop looks at once a step.
 #
-# ## What does a checkpoint hold?
+# ## What a checkpoint holds
 #
 # A **checkpoint** is a file with all that decides how a run goes on. The step decides the rate and the dropout, epoch and batch the next batch. What is left are the weights and the optimizer's [two averages](16_schedule.ipynb) of each weight, so a checkpoint is three times as large as the model.
 
@@ -750,7 +750,7 @@ print("numbers that differ:", sum(int((one != other).sum()) for one, other in sa
 # %% [markdown]
 # The steps from 40 to 50 were made twice, and the log shows them once. On one machine, with the same number of threads and the same release of PyTorch, the weights are equal to the last bit. With another number of threads, sums are added in another order.
 #
-# ## Does it read the German?
+# ## A test that it reads the German
 #
 # Back to the run of 2,000 steps. It was watched with a trick: the loss on 100 captions, and the loss on the same captions with the German of their neighbor. A model that knows only English gives both the same.
 
@@ -822,7 +822,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 #
 # ## Does averaging checkpoints help?
 #
-# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is where the last few batches have pushed it. If five differ by independent noise, their mean has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain, since the paper's rate is [still a fifth of its peak](16_schedule.ipynb#where-is-the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb) takes the mean. At the end of our run, on 200 validation captions:
+# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is where the last few batches have pushed it. If five differ by independent noise, their mean has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain, since the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb) takes the mean. At the end of our run, on 200 validation captions:
 
 # %%
 for last, score in found["averages"].items():
@@ -870,7 +870,7 @@ learning_curves(records, "epoch")
 #
 # ### The loss is stuck near 5
 #
-# That is about what you get by knowing only how often each token occurs. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#stuck-but-at-which-height) shows such runs.
+# That is about what you get by knowing only how often each token occurs. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) shows such runs.
 #
 # ### It says the same sentence whatever the source is
 #

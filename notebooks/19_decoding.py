@@ -193,7 +193,7 @@ assert total > search(caption_words, 1, limit=9, end=EOS)[0][1] + 0.2
 #
 # The product of the probabilities themselves would soon be too small for a float: forty words at 0.1 each make $10^{-40}$, below the smallest normal number in 32 bits. Their logarithm is $-92.1$, and a logarithm keeps the order.
 #
-# ### What happens to a hypothesis that ends?
+# ### A hypothesis that ends
 #
 # There are three ways to treat a hypothesis that has written `</s>`.
 #
@@ -252,11 +252,11 @@ show(
 )
 
 # %% [markdown]
-# ### Where does the penalty act?
+# ### Where the penalty acts
 #
 # Not where you might think. All hypotheses of one step are equally long and are divided by the same number, so $\alpha$ can't change which of them stay in the beam. It decides only which of the finished ones wins, and when the search may stop.
 #
-# ### How long may a translation get?
+# ### The length limit
 #
 # Nothing forces a model to write `</s>`, and one that is lost may repeat three words forever. The paper's limit is the length of the input plus 50. Ours counts tokens with `</s>` on both sides: a source of 11 tokens and its `</s>` allows at most 62. A hypothesis that reaches the limit is cut off, keeps its score and is marked as not ended. Every sentence of a batch has a limit of its own, and none exceeds the `max_length` of the model.
 #
@@ -381,7 +381,7 @@ print("places free:", left.free.tolist(), " still running:", left.total.isfinite
 print("finished:", tokens.tolist(), " score:", round(score.item(), 2))
 
 # %% [markdown]
-# ## When may a search stop?
+# ## When a search may stop
 #
 # When all places are taken, at the latest. But often the best hypothesis was found long ago while three poor ones run on to the limit. Stopping at the *first* that finishes is tempting and wrong: one that finishes later may score higher, as our nine words did.
 #
@@ -727,7 +727,7 @@ for name, (layers, heads, width, size) in shapes.items():
     print(f"{name:17} {bytes_each / 1024:3.0f} KiB a token, {total:4.1f} GiB for 131,072 tokens")
 
 # %% [markdown]
-# ## Is it right?
+# ## Checks
 #
 # Wrong beam searches write plausible sentences, so five checks cover what goes wrong most. All run in double precision on a random model whose `</s>` we made likelier, until some sentences end and others run to their limit.
 #
@@ -954,7 +954,7 @@ for bad, say in ((["Kurz.", "sehr " * 2000], "sentence 2"), (["gr\udcfcn"], "sen
 #
 # The other answer is rounding. A matrix product of another size may add in another order, and `0.1 + 0.2 + 0.3` already depends on the order. In single precision the difference is about $10^{-7}$ of a number, and it matters where two words are equally likely to that many digits, as *playing* and *are* nearly were. In bfloat16, with its three digits, it matters often. A few translations among thousands may differ; if many do, look for a mistake.
 #
-# ## Can the search leave words out?
+# ## Coverage: words left out
 #
 # Back to the two men. A search returns up to $k$ finished hypotheses, best first, and with `n_best` you get them all: an **n-best list**.
 
@@ -982,7 +982,7 @@ print(f"the reference scores better in {missed} of 100 captions, our output in {
 assert missed <= 3
 
 # %% [markdown]
-# ## How wide, and which alpha?
+# ## Beam width and alpha
 #
 # The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try seven widths on the first 250 validation captions. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: we keep all that finished and sort them anew for each $\alpha$. (Beams of 1, 2 and 4 run on this page. The wider ones, whose work doubles each time, are read from the log of `python benchmarks/widths.py`, on which these three must lie.) Quality is measured in BLEU, which [Evaluation](20_evaluation.ipynb) takes apart; higher is better.
 
@@ -1236,7 +1236,7 @@ assert kept[0] < 5 < kept[1] < 100 < 1000 < kept[2]
 # %% [markdown]
 # Top-p 0.9 keeps 3 words at a temperature of 0.5, 31 at 1 and 3,077 of the 4,000 at 2, where the drawn sentences have come apart. This is why the temperature is seldom raised without a filter. Sampling also shows what a search hides: if ten drawn translations say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
 #
-# ## Which one should you take?
+# ## Which one to take
 #
 # | | asks the model a step for | gives | use it for |
 # |---|---|---|---|

@@ -513,7 +513,7 @@ show(
 #
 # Three habits protect you. Turn ids back into plain text and score the text. Count the lines. Print the signature beside the score.
 #
-# ## Is the difference real?
+# ## Whether a difference is real
 #
 # A beam of 4 against greedy search: which is better, and by how much? Two scores on the same captions give a difference, but with other captions it would be another one. If chance alone can produce a difference of that size, it says nothing.
 #
@@ -648,7 +648,7 @@ assert 4 <= needed <= 8
 # %% [markdown]
 # Six captions in a thousand: if you read 20 translations, you won't see it. It needn't be nothing, since ten such steps make five points. But before half a point is called progress, it takes the same signature, the same search, a paired interval without zero, and more than one training run on each side.
 #
-# ## Which sentences are hard?
+# ## Which sentences are hard
 #
 # Length is the first suspect. With each word there is one more chance to go astray, and what went wrong stays in view of all later words. We sort the captions by the length of the source and score five groups.
 

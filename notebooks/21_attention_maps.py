@@ -451,7 +451,7 @@ display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 # %% [markdown]
 # In training the right half is a single step, too. Two things are easy to overlook: cross-attention looks at the *top* of the encoder from every layer of the decoder, and each line enters a vector that is already there, the state below it, which goes straight up without a line.
 #
-# ## Does cross-attention align words?
+# ## Word alignment by cross-attention
 #
 # In the cross map, target words seem to find their source words. To count, we need to know the right answer, and [our grammar](B_synchronous_grammar.ipynb) does: each pair that it draws comes with its alignment. So we train a small model on 9,000 pairs, a minute's work, and count on others. First we ask whether the model is worth looking into; if it couldn't translate, it would have no reason to look at the right words.
 
@@ -523,7 +523,7 @@ print([[round(w, 2) for w in row] for row in by_word.tolist()])
 # %% [markdown]
 # By hand: the second word has the query tokens of rows two and three. To the first word they send 0.0 and 0.2, on average 0.1; to the second, which has two key tokens, 0.9 and 0.3, on average 0.6. (The sum favors long words: a head that looks at all tokens alike gives a word of three tokens three times the weight of a word of one.)
 #
-# ### How good is an alignment?
+# ### The alignment error rate
 #
 # Each target word is linked with the source word that gets its largest weight, or with none if that's `</s>`. Let $A$ be these links, $S$ the sure links and, where people disagree, $P$ a larger set of possible ones. The **alignment error rate** ({cite:t}`och2003systematic`) is
 #
@@ -571,7 +571,7 @@ print(f"{alignment_error_rate([found], [true]):.2f}")
 
 
 # %% [markdown]
-# ### Which row is a word's row?
+# ### The row of a word
 #
 # The shift returns. A target word has two rows, the one that *writes* it and the next one, which *reads* it. We count both, for each of the eight cross-attention heads, on 200 sentences that training hasn't seen. And since a rate by itself says little, we add a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion. We also add the mean of the four heads of a layer.
 
@@ -673,7 +673,7 @@ show(
 
 
 # %% [markdown]
-# ## What do single heads do?
+# ## What single heads do
 #
 # The paper names some heads, in three figures. All show self-attention in the encoder, layer 5 of 6, on one English sentence each.
 #
@@ -805,7 +805,7 @@ assert rate > distance + 0.05
 
 
 # %% [markdown]
-# ### Place or grammar?
+# ### Place or grammar
 #
 # Start with the controls. For a place the best distance is right by definition, and the best head of either model hits in fewer than half of the sentences: no head simply looks at the word before or after, whatever single maps seemed to show.
 #

@@ -41,7 +41,7 @@ sys.path.insert(0, "..")
 # train(model, tokenizer, pairs, loss=FastLoss(model, precision="bf16"))    # same loss, less work
 # ```
 #
-# **There was no GPU to measure on.** What is measured here was measured on a processor; what is said about GPUs is computed or cited. If you have one, `python benchmarks/speed.py` measures every lever of the chapter on it.
+# **There was no GPU to measure on.** What is measured here was measured on a processor; what is said about GPUs is computed or cited. If you have one, [one command](#on-a-gpu) measures all of it.
 
 
 # %% tags=["export"]
@@ -89,7 +89,7 @@ from book.figures import INK, POSITION, RESIDUAL, style
 
 
 # %% [markdown]
-# ## Which part of the model does the work?
+# ## Which part of the model does the work
 #
 # Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition on the way forward, twice that on the way back. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
 #
@@ -175,7 +175,7 @@ for name, steps in (("base", 100_000), ("big", 300_000)):
 # %% [markdown]
 # Equal to the last operation. With the paper's 25,000 tokens a side and a step, its base model takes about $10^{18}$ operations and its big one ten times as many.
 #
-# ## How fast is the machine?
+# ## The speed of the machine
 #
 # A machine's **peak** is the number of operations a second that it does when everything is right. For a GPU it's in the data sheet: 312 · 10¹² for an A100, 989 · 10¹² for an H100 (SXM) or H200, 165 · 10¹² for an RTX 4090. These are for dense products in bf16. A number "with sparsity" is twice as large and meant for matrices half of whose entries are zero, which ours aren't.
 #
@@ -209,7 +209,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # What `nvidia-smi` prints as utilization is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training can show 100 % there with an MFU of 3 %. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
 #
-# ## Where does the time of a step go?
+# ## Where the time of a step goes
 #
 # We take the `small` model, real captions and one thread, and count the processor's own time, so that other programs don't matter.
 
@@ -283,7 +283,7 @@ assert shares["matrix products"] > 30
 
 
 # %% [markdown]
-# ### When does a GPU wait for the program?
+# ### When a GPU waits for the program
 #
 # A step of the base model hands the GPU about 800 operations ([counted in the next chapter](26_distributed.ipynb)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
 
@@ -640,7 +640,43 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 # %% [markdown]
-# ## Before a run: how much memory, how many hours?
+# ## On a GPU
+#
+# One command measures on a GPU what this chapter only computes: `base` and `big`, plain and compiled, and each lever, with their MFU and the share of the time in which a kernel runs; memory beside the plan of the next section; the loss beside PyTorch's; 5,000 steps; 3,003 translations; two processes that share the GPU. A run that was stopped goes on with what is missing.
+#
+# ```bash
+# python benchmarks/gpu.py --peak 989e12    # an H200
+# ```
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu", "caption": "What share of its peak does a GPU reach? MFU of each training, with useful target tokens a second, the share of the time in which a kernel runs, and the memory at most, beside the plan."}, "image": {"alt": "A bar for each model and each lever; its length is the MFU in percent, and the numbers stand beside it."}}
+logs = sorted(Path("..", "benchmarks", "results").glob("gpu-*.jsonl"))
+logs = [log for log in logs if "cpu" not in log.stem and "tiny" not in log.stem]
+for log in logs:
+    settings, *lines = map(json.loads, log.read_text().splitlines())
+    bars = {line["name"]: line for line in lines if "mfu" in line}
+    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.28 * len(bars)), layout="constrained")
+    drawn = axes.barh([*bars], [100 * line["mfu"] for line in bars.values()], fc="none", ec=INK)
+    texts = [
+        f"{line['tokens_per_second']:,}/s, kernels {line['kernel_share']:.0%}, "
+        f"{line['gigabytes']} GB, planned {line['planned_gigabytes']}"
+        for line in bars.values()
+    ]
+    axes.bar_label(drawn, texts, padding=3, fontsize=8)
+    axes.set(xlim=(0, 100), xlabel=f"MFU in %, {settings['device']}")
+    axes.invert_yaxis()
+    axes.grid(False)
+    plt.show()
+    for line in lines:
+        if "mfu" not in line:
+            shown = [f"{key} {value}" for key, value in line.items() if not isinstance(value, list)]
+            print(", ".join(shown))
+if not logs:
+    print("Not measured: benchmarks/results holds no log of benchmarks/gpu.py from a GPU.")
+
+
+# %% [markdown]
+# ## Memory and hours before a run
 #
 # Besides operations, a run needs memory. Weights, gradients and Adam's two moments take 16 bytes a parameter, and in bf16 a narrow copy of the weights adds 2. The loss takes three tensors of the size of a chunk's logits. The rest are **activations**, what the layers keep for the backward pass.
 #

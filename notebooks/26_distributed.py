@@ -117,7 +117,7 @@ show_drawing(
 # %% [markdown]
 # Leave one of the four out, and some words count more than others, some sentences are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb) does. What the chapter adds to the package is how processes find each other and their devices.
 #
-# If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#is-the-result-the-same-as-on-one-gpu).
+# If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#the-same-result-as-on-one-gpu).
 #
 # We had no GPU. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library. What is said about GPUs is *computed*.
 #
@@ -522,7 +522,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
 # %% [markdown]
 # Without `torchrun` the same script trains alone. Each process takes the GPU with its local number; forget this, and all use GPU 0. The timeout is long because the first process may have a large checkpoint to write. After an error there is no good-bye: the others hang in an all-reduce and would not answer, so the process ends at once and lets `torchrun` end the rest.
 #
-# ## Is the result the same as on one GPU?
+# ## The same result as on one GPU
 #
 # Here is a whole script of the kind you would write for your own pairs. What it needs for several processes is the import and the `with`. Three things are there for the test alone: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, and `"cpu"` keeps GPUs out of it.
 

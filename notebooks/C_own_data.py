@@ -242,7 +242,7 @@ for ratio in (3.0, 2.0, 1.5):
 assert sum(filter_pairs(captions)[1].values()) < 10
 
 # %% [markdown]
-# ### Do lengths find wrong pairs?
+# ### Wrong pairs found by their lengths
 #
 # Only where they happen not to fit. We count how many of the pairs after a lost line it drops.
 

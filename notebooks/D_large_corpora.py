@@ -121,7 +121,7 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 
 
 # %% [markdown]
-# ## What is kept?
+# ## What is kept
 #
 # Each row gets the first of these outcomes that applies, and the summary counts them all:
 #

@@ -537,7 +537,7 @@ EXERCISES: dict[str, Callable[[], Exercise]] = {
 }
 
 # %% [markdown]
-# ## Does the checker work?
+# ## The checker, checked
 #
 # A checker that says *right* to everything would be worse than none. We hand it its own mistakes: it must find each of them, under its own name, which also shows that no two give the same numbers.
 

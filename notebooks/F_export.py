@@ -208,7 +208,7 @@ def export_ctranslate2(
 
 
 # %% [markdown]
-# ## Do both say the same?
+# ## Both say the same
 #
 # We export the book's model and run the script without PyTorch and this book: a module that is `None` can't be imported.
 

@@ -139,7 +139,7 @@ def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
 # %% tags=["export"]
 def recipe(preset: str) -> TrainingConfig:
     """Return the settings that go with a preset; those of the paper's models are in section 5."""
-    if preset in ("tiny", "captions", "everyday", "small"):
+    if preset in ("tiny", "mini", "captions", "everyday", "small"):
         return TrainingConfig()
     paper = TrainingConfig(100_000, 25_000, warmup=4000, lr_scale=1.0, save_every=1500)
     if preset == "big":
@@ -172,7 +172,7 @@ def train(
 
     Args:
         output: Folder for log, checkpoints and model; made if it is not there.
-        preset: Shape of the model: tiny, captions, everyday, small, base, big, or a row of Table 3.
+        preset: Shape of the model: tiny, small, base, big, a row of the paper's Table 3 ...
         dropout: Share of numbers dropped in training, if not the preset's.
         vocabulary_size: Entries of the vocabulary; a prepared corpus has its own.
         device: cpu or cuda; if not given, a GPU if there is one.

@@ -4,10 +4,13 @@ The chapter's module imports something that does not exist, so reading it must b
 """
 
 import ast
+import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import nbformat
 import pytest
@@ -22,9 +25,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from book import figures
 from tools.chapters import KERNEL, ROOT, chapters
 from tools.package import defined_names, label_of, module_of, modules
+from tools.site.accessible import repair_body
 from tools.site.api import describe_class, markdown
-from tools.site.assets import without_icon_script
+from tools.site.assets import without_unused_scripts
+from tools.site.heads import only_imports, table
 from tools.site.links import meanings
+from tools.site.references import end_sentence
+from tools.site.search import without_tex
 from tools.site.typography import keep_together, let_images_scroll
 
 CODE = '''def add(a: int, b: int = 1) -> int:
@@ -57,6 +64,7 @@ def _helper() -> None:
 
 def bare() -> None: ...
 '''
+BARE_LINKS = 196  # from chapter to chapter, as a whole; a new one should name its section
 TEXT = """# Adding
 
 This chapter adds.
@@ -93,6 +101,25 @@ def notebook():
     return new_notebook(cells=cells, metadata=nbformat.from_dict(KERNEL))
 
 
+PAGE = """# A page
+
+## A section
+
+See [](../notebooks/A_using.ipynb#twice), [its use](../notebooks/A_using.ipynb#twice)
+and [](../notebooks/A_using.ipynb).
+"""
+GLOSSARY = """# Glossary
+
+```{glossary}
+sum
+  What adding gives, however many there are.
+
+  German: Summe · 日本語: 和
+
+total
+  Another word that no page uses.
+```
+"""
 USER = """from annotated_transformer import add as plus
 from annotated_transformer.adding import add
 
@@ -101,7 +128,10 @@ plus(add(1), 2)"""
 
 def appendix():
     """An appendix that imports the public name."""
-    text = "# Using\n\nIt uses.\n\n## Twice\n\n$$ c $$ (eq-c)\n\nSee {eq}`eq-c`."
+    text = (
+        "# Using\n\nThis page shows how one function is used (section 3.1 of the paper).\n\n"
+        "## Twice\n\n$$ c $$ (eq-c)\n\nSee {eq}`eq-c`, a **sum**."
+    )
     cells = [new_markdown_cell(text, id="text"), new_code_cell(USER, id="use")]
     return new_notebook(cells=cells, metadata=nbformat.from_dict(KERNEL))
 
@@ -120,11 +150,12 @@ def book(tmp_path_factory) -> Path:
         "format: jb-book\nroot: book/api\nparts:\n"
         "- caption: Chapters\n  numbered: true\n  chapters:\n  - file: notebooks/07_adding\n"
         "- caption: Appendices\n  numbered: true\n  chapters:\n  - file: notebooks/A_using\n"
-        "  - file: book/page\n"
+        "  - file: book/page\n  - file: book/glossary\n"
     )
     (root / "pyproject.toml").write_text('[tool.annotated-transformer.public]\nadding = ["add"]\n')
     (root / "book" / "api.md").write_text("# API\n\n```{package-reference}\n```\n")
-    (root / "book" / "page.md").write_text("# A page\n\n## A section\n")
+    (root / "book" / "page.md").write_text(PAGE)
+    (root / "book" / "glossary.md").write_text(GLOSSARY)
     (root / "annotated_transformer" / "adding.py").write_text(MODULE)
     for stem, made in (("07_adding", notebook()), ("A_using", appendix())):
         (root / "notebooks" / f"{stem}.py").touch()
@@ -188,8 +219,119 @@ def test_numbers_are_those_of_the_files(book):
         page(book, "book/page.html").find("section", id="a-section").h2.get_text() == "A section#"
     )
     entries = [link.get_text().strip() for link in chapter.select("nav.bd-links a")]
-    assert entries == ["7 Adding", "A Using", "A page"]
+    assert entries == ["7 Adding", "A Using", "A page", "Glossary"]
     assert "7 Adding" in chapter.title.get_text()
+
+
+def test_references_carry_the_number_of_their_section(book):
+    """A link without a text gets number and title, one with a text the number."""
+    links = page(book, "book/page.html").article.find(id="a-section").find_all("a")
+    texts = [
+        link.get_text().replace("\xa0", " ") for link in links if "headerlink" not in link["class"]
+    ]
+    assert texts == ["A.1 Twice", "its use (A.1)", "Using"]
+
+
+def test_after_a_question_comes_no_full_stop():
+    """A title that asks ends the sentence."""
+    paragraph = nodes.paragraph()
+    paragraph += [nodes.reference("", "Why?"), nodes.Text(". Then"), nodes.reference("", "This")]
+    paragraph += nodes.Text(".")
+    for link in list(paragraph.findall(nodes.reference)):
+        end_sentence(link)
+    assert paragraph.astext() == "Why? ThenThis."
+
+
+def test_glossary_and_chapters_lead_to_each_other(book):
+    """A term says where it is defined, a translation its language; a chapter has the definition."""
+    glossary = page(book, "book/glossary.html")
+    term = glossary.find(id="term-sum").find_next("dd")
+    assert term.select_one(".term-place a").get_text() == "A.1 Twice"
+    assert [span["lang"] for span in term.select(".translations [lang]")] == ["de", "ja"]
+    letters = [(link.get_text(), link["href"]) for link in glossary.select(".letters a")]
+    assert letters == [("S", "#term-sum"), ("T", "#term-total")]
+    assert not glossary.find(id="term-total").find_next("dd").select(".term-place")
+    link = page(book, "notebooks/A_using.html").select_one("a.term")
+    assert link["href"] == "../book/glossary.html#term-sum"
+    assert link["title"] == "What adding gives, however many there are."
+
+
+def test_the_head_of_a_chapter(book):
+    """Minutes, sections of the paper, kind and Colab; imports are folded."""
+    line = page(book, "notebooks/A_using.html").select_one("p.chapter-head")
+    facts = [fact.get_text() for fact in line.select(".fact")]
+    assert facts == ["5 minutes", "section 3.1 of the paper", "appendix"]
+    assert line.select_one("a.colab-button")["href"].endswith("/notebooks/A_using.ipynb")
+    cells = page(book, "notebooks/07_adding.html").select("div.cell")
+    folded = [cell.select_one("details summary .collapsed") for cell in cells]
+    assert [found and found.get_text() for found in folded] == ["Show the imports", None, None]
+    assert not page(book, "book/page.html").select(".chapter-head")
+
+
+def test_what_counts_as_reading():
+    """Only what imports and nothing else is folded; what is needed comes before."""
+    assert only_imports("import a\nfrom b import c") and not only_imports("import a\na()")
+    assert not only_imports("") and not only_imports("not Python")
+    rows = table(ROOT)
+    order = {str(label): place for place, label in enumerate(range(1, 28))}
+    assert rows and all(
+        order[str(need)] < order[label] for label in rows for need in rows[label]["needs"]
+    )
+
+
+def test_what_others_read_about_a_page(book):
+    """Description, card, canonical address and site map; the root says what it is."""
+    base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["html"]["baseurl"]
+    built = page(book, "notebooks/A_using.html")
+    facts = {
+        tag.get("property") or tag.get("name"): tag["content"]
+        for tag in built.select("meta[content]")
+    }
+    assert facts["description"] == "This page shows how one function is used."
+    assert (
+        facts["og:title"].startswith("A Using") and facts["og:image"] == f"{base}_static/card.png"
+    )
+    canonical = f"{base}notebooks/A_using.html"
+    assert built.select_one("link[rel=canonical]")["href"] == facts["og:url"] == canonical
+    following = page(book, "notebooks/07_adding.html").select_one("a.right-next .prev-next-about")
+    assert following.get_text() == "This page shows how one function is used."
+    html = book / "_build" / "html"
+    assert (html / "_static" / "card.png").read_bytes().startswith(b"\x89PNG")
+    assert f"<loc>{canonical}</loc>" in (html / "sitemap.xml").read_text()
+    assert page(book, "book/api.html").title.get_text() == page(book, "index.html").title.get_text()
+    root = page(book, "index.html")
+    assert root.html["lang"] == "en" and root.title and root.a["href"] == "book/api.html"
+    lost = page(book, "404.html")
+    assert lost.select_one("article form[role=search], article form.bd-search")
+    path = urlsplit(base).path
+    addresses = [tag.get("href") or tag["src"] for tag in lost.select("[href], [src]")]
+    assert all(a.startswith((path, "https://", "#")) for a in addresses), addresses
+
+
+def test_markup_of_others_is_repaired():
+    """Each repair does what its rule asks for, and leaves the rest."""
+    head, lines = '<th class="head"><p>a</p></th>', '<span class="sig-line">'
+    cases = {
+        '<summary aria-label="Toggle hidden content">a': "<summary>a",
+        '<div role="list" class="citation-list">': '<div class="citation-list">',
+        f'<th class="head"><p></p></th>{head}': f"<td></td>{head}",
+        "<dl>\n<dd>a,</dd>\n<dd>b</dd>\n</dl>": f"{lines}a,</span>\n{lines}b</span>\n",
+        "<dl>\n<dt>a</dt><dd>b</dd>\n</dl>": "<dl>\n<dt>a</dt><dd>b</dd>\n</dl>",
+    }
+    for written, repaired in cases.items():
+        context = {"body": written}
+        repair_body(None, "", "", context, None)
+        assert context["body"] == repaired
+
+
+def test_references_in_the_reference_part_lead_to_sections():
+    """Of links to chapters, those that have no anchor are few, and none is on three pages."""
+    bare = re.compile(r"\]\((?:\.\./notebooks/|/notebooks/)?[0-9A-Z]+_\w+\.ipynb\)")
+    for name in ("mistakes", "departures", "notation"):
+        text = (ROOT / "book" / f"{name}.md").read_text(encoding="utf-8")
+        assert not bare.findall(text.partition("\n## ")[2]), name
+    scripts = [chapter.script.read_text(encoding="utf-8") for chapter in chapters()]
+    assert sum(len(bare.findall(text)) for text in scripts) <= BARE_LINKS
 
 
 def test_names_lead_to_the_reference(book):
@@ -244,10 +386,11 @@ def test_class_entries():
     assert "{py:method} one(x)\n:staticmethod:" in text
     assert "{py:property} size\n:type: int" in text
     assert "_own" not in text
-    fields = "@dataclass(frozen=True)\nclass C:\n    n: int\n    é: float = 0.1  # A rate.\n"
+    note = "# A rate, `<s>` or <s>."
+    fields = f"@dataclass(frozen=True)\nclass C:\n    n: int\n    é: float = 0.1  {note}\n"
     head, *body = describe_class(ast.parse(fields).body[0], fields.splitlines())
     assert "{py:class} C(n: int, é: float=0.1)" in head
-    assert [line for line in body if line.startswith("- ")] == ["- `é`: A rate."]
+    assert [line for line in body if line.startswith("- ")] == [r"- `é`: A rate, `<s>` or \<s>."]
 
 
 def test_docstring_sections_end_where_the_indentation_ends():
@@ -298,11 +441,43 @@ def test_names_and_modules(tmp_path):
     assert [module.name for module in modules(tmp_path)] == ["z", "b", "y"]
 
 
-def test_only_the_icon_script_is_taken_out():
+def test_only_unused_scripts_are_taken_out():
     """Other scripts stay."""
     icons = '<script defer src="_static/scripts/fontawesome.js?digest=1"></script>'
-    head = f'{icons}<script src="a.js"></script>'
-    assert without_icon_script(head) == '<script src="a.js"></script>'
+    index = '<script src="../searchindex.js"></script>'
+    head = f'{icons}<script src="a.js"></script>{index}'
+    assert without_unused_scripts(head) == '<script src="a.js"></script>'
+
+
+def test_the_search_knows_sections_and_names(book):
+    """Each section is an entry with its own text and the names in its code; so is each name."""
+    script = (book / "_build" / "html" / "_static" / "search_data.js").read_text(encoding="utf-8")
+    data = json.loads(script[script.index('{"pages"') : script.rindex(", {Stemmer}")])
+    pages = [page["address"] for page in data["pages"]]
+    found = {(pages[entry["page"]], entry["anchor"]): entry for entry in data["entries"]}
+    whole = found["notebooks/A_using.html", ""]
+    assert whole["title"] == "Using" and whole["number"] == "A" and "Twice" not in whole["text"]
+    part = found["notebooks/A_using.html", "twice"]
+    assert part["number"] == "A.1" and part["text"].startswith("c See")
+    assert "import" not in part["code"] and "plus" in part["code"].split()
+    entry = found["book/api.html", "annotated_transformer.adding.add"]
+    assert entry["title"] == "add" and entry["text"].startswith("Add two numbers")
+    assert not (book / "_build" / "html" / "searchindex.js").exists()
+
+
+@pytest.mark.parametrize(
+    ("formula", "plain"),
+    [
+        (r"d_\text{model}", "d_model"),
+        (r"\sqrt{d_k}", "sqrt d_k"),
+        (r"W^O", "W^O"),
+        (r"-10^{9}", "-10^9"),
+        (r"\beta_2", "beta_2"),
+    ],
+)
+def test_formulas_are_found_as_they_are_typed(formula, plain):
+    """No backslash, brace or command stands between a reader and a formula."""
+    assert without_tex(formula) == plain
 
 
 def test_the_book_holds_every_notebook_in_order():

@@ -2,8 +2,14 @@
 served or opened as a file.
 """
 
-import pytest
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
 
+import pytest
+import yaml
+
+CONFIG = Path(__file__).parents[2] / "_config.yml"
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 TYPESET = """async () => {
@@ -55,9 +61,10 @@ TOO_WIDE = """() => {
 
 
 def pages(site):
-    """The pages of the site, without the redirect at its root."""
+    """The pages of the site, without the redirect at its root and what a wrong address gets."""
     found = sorted(str(path.relative_to(site)) for path in site.rglob("*.html"))
-    return [page for page in found if page != "index.html" and not page.startswith("_static")]
+    apart = ("index.html", "404.html")
+    return [page for page in found if page not in apart and not page.startswith("_static")]
 
 
 def listen(tab, address):
@@ -153,41 +160,6 @@ def test_theme_switch_changes_colors_and_is_remembered(address, tab):
     assert theme(tab) == "dark" and tab.evaluate(paper) == seen["dark"]
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("attention", "notebooks/03_attention.html"),
-        ("query key value", "03_attention.html#queries-keys-and-values"),
-        ("why divide by sqrt d_k", "03_attention.html#why-divide-by-the-square-root"),
-        ("causal mask", "04_masks.html#the-causal-mask"),
-        ("why several heads", "05_multi_head_attention.html#why-several-heads"),
-        ("softmax in the code", "07_embeddings.html#why-is-there-no-softmax"),
-        ("why sines", "08_positional_encoding.html#why-sine-and-cosine"),
-        ("where is dropout", "09_layers.html#where-exactly-is-dropout"),
-        ("pre-norm post-norm", "09_layers.html#before-or-after"),
-        ("beam search worse", "19_decoding.html#why-is-my-beam-search-worse"),
-        ("Aufmerksamkeit", "book/glossary.html"),
-    ],
-)
-def test_search_finds_the_answer(address, tab, question, answer):
-    """The first result of a question opens the page at the heading that answers it."""
-    tab.goto(f"{address}search.html?q={question}")
-    first = tab.locator("#search-results li a").first
-    first.wait_for()
-    assert answer in first.get_attribute("href")
-
-
-def test_search_opens_from_the_keyboard(address, tab):
-    """Control and K opens the search field; Enter searches."""
-    tab.goto(address + "book/notation.html")
-    tab.wait_for_load_state()
-    tab.keyboard.press("Control+K")
-    tab.keyboard.type("softmax")
-    tab.keyboard.press("Enter")
-    tab.wait_for_url("**/search.html?q=softmax*")
-    tab.locator("#search-results li a").first.wait_for()
-
-
 @pytest.mark.parametrize("opened", ["served", "as a file"])
 def test_own_typefaces_are_used(site, address, tab, opened):
     """Text, headings and code have the typefaces that the site brings along."""
@@ -197,17 +169,6 @@ def test_own_typefaces_are_used(site, address, tab, opened):
     loaded = "[...document.fonts].filter((f) => f.status === 'loaded').map((f) => f.family)"
     found = {family.strip('"') for family in tab.evaluate(loaded)}
     assert {"Source Serif 4", "Source Sans 3", "Source Code Pro"} <= found
-
-
-def test_search_works_in_a_book_opened_as_a_file(site, tab):
-    """Results, without excerpts from the pages; the first opens at its heading."""
-    heard = listen(tab, f"{site.as_uri()}/")
-    tab.goto(f"{site.as_uri()}/search.html?q=softmax")
-    first = tab.locator("#search-results li a").first
-    first.wait_for()
-    first.click()
-    tab.wait_for_url("**/*.html#*")
-    assert tab.locator("article h1").is_visible() and not heard
 
 
 def test_exported_cells_name_their_file(address, tab):
@@ -227,3 +188,65 @@ def test_readable_without_scripts(address, browser):
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("article p").first.is_visible()
     tab.close()
+
+
+def test_by_hand_fits_on_four_sheets(address, tab):
+    """The chapter that teachers print fits on four sheets, down to its last section."""
+    tab.goto(address + "notebooks/11_by_hand.html")
+    tab.evaluate(TYPESET)
+    for paper in ("A4", "Letter"):
+        assert len(re.findall(rb"/Type /Page\b", tab.pdf(format=paper))) <= 4, paper
+    tab.emulate_media(media="print")
+    assert tab.locator("#sources p").is_visible() and not tab.locator(".cell pre:visible").count()
+
+
+def test_code_fits_its_column(site, address, tab):
+    """In a window of 1280 pixels few cells of code have to be scrolled."""
+    all_cells, too_long = 0, []
+    for page in pages(site):
+        if page.startswith("notebooks/"):
+            tab.goto(address + page)
+            widths = tab.evaluate(
+                """() => [...document.querySelectorAll(".cell_input pre")]
+                    .filter((code) => !code.closest("details:not([open])"))
+                    .map((code) => code.scrollWidth - code.clientWidth)"""
+            )
+            all_cells += len(widths)
+            too_long += [page for width in widths if width > 1]
+    assert len(too_long) < 0.05 * all_cells, f"{len(too_long)} of {all_cells}: {set(too_long)}"
+
+
+def test_long_lines_wrap_on_a_phone(address, tab):
+    """A button in the top bar wraps the code, and the next page remembers it."""
+    tab.set_viewport_size(NARROW)
+    tab.goto(address + "notebooks/03_attention.html")
+    button = tab.get_by_role("button", name="Wrap code")
+    scrolling = """() => [...document.querySelectorAll(".cell_input pre")]
+        .filter((code) => !code.closest("details:not([open])"))
+        .filter((code) => code.scrollWidth > code.clientWidth + 1).length"""
+    assert button.get_attribute("aria-pressed") == "false" and tab.evaluate(scrolling)
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true" and not tab.evaluate(scrolling)
+    tab.goto(address + "notebooks/04_masks.html")
+    assert button.get_attribute("aria-pressed") == "true" and not tab.evaluate(scrolling)
+    tab.set_viewport_size(WIDE)
+    assert not button.is_visible()
+
+
+def test_an_address_that_is_wrong_leads_on(serve, site, tmp_path, tab):
+    """Below a sub-path and at any depth, the page for a wrong address has styles and searches."""
+    base = urlsplit(yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["html"]["baseurl"]).path
+    (tmp_path / base.strip("/")).symlink_to(site)
+    with serve(tmp_path) as address:
+        lost = (site / "404.html").read_text(encoding="utf-8")
+        tab.route(
+            "**/no/such/page", lambda route: route.fulfill(body=lost, content_type="text/html")
+        )
+        heard = listen(tab, address)
+        tab.goto(f"{address}{base.strip('/')}/no/such/page")
+        tab.locator("article input[type=search]").fill("causal mask")
+        first = tab.locator("#search-results li.section a").first
+        first.wait_for()
+        assert not heard
+        first.click()
+        tab.wait_for_url("**/notebooks/*#*")

@@ -11,7 +11,22 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from tools.site import address, api, assets, captions, links, numbering, typography
+from tools.site import (
+    accessible,
+    address,
+    api,
+    assets,
+    captions,
+    heads,
+    links,
+    meta,
+    numbering,
+    references,
+    search,
+    terms,
+    translator,
+    typography,
+)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -22,11 +37,24 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("viewcode-find-source", api.find_source)
     app.connect("doctree-resolved", captions.add_captions)
     app.connect("doctree-resolved", links.find_targets)
+    app.connect("doctree-resolved", references.number_references)
+    app.connect("doctree-resolved", terms.connect_terms)
+    app.connect("env-updated", terms.write_glossary_anew)
     app.add_node(nodes.literal_block, override=True, html=(links.visit_code, None))
     app.connect("doctree-resolved", typography.keep_together)
     app.connect("doctree-resolved", typography.let_images_scroll)
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
+    app.add_directive("translator", translator.Translator)
+    app.connect("build-finished", translator.write_model)
+    app.connect("build-finished", assets.write_card)
+    app.connect("doctree-read", heads.fold_imports)
+    app.connect("doctree-resolved", heads.add_head)
+    app.connect("html-page-context", meta.describe)
+    app.connect("build-finished", meta.write_files)
+    app.connect("html-page-context", accessible.repair_body)
+    app.connect("builder-inited", search.use_own_search)
+    app.connect("build-finished", search.write_data)
     app.connect("config-inited", allow_processes)
     # Sphinx notices changed pages only. So that it also notices changed styles (it writes all
     # pages anew) and changed code here (it reads them anew), both become a number that it compares.

@@ -108,9 +108,14 @@ def field_notes(node: ast.ClassDef, source: list[str]) -> list[str]:
     for field in node.body:
         if isinstance(field, ast.AnnAssign) and field.end_lineno:
             behind = source[field.end_lineno - 1].encode()[field.end_col_offset :].decode()
-            if comment := behind.strip().removeprefix("#").strip():
+            if comment := plain_text(behind.strip().removeprefix("#").strip()):
                 notes.append(f"- `{ast.unparse(field.target)}`: {comment}")
     return ["", "**Fields**", "", *notes, ""] if notes else []
+
+
+def plain_text(comment: str) -> str:
+    """Keep Markdown from taking a token such as `<s>` for markup."""
+    return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or r"\<", comment)
 
 
 def describe_method(method: ast.FunctionDef) -> list[str]:

@@ -1,4 +1,4 @@
-"""The scripts that a page loads: the Vega bundle, written here, and one that it can do without."""
+"""The Vega bundle and the card of the site, written here, and the scripts a page can do without."""
 
 import re
 from importlib.metadata import version
@@ -10,7 +10,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 BUNDLE = "vega.js"
-ICON_SCRIPT = re.compile(r"<script[^>]*/fontawesome\.js[^>]*></script>")
+UNUSED = re.compile(
+    r"<script[^>]*\b(?:fontawesome|searchtools|language_data|searchindex)\.js[^>]*></script>"
+)
 
 
 def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
@@ -25,13 +27,23 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
     target.write_text(f'{heading}(() => {{"use strict";{bundle}}})();\n', encoding="utf-8")
 
 
+def write_card(app: Sphinx, exception: Exception | None) -> None:
+    """Write the picture that other sites show beside a link, which has to be made of dots."""
+    if exception or app.builder.format != "html":
+        return
+    drawing = (Path(app.srcdir) / "book" / "card.svg").read_text(encoding="utf-8")
+    (Path(app.outdir) / "_static" / "card.png").write_bytes(vl_convert.svg_to_png(drawing))
+
+
 def add_helper(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None
 ) -> None:
-    """Give the page template a function that takes out the theme's icon script."""
-    context["without_icon_script"] = without_icon_script
+    """Give the page template a function that takes out scripts of the theme and of Sphinx."""
+    context["without_unused_scripts"] = without_unused_scripts
 
 
-def without_icon_script(head: str) -> str:
-    """Take the icon script out of a page's head: the theme's style sheet draws the same icons."""
-    return ICON_SCRIPT.sub("", head)
+def without_unused_scripts(head: str) -> str:
+    """Take the icon script out of a page's head, for the theme's style sheet draws the same icons,
+    and the scripts of Sphinx's search, for the book has its own.
+    """
+    return UNUSED.sub("", head)

@@ -1,0 +1,70 @@
+// What helps to read on any screen: whatever scrolls sideways can be reached with the keyboard, and on
+// a narrow screen code can be wrapped.
+
+"use strict";
+
+(() => {
+  const SCROLLS = "pre, .highlight, mjx-container, figure, .step, .image-box, .player-stage, .output, .output > div, .math, .pst-scrollable-table-container";
+  const NAMES = [
+    ["pre, .highlight", "Code"],
+    ["mjx-container, .math", "Formula"],
+    [".pst-scrollable-table-container", "Table"],
+  ];
+
+  /** Let the keyboard reach what scrolls, and only that; a screen reader says what it is. */
+  function reach() {
+    for (const element of document.querySelectorAll(`article :is(${SCROLLS})`)) {
+      const scrolls = element.scrollWidth > element.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(element).overflowX);
+      const apart = element.querySelector("a, button, input, summary") || element.closest("[aria-hidden=true]");
+      if (scrolls && !apart && !element.hasAttribute("tabindex")) {
+        element.tabIndex = 0;
+        element.dataset.reached = "";
+        if (!element.hasAttribute("role") && !element.matches("figure")) {
+          element.setAttribute("role", "group");
+          const [, name] = NAMES.find(([kind]) => element.matches(kind)) ?? ["", "Figure"];
+          element.setAttribute("aria-label", `${name}, scrolls sideways`);
+        }
+      } else if (!scrolls && "reached" in element.dataset) {
+        for (const name of ["tabindex", "data-reached"]) element.removeAttribute(name);
+        if (element.getAttribute("aria-label")?.endsWith("scrolls sideways")) {
+          for (const name of ["role", "aria-label"]) element.removeAttribute(name);
+        }
+      }
+    }
+  }
+
+  /** A button in the top bar, shown on narrow screens: wrap long lines of code, or scroll them. */
+  function addWrapButton() {
+    const bar = document.querySelector(".article-header-buttons");
+    if (!bar || !document.querySelector("article pre")) return;
+    const button = document.createElement("button");
+    button.className = "btn btn-sm wrap-code";
+    button.type = "button";
+    button.textContent = "Wrap code";
+    const set = (on) => {
+      document.documentElement.dataset.wrap = on ? "on" : "off";
+      button.setAttribute("aria-pressed", String(on));
+      requestAnimationFrame(reach);
+    };
+    button.addEventListener("click", () => {
+      const on = document.documentElement.dataset.wrap !== "on";
+      localStorage.setItem("wrap", on ? "on" : "off");
+      set(on);
+    });
+    bar.prepend(button);
+    set(localStorage.getItem("wrap") === "on");
+  }
+
+  addWrapButton();
+  reach();
+  addEventListener("load", reach);
+  window.MathJax?.startup?.promise?.then(reach);
+  let waiting;
+  const later = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(reach, 150);
+  };
+  new ResizeObserver(later).observe(document.body);
+  document.addEventListener("toggle", later, true); // what is unfolded may scroll
+  document.addEventListener("change", later); // so may the next step of a figure
+})();

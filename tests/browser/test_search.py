@@ -1,0 +1,94 @@
+"""The search finds the section that answers, for what people ask."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+FILE = Path(__file__).with_name("questions.yml")
+QUESTIONS = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+FIND = """question => bookSearch.find(question).then(
+    (found) => found.slice(0, 3).map(({ entry }) => bookSearch.address(entry)))"""
+
+
+@pytest.fixture
+def tab(browser):
+    """A tab."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield tab
+    tab.close()
+
+
+def test_questions_lead_to_the_section_that_answers(address, tab):
+    """Among the first three is the section, or one of those, that answers."""
+    tab.goto(address + "search.html")
+    missed = []
+    for question, wanted in QUESTIONS.items():
+        found = tab.evaluate(FIND, question)
+        if not any(place.startswith(answer) for place in found for answer in wanted.split()):
+            missed.append(f"{question}: {found}")
+    assert not missed, "\n".join(missed)
+
+
+def test_every_answer_exists(site):
+    """No question waits for a section that is not there."""
+    soup = pytest.importorskip("bs4").BeautifulSoup
+    pages = {}
+    for answer in " ".join(QUESTIONS.values()).split():
+        page, _, anchor = answer.partition("#")
+        if page not in pages:
+            pages[page] = soup((site / page).read_bytes(), "lxml")
+        assert not anchor or pages[page].find(id=anchor), answer
+
+
+def test_search_opens_from_the_keyboard(address, tab):
+    """Control and K opens the field; places appear as one types; arrow and Enter open one."""
+    tab.goto(address + "book/notation.html")
+    tab.wait_for_load_state()
+    tab.keyboard.press("Control+K")
+    tab.keyboard.type("causal mas")
+    tab.locator("dialog .suggestions a").first.wait_for()
+    assert "causal mask" in tab.locator("dialog .suggestions").inner_text().lower()
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/*.html#*causal-mask*")
+
+
+def test_enter_opens_the_page_of_results(address, tab):
+    """Enter in the field lists more places on a page of their own."""
+    tab.goto(address + "book/notation.html")
+    tab.wait_for_load_state()
+    tab.keyboard.press("Control+K")
+    tab.keyboard.type("softmax")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/search.html?q=softmax*")
+    tab.locator("#search-results li a").nth(8).wait_for()
+
+
+def test_a_term_comes_with_its_definition(address, tab):
+    """A hit in the glossary says what the term means, also in the words of another language."""
+    tab.goto(address + "search.html?q=Aufmerksamkeit")
+    hit = tab.locator("#search-results li.term", has_text="attention").first
+    hit.wait_for()
+    assert "lookup" in hit.locator("p").inner_text()
+
+
+def test_search_works_in_a_book_opened_as_a_file(site, tab):
+    """The same results, with their excerpts; the first opens at its heading."""
+    said = []
+    tab.on("console", lambda message: message.type == "error" and said.append(message.text))
+    tab.goto(f"{site.as_uri()}/search.html?q=softmax axis")
+    first = tab.locator("#search-results li.section a").first
+    first.wait_for()
+    assert tab.locator("#search-results li.section p").first.inner_text()
+    first.click()
+    tab.wait_for_url("**/*.html#*")
+    assert tab.locator("article h1").is_visible() and not said
+
+
+def test_nothing_found_is_said(address, tab):
+    """A question without an answer gets a sentence; so does one of empty words."""
+    tab.goto(address + "search.html?q=xyzzyqq")
+    tab.get_by_text("Nothing found").wait_for()
+    assert tab.evaluate("bookSearch.find('why is it').then((found) => found.length >= 0)")
+    assert tab.evaluate("bookSearch.find('(&<\\\\{').then((found) => found.length)") == 0
