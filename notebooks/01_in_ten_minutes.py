@@ -202,7 +202,7 @@ show_drawing(
 #
 # ## What the paper claimed
 #
-# Before 2017 the best translators were recurrent or convolutional networks that used some attention on top. The paper removed everything but the attention and reported, on the standard test set of 2014:
+# Before 2017 the best translators were recurrent or convolutional networks that used some attention on top; the [next chapter](02_before_attention.ipynb) shows what they paid. The paper removed everything but the attention and reported, on the standard test set of 2014:
 #
 # | model | en-de, BLEU | en-fr, BLEU | training cost en-de, operations |
 # |---|---|---|---|

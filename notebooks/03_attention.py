@@ -110,7 +110,7 @@ show_drawing(
 # %% [markdown]
 # Read *the black cat likes fish* and stop at *likes*. To understand the sentence you need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
 #
-# A recurrent network reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
+# A [recurrent network](02_before_attention.ipynb) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
 #
 # In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. But why take a blend at all, instead of the word that fits best?
 #
@@ -640,7 +640,7 @@ for n in (25, 500, 8000):
     print(f"n = {n:4}: {n * n:10,} weights, {4 * n * n / 2**20:7.2f} MiB in float32")
 
 # %% [markdown]
-# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps.
+# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
 #
 # ## What it pays
 #

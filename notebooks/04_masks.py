@@ -541,7 +541,7 @@ print("open keys by row:", target_mask(left).sum(-1).flatten().tolist(), end=", 
 print("mended:", mended.sum(-1).flatten().tolist())
 
 # %% [markdown]
-# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included. Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
+# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included ([restricted self-attention](12_why_self_attention.ipynb)). Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
 #
 # ## Sources
 #

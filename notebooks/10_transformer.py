@@ -870,7 +870,7 @@ show_steps(steps, "After how many steps?", start=5)
 #
 # What the diagonal compares are positions and not letters: *blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb) are all that tells them apart.
 #
-# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb). The model stays as it is.
+# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb). The model stays as it is. Before that, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
 #
 # ## What it pays
 #

@@ -41,7 +41,7 @@ sys.path.insert(0, "..")
 # train(model, tokenizer, pairs, loss=FastLoss(model, precision="bf16"))    # same loss, less work
 # ```
 #
-# **There was no GPU to measure on.** What is measured here was measured on a processor; what is said about GPUs is computed or cited. If you have one, `python benchmarks/speed.py` measures every lever of the chapter on it.
+# **There was no GPU to measure on.** What is measured here was measured on a processor; what is said about GPUs is computed or cited. If you have one, [one command](#on-a-gpu) measures all of it.
 
 
 # %% tags=["export"]
@@ -637,6 +637,42 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
     torch._dynamo.config.cache_size_limit = 64  # programs; beyond them Dynamo gives up
     for layer in [*model.encoder.layers, *model.decoder.layers]:
         layer.compile(dynamic=True, backend=backend)
+
+
+# %% [markdown]
+# ## On a GPU
+#
+# One command measures on a GPU what this chapter only computes: `base` and `big`, plain and compiled, and each lever, with their MFU and the share of the time in which a kernel runs; memory beside the plan of the next section; the loss beside PyTorch's; 5,000 steps; 3,003 translations; two processes that share the GPU. A run that was stopped goes on with what is missing.
+#
+# ```bash
+# python benchmarks/gpu.py --peak 989e12    # an H200
+# ```
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu", "caption": "What share of its peak does a GPU reach? MFU of each training, with useful target tokens a second, the share of the time in which a kernel runs, and the memory at most, beside the plan."}, "image": {"alt": "A bar for each model and each lever; its length is the MFU in percent, and the numbers stand beside it."}}
+logs = sorted(Path("..", "benchmarks", "results").glob("gpu-*.jsonl"))
+logs = [log for log in logs if "cpu" not in log.stem and "tiny" not in log.stem]
+for log in logs:
+    settings, *lines = map(json.loads, log.read_text().splitlines())
+    bars = {line["name"]: line for line in lines if "mfu" in line}
+    figure, axes = plt.subplots(figsize=(8, 0.6 + 0.28 * len(bars)), layout="constrained")
+    drawn = axes.barh([*bars], [100 * line["mfu"] for line in bars.values()], fc="none", ec=INK)
+    texts = [
+        f"{line['tokens_per_second']:,}/s, kernels {line['kernel_share']:.0%}, "
+        f"{line['gigabytes']} GB, planned {line['planned_gigabytes']}"
+        for line in bars.values()
+    ]
+    axes.bar_label(drawn, texts, padding=3, fontsize=8)
+    axes.set(xlim=(0, 100), xlabel=f"MFU in %, {settings['device']}")
+    axes.invert_yaxis()
+    axes.grid(False)
+    plt.show()
+    for line in lines:
+        if "mfu" not in line:
+            shown = [f"{key} {value}" for key, value in line.items() if not isinstance(value, list)]
+            print(", ".join(shown))
+if not logs:
+    print("Not measured: benchmarks/results holds no log of benchmarks/gpu.py from a GPU.")
 
 
 # %% [markdown]

@@ -1,15 +1,19 @@
 """The benchmarks run from end to end at toy size, also where transformers is not installed."""
 
+import ast
 import importlib
 import importlib.util
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import save_model
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
@@ -123,6 +127,21 @@ def test_smoothing_trains_a_pair_for_each_seed(
     assert "standard error" in output
 
 
+def test_symptoms_differ_from_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each illness changes what is seen, and each wrong way to ask changes what is written."""
+    symptoms = importlib.import_module("symptoms")
+    monkeypatch.setattr(symptoms, "multi30k", lambda split: grammar(60, len(split)))
+    settings, records = run("symptoms", tmp_path, steps=8, heart_steps=3, sentences=4, captions=2)
+    assert settings["sentences"] == 4 and records[0]["last_loss"] < records[0]["first_loss"]
+    ill = [r for r in records if "loss" in r and r["what"] != "healthy"]
+    assert len(ill) == 5 and len({(r["loss"], r["validation_loss"]) for r in ill}) == 5
+    asked = [r for r in records if "different" in r and "loss" not in r]
+    assert len(asked) == 8 and len({r["said"] for r in asked}) > 3
+    whole, *broken = [r for r in records if r["what"].startswith("resumed")]
+    assert len(broken) == 2 and all(r["before"] == whole["before"] for r in broken)
+    assert len({(r["after_1"], r["end"]) for r in (whole, *broken)}) > 1
+
+
 def test_departures_change_one_thing_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -135,6 +154,40 @@ def test_departures_change_one_thing_at_a_time(
     assert plain != pre_norm and plain != by_change["the paper's form", 1]
     output = capsys.readouterr().out
     assert "against the first row" in output and "±" in output
+
+
+def test_layers_that_recall_see_the_past_only() -> None:
+    """They are of equal size. A changed word reaches six positions of the convolution, and all
+    later ones of the others.
+    """
+    recall = importlib.import_module("recall")
+    words = torch.randint(recall.WORDS, (1, 12))
+    other = words.clone()
+    other[0, 3] = (words[0, 3] + 1) % recall.WORDS
+    for kind, end in [("GRU", 12), ("convolution", 9), ("attention", 12)]:
+        model = recall.Recall(kind).double()
+        changed = (model(words) - model(other))[0].abs().amax(dim=-1) > 1e-12
+        assert changed.nonzero().flatten().tolist() == list(range(3, end))
+        assert recall.weights(kind) == recall.weights("GRU")
+
+
+def test_recall_trains_each_layer_on_each_distance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """A convolution learns the word before; the log has what chapter 2 draws."""
+    recall = importlib.import_module("recall")
+    monkeypatch.setattr(recall, "DISTANCES", (1,))
+    monkeypatch.setattr(recall, "LENGTHS", (64, 128))
+    settings, turns = run("recall", tmp_path, seeds=(0, 1), steps=2, rounds=1)
+    assert settings["weights of GRU"] == settings["weights of attention"]
+    runs = [turn for turn in turns if "accuracy" in turn]
+    assert [(r["kind"], r["distance"], r["steps"]) for r in runs[::2]] == [
+        *((kind, 1, 2) for kind in recall.KINDS), ("GRU", 8, 10)
+    ]  # fmt: skip
+    timed = {(t["kind"], t["length"]): t["milliseconds"] for t in turns if "length" in t}
+    assert len(timed) == 6 and all(took > 0 for took in timed.values())
+    assert recall.accuracy("convolution", 1, steps=120) > 0.9
+    assert "attention" in capsys.readouterr().out
 
 
 def test_serving_compares_with_ctranslate2(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -152,6 +205,81 @@ def test_serving_compares_with_ctranslate2(tmp_path: Path, capsys: pytest.Captur
     assert [line["same_as_ours"] for line in measured if line["system"] == "ours"] == [4, 4]
     assert len(measured) == 6 and all(line["sentences_per_second"] > 0 for line in measured)
     assert "patience" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_gpu_list_is_rehearsed_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Every part measures something, once; what it leaves alone is what it says it measures."""
+    options: dict[str, Any] = {"device": "cpu", "tiny": True}
+    parts = ("throughput", "levers", "loss", "decoding", "steps", "processes")
+    first = run("gpu", tmp_path, **options, parts=parts[:1])[1]
+    settings, lines = run("gpu", tmp_path, **options)
+    assert settings["scale"]["vocabulary"] == 300 and settings["peak"] > 0
+    assert not [line["error"] for line in lines if "error" in line]
+    assert {line["part"] for line in lines} == {*parts} and lines[: len(first)] == first
+    found = {line["name"]: line for line in lines}
+    assert found["tiny, compiled"]["programs"][0] > 0 == found["tiny"]["programs"][-1]
+    random, usual = found["without sorted lengths"], found["tiny"]
+    assert random["useful"] < usual["useful"] <= 1 and random["sorted"] < usual["sorted"]
+    assert all(0 < line["mfu"] < 2 and line["launches"] > 100 for line in lines if "mfu" in line)
+    whole, chunks = (found[f"{name}, smoothing 0.1"] for name in ("all logits", "chunked_loss"))
+    assert whole["loss"] == pytest.approx(chunks["loss"], rel=1e-3)
+    one, two = found["one"]["updates"], found["two on one device"]["updates"]
+    torch.testing.assert_close(torch.tensor(two), torch.tensor(one), rtol=1e-4, atol=1e-4)
+    assert run("gpu", tmp_path, **options)[1] == lines  # nothing is measured twice
+
+
+def test_made_up_text_has_the_shape_of_wmt14() -> None:
+    """Lengths scatter as measured; the target is the source in other words."""
+    gpu = importlib.import_module("gpu")
+    corpus = gpu.shaped(2000, 37_000)
+    logs = np.log(corpus.lengths)
+    assert abs(np.median(corpus.lengths[:, 0]) - 27) < 2 and abs(logs[:, 0].std() - 0.5) < 0.05
+    assert abs((logs[:, 1] - logs[:, 0]).std() - 0.25) < 0.03
+    known: dict[int, int] = {}
+    for source, target in corpus:
+        assert source[-1] == EOS == target[-1] and target[0] == BOS
+        assert min(source[:-1].min(), target[1:-1].min()) > EOS
+        if len(target) == len(source) + 1:
+            for word, said in zip(source[:-1].tolist(), target[1:-1].tolist()):
+                assert known.setdefault(word, said) == said
+    assert len(known) > 1000
+
+
+def test_table1_measures_what_each_layer_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Every layer at every size; only full attention keeps its n by n weights."""
+    brief = {"lengths": (4, 8), "widths": (6, 8), "length": 4, "width": 8, "brief": 1e-4}
+    settings, records = run("table1", tmp_path, rounds=1, cpu_time=True, **brief)
+    assert settings["width"] == 8 and settings["cpu_time"]
+    assert {(r["n"], r["d"]) for r in records} == {(4, 8), (8, 8), (4, 6)}
+    assert len(records) == 3 * 7 and all(r["seconds"] > 0 for r in records)
+    kept = {(r["layer"], r["n"]): r["kept_bytes"] for r in records if r["d"] == 8}
+    assert [kept["self-attention", n] for n in (4, 8)] == [4 * (n * 8 + n * n) for n in (4, 8)]
+    assert kept["recurrent", 8] < 2.1 * kept["recurrent", 4]
+    assert "MB kept" in capsys.readouterr().out
+
+
+def test_table1_measures_the_layers_of_the_chapter() -> None:
+    """The functions of chapter 12 and of the benchmark return the same."""
+    script = (ROOT / "notebooks" / "12_why_self_attention.py").read_text(encoding="utf-8")
+    names = ("attend", "recurrent", "windows", "convolve", "separable", "restricted")
+    shown = [f for f in ast.parse(script).body if getattr(f, "name", "") in names]
+    chapter: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": math}
+    exec(compile(ast.Module(shown, []), "12_why_self_attention.py", "exec"), chapter)
+    torch.manual_seed(0)
+    x, W, U, taps, kernel = (torch.randn(*s) for s in ((7, 4), (4, 4), (4, 4), (3, 4), (3, 4, 4)))
+    inputs = {
+        "attend": (x, x @ W, x @ U),
+        "recurrent": (x, W, U),
+        "convolve": (x, kernel, 2),
+        "separable": (x, taps, W),
+        "restricted": (x, x @ W, x @ U, 3),
+    }
+    table1 = importlib.import_module("table1")
+    for name, given in inputs.items():
+        torch.testing.assert_close(getattr(table1, name)(*given), chapter[name](*given))
 
 
 def test_systems_take_turns() -> None:

@@ -16,11 +16,16 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
       const script = document.createElement("script");
       script.src = new URL(`${name}.js`, home);
       script.onload = () => (bookFigures[name] ? resolve(bookFigures[name]) : reject(new Error(`${name}.js is no figure`)));
-      script.onerror = () => reject(new Error(`${name}.js cannot be loaded`));
+      script.onerror = () => {
+        delete asked[name]; // the next time may be better
+        reject(new Error(`${name}.js cannot be loaded`));
+      };
       document.head.append(script);
     });
     return asked[name];
   }
+
+  bookFigures.load = load;
 
   /** A chart has its Vega-Lite specification beside it. */
   async function draw(chart) {
@@ -88,5 +93,5 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
   }
 
   whenNear('figure.book-chart:has(script[type="application/json"])', draw);
-  whenNear("figure.book-figure[data-module]", enliven);
+  whenNear("figure[data-module]", enliven);
 })();

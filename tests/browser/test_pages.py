@@ -2,6 +2,7 @@
 served or opened as a file.
 """
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -187,6 +188,16 @@ def test_readable_without_scripts(address, browser):
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("article p").first.is_visible()
     tab.close()
+
+
+def test_by_hand_fits_on_four_sheets(address, tab):
+    """The chapter that teachers print fits on four sheets, down to its last section."""
+    tab.goto(address + "notebooks/11_by_hand.html")
+    tab.evaluate(TYPESET)
+    for paper in ("A4", "Letter"):
+        assert len(re.findall(rb"/Type /Page\b", tab.pdf(format=paper))) <= 4, paper
+    tab.emulate_media(media="print")
+    assert tab.locator("#sources p").is_visible() and not tab.locator(".cell pre:visible").count()
 
 
 def test_code_fits_its_column(site, address, tab):

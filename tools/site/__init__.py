@@ -24,6 +24,7 @@ from tools.site import (
     references,
     search,
     terms,
+    translator,
     typography,
 )
 
@@ -44,6 +45,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-resolved", typography.let_images_scroll)
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
+    app.add_directive("translator", translator.Translator)
+    app.connect("build-finished", translator.write_model)
     app.connect("build-finished", assets.write_card)
     app.connect("doctree-read", heads.fold_imports)
     app.connect("doctree-resolved", heads.add_head)

@@ -1,0 +1,331 @@
+// The Transformer of this book in JavaScript: it translates in a page, with the weights that
+// tools/web_model.py packs. Vectors are arrays of numbers, and a sentence is a list of vectors.
+//
+// A worker is started from the text of the one function here, since a page that was opened as a
+// file may not load a worker from another.
+
+"use strict";
+
+function engine() {
+  const [PAD, BOS, EOS] = [0, 1, 2];
+  const add = (x, y) => x.map((value, i) => value + y[i]);
+  const largest = (values) => values.reduce((a, b) => Math.max(a, b));
+
+  // ---------------------------------------------------------------- Tokenization (chapter 14)
+
+  const SPLIT =
+    /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
+
+  /** A visible sign for each of the 256 bytes; a byte that is no visible character gets the next from 256. */
+  function byteSigns() {
+    const visible = (byte) => (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
+    let next = 256;
+    return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(visible(byte) ? byte : next++));
+  }
+
+  /** Byte-level BPE from a list of merges, each "left right". */
+  function makeTokenizer(merges) {
+    const signs = byteSigns();
+    const special = ["<pad>", "<s>", "</s>", "<unk>"];
+    const names = [...new Set([...special, ...[...signs].sort(), ...merges.map((pair) => pair.replace(" ", ""))])];
+    const [ids, bytes, ranks] = [names, signs, merges].map((list) => new Map(list.map((entry, i) => [entry, i])));
+
+    /** The earliest merge first, the leftmost of several, until none is left. */
+    function merge(parts) {
+      for (;;) {
+        let first = Infinity, place;
+        for (let i = 0; i + 1 < parts.length; i++) {
+          const rank = ranks.get(`${parts[i]} ${parts[i + 1]}`);
+          if (rank < first) [first, place] = [rank, i];
+        }
+        if (first === Infinity) return parts;
+        parts.splice(place, 2, parts[place] + parts[place + 1]);
+      }
+    }
+
+    const split = (text) => text.match(SPLIT) ?? [];
+    const spelled = (piece) => Array.from(new TextEncoder().encode(piece), (byte) => signs[byte]);
+    const encode = (text) => split(text).flatMap((piece) => merge(spelled(piece)).map((part) => ids.get(part)));
+    const bytesOf = (tokens) => tokens.filter((id) => id > 3).flatMap((id) => Array.from(names[id] ?? "", (sign) => bytes.get(sign)));
+    const decode = (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytesOf(tokens)));
+
+    /** How a token reads: "+" before what goes on with a word, half a letter as a byte, special ones by name. */
+    function show(id, place) {
+      if (id < special.length) return special[id];
+      const text = decode([id]);
+      if (text.includes("\ufffd")) return bytesOf([id]).map((byte) => `0x${byte.toString(16)}`).join(" ");
+      return text.startsWith(" ") ? text.slice(1) || "␣" : place ? `+${text}` : text;
+    }
+
+    return { split, encode, decode, show };
+  }
+
+  // -------------------------------------------------------------------------- Reading the file
+
+  /** From the packed file to a model: matrices of whole numbers, one scale a row. */
+  function readModel({ config, merges, tensors, singles, weights }) {
+    const text = atob(weights);
+    const bytes = new Uint8Array(text.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
+    const values = new Float32Array(bytes.buffer, 0, singles);
+    const whole = new Int8Array(bytes.buffer, 4 * singles);
+
+    function tensor(name) {
+      if (!tensors[name]) return undefined;
+      const [[rows, columns], single, byte] = tensors[name];
+      const scales = values.subarray(single, single + rows);
+      return columns ? { rows, columns, scales, whole: whole.subarray(byte, byte + rows * columns) } : scales;
+    }
+    const linear = (name) => ({ weight: tensor(`${name}.weight`), bias: tensor(`${name}.bias`) });
+    const norm = (name) => ({ gain: tensor(`${name}.gain`), bias: tensor(`${name}.bias`) });
+    const attention = (name, kind, layer) => {
+      const parts = ["query", "key", "value", "output"].map((part) => [part, linear(`${name}.${part}`)]);
+      return { ...Object.fromEntries(parts), heads: config.heads, kind, layer };
+    };
+    const stack = (side) => ({
+      norm: tensors[`${side}.norm.gain`] && norm(`${side}.norm`),
+      layers: Array.from({ length: config.layers }, (_, n) => {
+        const name = `${side}.layers.${n}`;
+        return {
+          self: attention(`${name}.self_attention`, side, n),
+          cross: side === "decoder" ? attention(`${name}.cross_attention`, "cross", n) : undefined,
+          network: [linear(`${name}.feed_forward.linear1`), linear(`${name}.feed_forward.linear2`)],
+          norms: (side === "decoder" ? [0, 1, 2] : [0, 1]).map((i) => norm(`${name}.residuals.${i}.norm`)),
+          preNorm: config.pre_norm,
+        };
+      }),
+    });
+    const embedding = tensor("embedding.weight");
+    const table = tensor("positions.table"); // if they were learned
+    return { config, embedding, table, encoder: stack("encoder"), decoder: stack("decoder"), tokenizer: makeTokenizer(merges) };
+  }
+
+  // ---------------------------------------------------------------------- The parts of a layer
+
+  /** W x, where a row of W is whole numbers times a scale. */
+  function multiply({ rows, columns, scales, whole }, x) {
+    const y = new Float32Array(rows);
+    for (let r = 0, at = 0; r < rows; r++) {
+      let sum = 0;
+      for (let c = 0; c < columns; c++) sum += whole[at++] * x[c];
+      y[r] = scales[r] * sum;
+    }
+    return y;
+  }
+
+  const linear = ({ weight, bias }, x) => (bias ? add(multiply(weight, x), bias) : multiply(weight, x));
+  const row = ({ columns, scales, whole }, r) => Float32Array.from(whole.subarray(r * columns, (r + 1) * columns), (v) => scales[r] * v);
+
+  function softmax(scores) {
+    const most = largest(scores);
+    const powers = scores.map((score) => Math.exp(score - most));
+    const sum = powers.reduce((a, b) => a + b);
+    return powers.map((power) => power / sum);
+  }
+
+  /** softmax(q k / sqrt(d_k)) v in each head, then joined (chapters 3 and 5). A silenced head adds nothing. */
+  function attend(part, x, keys, values, { silent, maps }) {
+    const { heads, kind, layer } = part;
+    const query = linear(part.query, x);
+    const joined = new Float32Array(values[0].length);
+    const [dK, dV] = [query.length / heads, joined.length / heads];
+    for (let h = 0; h < heads; h++) {
+      const scores = keys.map((key) => {
+        let dot = 0;
+        for (let i = h * dK; i < (h + 1) * dK; i++) dot += query[i] * key[i];
+        return dot / Math.sqrt(dK);
+      });
+      const weights = softmax(scores);
+      (((maps[kind] ??= [])[layer] ??= [])[h] ??= []).push(weights);
+      if (silent.includes(`${kind}.${layer}.${h}`)) continue;
+      weights.forEach((weight, s) => {
+        for (let i = h * dV; i < (h + 1) * dV; i++) joined[i] += weight * values[s][i];
+      });
+    }
+    return linear(part.output, joined);
+  }
+
+  /** gain (x - mean) / sqrt(variance + eps) + bias (chapter 9). */
+  function normalize({ gain, bias }, x) {
+    const mean = x.reduce((a, b) => a + b) / x.length;
+    const deviation = Math.sqrt(x.reduce((sum, value) => sum + (value - mean) ** 2, 0) / x.length + 1e-6);
+    return x.map((value, i) => (gain[i] * (value - mean)) / deviation + bias[i]);
+  }
+
+  /** Add what a sub-layer makes of a sentence, and normalize; with preNorm in the other order. */
+  function residual(norm, preNorm, xs, sublayer) {
+    const all = (vectors) => vectors.map((x) => normalize(norm, x));
+    const sums = (vectors) => vectors.map((y, i) => add(xs[i], y));
+    return preNorm ? sums(sublayer(all(xs))) : all(sums(sublayer(xs)));
+  }
+
+  /** Keys and values of vectors, behind those that are known from the past. */
+  const project = (part, xs, past) => ({
+    keys: [...past.keys, ...xs.map((x) => linear(part.key, x))],
+    values: [...past.values, ...xs.map((x) => linear(part.value, x))],
+  });
+  const NOTHING = { keys: [], values: [] };
+
+  /** Pass vectors through one layer; return them, and all keys and values of its self-attention. */
+  function runLayer({ self, cross, network, norms, preNorm }, xs, { past = NOTHING, memory, causal }, options) {
+    let known;
+    xs = residual(norms[0], preNorm, xs, (ys) => {
+      known = project(self, ys, past);
+      return ys.map((y, t) => {
+        const seen = causal ? past.keys.length + t + 1 : known.keys.length; // the causal mask (chapter 4)
+        return attend(self, y, known.keys.slice(0, seen), known.values.slice(0, seen), options);
+      });
+    });
+    if (cross) xs = residual(norms[1], preNorm, xs, (ys) => ys.map((y) => attend(cross, y, memory.keys, memory.values, options)));
+    const [first, second] = network;
+    const feedForward = (y) => linear(second, linear(first, y).map((value) => Math.max(0, value)));
+    return [residual(norms.at(-1), preNorm, xs, (ys) => ys.map(feedForward)), known];
+  }
+
+  // ------------------------------------------------------------------ The model (chapter 10)
+
+  /** sqrt(D) times the token's row, plus its position (chapters 7 and 8). */
+  function embed({ config, embedding, table }, token, position, { positions }) {
+    const D = config.d_model;
+    const x = row(embedding, token).map((value) => value * Math.sqrt(D));
+    if (!positions) return x;
+    const angle = (i) => position / 10000 ** ((i - (i % 2)) / D);
+    return add(x, table ? row(table, position) : Float32Array.from(x, (_, i) => (i % 2 ? Math.cos(angle(i)) : Math.sin(angle(i)))));
+  }
+
+  /** What readers may change: positions and causal mask off, heads silenced, as "cross.1.3": kind, layer, head. */
+  const complete = (options) => ({ positions: true, causal: true, silent: [], ...options });
+
+  /** Read a source, `</s>` at its end; return what the decoder starts from. */
+  function begin(model, source, options) {
+    options = { ...complete(options), maps: {} };
+    let memory = source.map((token, s) => embed(model, token, s, options));
+    for (const layer of model.encoder.layers) [memory] = runLayer(layer, memory, { causal: false }, options);
+    if (model.encoder.norm) memory = memory.map((x) => normalize(model.encoder.norm, x));
+    const memories = model.decoder.layers.map(({ cross }) => project(cross, memory, NOTHING));
+    return { options, memories, tokens: [], past: [], maps: options.maps };
+  }
+
+  /** Read one more target token: the logits of the next, this token's attention, and the state after it. */
+  function step(model, state, token) {
+    const options = { ...state.options, maps: {} };
+    const { causal } = options;
+    const tokens = [...state.tokens, token];
+    const first = causal ? tokens.length - 1 : 0; // without the mask, a new token changes all before it
+    let xs = tokens.slice(first).map((id, t) => embed(model, id, first + t, options));
+    const past = model.decoder.layers.map((layer, n) => {
+      const context = { past: causal ? state.past[n] : undefined, memory: state.memories[n], causal };
+      const [ys, known] = runLayer(layer, xs, context, options);
+      xs = ys;
+      return known;
+    });
+    const x = model.decoder.norm ? normalize(model.decoder.norm, xs.at(-1)) : xs.at(-1);
+    return { logits: multiply(model.embedding, x), maps: options.maps, state: { ...state, tokens, past } };
+  }
+
+  // --------------------------------------------------------------------- Decoding (chapter 19)
+
+  const limitOf = (model, source) => Math.min(source.length + 50, model.config.max_length);
+
+  /** The best entries of a list, as indices, best first. */
+  function top(values, count) {
+    const best = [];
+    for (let i = 0; i < values.length; i++) {
+      if (best.length === count && !(values[i] > values[best.at(-1)])) continue;
+      let place = best.length;
+      while (place && values[i] > values[best[place - 1]]) place--;
+      best.splice(place, 0, i);
+      best.length = Math.min(best.length, count);
+    }
+    return best;
+  }
+
+  const greedy = (logits) => top(logits, 1)[0];
+
+  /** A function that draws the next token: hot flattens the shares, top-p keeps the best that make up p. */
+  const sampler = ({ temperature = 1, topP = 1, random = Math.random }) => (logits) => {
+    const shares = softmax(logits.map((logit) => logit / temperature));
+    const ordered = [...shares.keys()].sort((a, b) => shares[b] - shares[a]);
+    let mass = 0;
+    const kept = ordered.filter((token) => (mass += shares[token]) - shares[token] < topP);
+    let left = random() * kept.reduce((sum, token) => sum + shares[token], 0);
+    return kept.find((token) => (left -= shares[token]) < 0) ?? kept[0];
+  };
+
+  /** Write token by token until `</s>`; yields each with the best five, their shares, and its attention. */
+  function* write(model, source, { choose = greedy, ...options } = {}) {
+    let state = begin(model, source, options);
+    for (let token = BOS, n = 0; n < limitOf(model, source) && token !== EOS; n++) {
+      const { logits, maps, state: after } = step(model, state, token);
+      logits[PAD] = logits[BOS] = -Infinity;
+      token = choose(logits);
+      const shares = softmax(logits);
+      yield { token, best: top(shares, 5).map((id) => [id, shares[id]]), maps };
+      state = after;
+    }
+  }
+
+  /** Beam search; yields the hypotheses that win each round, and returns the best that has ended. */
+  function* beamSearch(model, source, { beam = 4, alpha = 0.6, ...options } = {}) {
+    const penalty = (length) => ((5 + length) / 6) ** alpha;
+    const limit = limitOf(model, source);
+    let running = [{ tokens: [], total: 0, next: step(model, begin(model, source, options), BOS) }];
+    let free = beam, best = { score: -Infinity };
+    for (let length = 1; running.length; length++) {
+      const candidates = running.flatMap(({ tokens, total, next }) => {
+        const logs = softmax(Array.from(next.logits)).map(Math.log);
+        logs[PAD] = logs[BOS] = -Infinity;
+        return top(logs, free).map((token) => ({ tokens: [...tokens, token], total: total + logs[token], before: next.state }));
+      });
+      const winners = candidates.sort((a, b) => b.total - a.total).slice(0, free);
+      for (const winner of winners) {
+        winner.ended = winner.tokens.at(-1) === EOS || length >= limit;
+        winner.score = winner.total / penalty(length);
+        if (winner.ended) free--;
+        if (winner.ended && winner.score > best.score) best = winner;
+      }
+      yield winners.map(({ tokens, total, score, ended }) => ({ tokens, total, score, ended }));
+      running = winners.filter(({ ended }) => !ended);
+      // The best running one, its penalty as kind as it can get, can no longer win
+      if (!running.length || !(running[0].total / Math.max(penalty(limit), penalty(length + 1)) > best.score)) break;
+      running = running.map((hypothesis) => ({ ...hypothesis, next: step(model, hypothesis.before, hypothesis.tokens.at(-1)) }));
+    }
+    return best;
+  }
+
+  // ---------------------------------------------------------------------------- In a worker
+
+  /** The first message brings the model; each later one a text to translate, and cancels the one before. */
+  function serve(port) {
+    let model, newest;
+
+    async function translate({ number, text, most, options }) {
+      const { tokenizer } = model;
+      const choose = options.temperature ? sampler(options) : greedy;
+      const message = (content) => port.postMessage({ number, ...content });
+      const source = [...tokenizer.encode(text), EOS];
+      const tokens = [];
+      if (source.length > most) return message({ tooLong: source.length - 1 });
+      message({ source: source.map(tokenizer.show) });
+      for (const { token, best, maps } of write(model, source, { ...options, choose })) {
+        const name = (id) => tokenizer.show(id, tokens.length);
+        const step = { token: name(token), best: best.map(([id, share]) => [name(id), share]), cross: maps.cross };
+        tokens.push(token);
+        message({ ...step, text: tokenizer.decode(tokens) });
+        await new Promise((resolve) => setTimeout(resolve)); // let the next message in
+        if (newest !== number) return;
+      }
+      message({ done: true, ended: tokens.at(-1) === EOS });
+    }
+
+    port.onmessage = ({ data }) => {
+      if (!model) return void (model = readModel(data));
+      newest = data.number;
+      translate(data).catch((error) => setTimeout(() => { throw error; })); // where `onerror` hears it
+    };
+  }
+
+  return { makeTokenizer, readModel, begin, step, write, sampler, beamSearch, serve };
+}
+
+bookFigures.engine = engine;

@@ -1,0 +1,377 @@
+# %% tags=["remove-cell"]
+# Find the book's figures; in Colab, fetch the book and install what it needs first
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
+
+# %% [markdown]
+# # Before attention
+#
+# Before 2017, the networks used for translation carried information from word to word, through a chain of states or a stack of windows; this chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
+#
+# A **recurrent network** reads one word after the other. Each time, it mixes its **hidden state** $h$ with the next word, and the last state has to stand for the whole sentence:
+#
+# $$
+# h_t = f(h_{t-1},\, x_t), \qquad c = h_n
+# $$ (eq-recurrent)
+#
+# Attention leaves all states where they are, and makes a new blend of them for each word to be written:
+#
+# $$
+# c_i = \sum_{j=1}^{n} \alpha_{ij}\, h_j
+# $$ (eq-context)
+#
+# That line was published in 2014. Three years later the paper kept it and dropped the recurrence around it.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+import json
+import math
+from pathlib import Path
+from statistics import mean
+
+import altair as alt
+import torch
+from torch import nn
+
+from book.example import OFFERED, W_K, W_Q, W_V, WORDS, X
+from book.figures import INK, arrow, box, curves, show, show_drawing, words_at
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-before", "caption": "What does the decoder get to see? Top: a recurrent encoder hands over its last state and nothing else. Middle: with attention, all states are open to the decoder, but they are still made one after the other. Bottom: in the Transformer every word looks at every word directly and at the same time; drawn is what *likes* looks at."}}
+places, plum = [150, 240, 330, 420, 510], "#8A63A8"
+drawing = []
+for y, title in ((60, "one vector"), (190, "attention on top"), (320, "attention alone")):
+    drawing.append(words_at(6, y + 5, title, 14, INK, "start"))
+    for x, word, number in zip(places, WORDS, "12345"):
+        drawing += [words_at(x, y + 42, word, 14), box(x - 22, y - 15, 44, 30, "")]
+        letter = "h" if y < 300 else "x"
+        drawing += [words_at(x - 3, y + 5, letter, 14), words_at(x + 4, y + 9, number, 10)]
+    if y < 300:  # the chain
+        drawing += [arrow([(x + 22, y), (x + 68, y)], plum) for x in places[:-1]]
+        drawing.append(box(610, y - 19, 90, 38, "decoder"))
+drawing += [arrow([(532, 60), (610, 60)]), words_at(568, 50, "c", 14)]
+drawing += [words_at(568, 138, "c", 14), words_at(573, 142, "i", 10)]
+for x in places:
+    drawing.append(arrow([(x, 175), (x, 148), (655, 148), (655, 171)]))
+    if x != 420:
+        side = 8 if x > 420 else -8
+        drawing.append(arrow([(x, 305), (x, 284), (420 + side, 284), (420 + side, 305)]))
+show_drawing(
+    drawing,
+    710,
+    375,
+    alt="Three rows of five words. In the first, one arrow leads from the last word to the decoder; in the second, arrows from all five; in the third there is no chain, and arrows lead from the other four words to likes.",
+)
+
+# %% [markdown]
+# ## One vector for everything
+#
+# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads our running example, first as it is and then ten times over.
+
+# %%
+torch.manual_seed(0)
+encoder = nn.GRU(input_size=6, hidden_size=8, batch_first=True).double()
+for sentence in (X, X.repeat(10, 1)):
+    states, last = encoder(sentence[None])
+    shapes = tuple(states[0].shape), tuple(last[0, 0].shape)
+    print(f"{len(sentence):2} words: states {shapes[0]}, handed over {shapes[1]}")
+
+# %% [markdown]
+# Five words or fifty, the decoder gets eight numbers, and in the long text they were overwritten fifty times. Change its first word, and see how much of the change is still there later:
+
+# %%
+other = X.repeat(10, 1)
+other[0] = X[2]  # "cat" instead of the first "the"
+moved = (encoder(other[None])[0] - encoder(X.repeat(10, 1)[None])[0])[0].norm(dim=-1)
+for position in (1, 2, 5, 10):
+    print(f"after word {position:2}: {moved[position - 1] / moved[0]:.1%} of the change")
+assert moved[9] < 0.01 * moved[0]
+
+# %% [markdown]
+# Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows from outside: in {cite:t}`bahdanau2015neural`, the scores of the model with one vector fall as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
+#
+# The second cost is time. State 20 can't be computed before state 19, whatever your hardware. Within a sentence nothing runs in parallel, and a machine that could work on a thousand positions at once works on one.
+#
+# ## Bahdanau's attention
+#
+# Dzmitry Bahdanau, Kyunghyun Cho and Yoshua Bengio kept all states of the encoder, which in their model reads in both directions. Before the decoder writes word $i$, a small network compares its state $s_{i-1}$ with each $h_j$, and a softmax turns the scores into shares:
+#
+# $$
+# e_{ij} = v^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j
+# $$ (eq-additive)
+#
+# Together with {eq}`eq-context`, this is attention. Only the letters differ from those of the [next chapter](03_attention.ipynb):
+#
+# | Bahdanau, Cho and Bengio | here | role |
+# |---|---|---|
+# | $s_{i-1}$, state of the decoder | query $q$ | what is looked for |
+# | $h_j$, inside the score | key $k_j$ | what a word is found by |
+# | $h_j$, inside the sum | value $v_j$ | what it hands over |
+# | $e_{ij}$, energy | score | how well they fit |
+# | $\alpha_{ij}$ | weight | the share; the shares of a row sum to 1 |
+# | $c_i$, context | output | the blend |
+#
+# There, key and value are one and the same vector. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product.
+
+
+# %%
+def additive_score(s, H, W, U, v):
+    return torch.tanh(s @ W + H @ U) @ v
+
+
+def dot_score(q, K):
+    return K @ q / math.sqrt(len(q))
+
+
+def context(scores, values):
+    return scores.softmax(dim=0) @ values
+
+
+def named(blend):
+    return {word: round(x, 2) for word, x in zip(OFFERED, blend.tolist())}
+
+
+W, U, v = torch.randn(4, 8).double(), torch.randn(6, 8).double(), torch.randn(8).double()
+query = (X @ W_Q)[3]  # of "likes"
+by_network = context(additive_score(query, X, W, U, v), X @ W_V)
+by_dot = context(dot_score(query, X @ W_K), X @ W_V)
+print("additive, untrained", named(by_network))
+print("dot product        ", named(by_dot))
+assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
+
+# %% [markdown]
+# It makes no difference to `context` where the scores come from. The last line is the result that you'll meet again in the next chapter: *likes* fetches something living from *cat* and something edible from *fish*.
+#
+# The states themselves still came from recurrence, and that was the state of the art in 2016: recurrent networks with attention on top, as in Google's own translator {cite:p}`wu2016google`.
+#
+# ### Attention as kernel regression
+#
+# The outline of the idea is older than neural networks that translate. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness:
+
+
+# %%
+def kernel_regression(query, keys, values, width):
+    distances = (query - keys).square().sum(dim=-1)
+    closeness = (-distances / (2 * width**2)).exp()
+    return closeness @ values / closeness.sum()
+
+
+keys, values, width = X @ W_K, X @ W_V, len(query) ** 0.25
+alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
+regressed = kernel_regression(query, alike, values, width)
+torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
+print("keys of length 2, both ways ", named(regressed))
+print("as they are, by dot product ", named(by_dot))
+print("as they are, by distance    ", named(kernel_regression(query, keys, values, width)))
+
+# %% [markdown]
+# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
+#
+# ## The distance between two words
+#
+# The other way to avoid waiting is a convolution, which sees a window of $k$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
+#
+# - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $k - 1$ words further, so the number of layers between two words grows in proportion to their distance.
+# - ByteNet {cite:p}`kalchbrenner2016neural` spreads its windows. Each skips twice as many words as the one below, so the reach doubles from layer to layer, and the number of layers grows like the logarithm of the distance.
+# - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. Its authors asked whether such a memory can replace attention, and in translation it matched attention. The first of them, Łukasz Kaiser, is also one of the Transformer's eight authors.
+# - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims to be the first that turns one sequence into another with nothing else.
+
+
+# %%
+def plain(distance, window=3):
+    return math.ceil(distance / (window - 1))
+
+
+def spread(distance, window=3):
+    layers, reach = 0, 0
+    while reach < distance:  # the words of this window are 2**layers apart
+        layers, reach = layers + 1, reach + (window - 1) * 2**layers
+    return layers
+
+
+for distance in (4, 16, 64, 256):
+    windows = f"plain windows {plain(distance):3}, spread windows {spread(distance)}"
+    print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
+
+# %% [markdown]
+# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb) measures both, the steps and the loss, and what attention pays for its one.
+#
+# ## Recalling a word
+#
+# Now an experiment. Random words go by, of sixteen kinds, and at each position a layer has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one head of attention. They read the same words with the same [positions](08_positional_encoding.ipynb) added, and are trained alike, from scratch for each $k$. They have equally many weights, too:
+
+# %% tags=["nbval-ignore-output"]
+sys.path.append("../benchmarks")
+import recall
+
+for kind in recall.KINDS:
+    share = recall.accuracy(kind, distance=4, steps=300)
+    print(f"{kind:11} {recall.weights(kind):,} weights, {share:.0%} right after 300 updates")
+assert len({recall.weights(kind) for kind in recall.KINDS}) == 1
+
+# %% [markdown]
+# That was one distance and a short training. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Guessing would be right in 1 of 16 cases. Before you look, sketch the three curves.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Who can name the word of k steps ago? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18 % at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/recall.py`."}}
+lines = Path("../benchmarks/results/recall.jsonl").read_text(encoding="utf-8").splitlines()
+settings, *log = map(json.loads, lines)
+kinds = {"attention": (INK, [1, 0]), "GRU": (plum, [6, 3]), "convolution": (INK, [2, 2])}
+runs = [r for r in log if r.get("steps") == 1000]
+distances = sorted({r["distance"] for r in runs})
+recalled = {
+    (kind, k): mean(r["accuracy"] for r in runs if (r["kind"], r["distance"]) == (kind, k))
+    for kind in kinds
+    for k in distances
+}
+records = [{"layer": kind, "k": k, "right": round(a, 3)} for (kind, k), a in recalled.items()]
+x = alt.X(
+    "k:Q",
+    title="k: how many words ago",
+    scale=alt.Scale(type="log", base=2, domain=[1, 32]),
+    axis=alt.Axis(values=[1, 2, 4, 8, 16, 32]),
+)
+padding = {"left": 5, "right": 20, "top": 5, "bottom": 5}
+y = alt.Y(
+    "right:Q", title="right answers", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
+)
+guess = alt.Chart(alt.Data(values=[{"right": 1 / 16}])).mark_rule(strokeWidth=0.7).encode(y=y)
+assert round(recalled["GRU", 32], 2) == 0.18
+for k in (1, 4, 5, 6, 8, 32):
+    print(f"k = {k:2}:", ", ".join(f"{kind} {recalled[kind, k]:.0%}" for kind in kinds))
+show(
+    (guess + curves(records, x, y, "layer", kinds)).properties(padding=padding),
+    alt=", ".join(f"{kind} at 32 words: {recalled[kind, 32]:.0%}" for kind in kinds) + ".",
+)
+
+# %% [markdown]
+# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. To name the word of $k$ steps ago *at every step*, it has to carry the last $k$ words in 32 numbers, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little:
+
+# %%
+longer = mean(r["accuracy"] for r in log if r.get("steps") == 5000)
+print(f"GRU, k = 8: {recalled['GRU', 8]:.0%} after 1,000 updates, {longer:.0%} after 5,000")
+assert recalled["convolution", 5] > 0.99 and recalled["convolution", 6] < 0.08
+assert min(recalled["attention", k] for k in distances) > 0.99
+assert recalled["GRU", 2] > 0.99 > 0.96 > recalled["GRU", 4] > recalled["GRU", 32]
+assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
+
+# %% [markdown]
+# To attention all $k$ are the same problem: a query that fits the position $k$ places back. You can write such a query down without any training, because a shift by $k$ positions turns the [sinusoids](08_positional_encoding.ipynb) that stand for positions by a fixed rotation, whatever the position:
+
+# %%
+rates = 10_000 ** -(torch.arange(16).double() / 16)
+angles = torch.arange(100)[:, None] * rates
+table = torch.cat([angles.sin(), angles.cos()], dim=1)  # row p stands for position p
+sin, cos = table[70].chunk(2)
+back = 20 * rates  # the angles to turn back by, the same for every position
+asked = torch.cat([sin * back.cos() - cos * back.sin(), cos * back.cos() + sin * back.sin()])
+weights = (5 * table @ asked).softmax(dim=0)
+print(f"position 70 looks at position {weights.argmax()} with weight {weights.max():.2f}")
+torch.testing.assert_close(asked, table[50])
+assert weights.argmax() == 50 and weights.max() > 0.9
+
+# %% [markdown]
+# ## Time against length
+#
+# The same three layers again, with a forward and a backward pass over one text that grows.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, and at the end takes more than four times as long for twice the length. Measured by `benchmarks/recall.py` as processor time of one core, because the machine was busy with other work."}}
+timed = [r for r in log if "length" in r]
+took = {(r["kind"], r["length"]): r["milliseconds"] for r in timed}
+records = [{"layer": r["kind"], "n": r["length"], "ms": r["milliseconds"]} for r in timed]
+x = alt.X("n:Q", title="words", scale=alt.Scale(type="log", domain=[32, 4096], base=2))
+y = alt.Y(
+    "ms:Q",
+    title="milliseconds",
+    scale=alt.Scale(type="log", domain=[0.5, 1000]),
+    axis=alt.Axis(values=[1, 10, 100, 1000]),
+)
+for n in (32, 256, 4096):
+    print(f"{n:4} words:", ", ".join(f"{kind} {took[kind, n]:.1f} ms" for kind in kinds))
+growth = {kind: took[kind, 4096] / took[kind, 2048] for kind in kinds}
+assert 5 < took["GRU", 32] / took["attention", 32] < 6
+assert growth["attention"] > 4 and 2 < growth["GRU"] < 2.5
+print("from 2,048 to 4,096 words:", ", ".join(f"{k} x {g:.1f}" for k, g in growth.items()))
+show(
+    curves(records, x, y, "layer", kinds).properties(padding=padding),
+    alt=", ".join(f"{kind} at 4,096 words: {took[kind, 4096]:.0f} ms" for kind in kinds) + ".",
+)
+
+# %% [markdown]
+# At the length of a sentence all three do about the same arithmetic, but the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
+#
+# ## What to remember
+#
+# - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
+# - Attention came in to spare the decoder that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
+# - A convolution runs in parallel but sees a window; the stack must grow with the distance, or with its logarithm.
+# - Attention reaches every word in one step, and pays with comparisons that grow with the square of the length.
+#
+# ## Exercises
+#
+# **1. By hand** (★, 5 min). Two source words have the scores $e = (\ln 3, 0)$ and the states $h_1 = (4, 0)$ and $h_2 = (0, 8)$. What are the weights, and what is the context?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The exponentials are 3 and 1, the weights 0.75 and 0.25, and the context is (3, 2).
+by_hand = context(torch.tensor([math.log(3), 0.0]), torch.tensor([[4.0, 0.0], [0.0, 8.0]]))
+print([round(x, 2) for x in by_hand.tolist()])
+
+# %% [markdown]
+# **2. How many layers?** (★, 10 min). Words 1 and 50 of a sentence should meet. How many layers with windows of five does it take, plain and spread? Work it out, then use `plain` and `spread`.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# They are 49 apart. A plain layer adds 4 words: 49 / 4, rounded up, is 13. Spread layers add 4, 8,
+# 16 and 32: three reach 28 words, four reach 60.
+print(plain(49, window=5), spread(49, window=5))
+assert (plain(49, window=5), spread(49, window=5)) == (13, 4)
+
+# %% [markdown]
+# **3. Backwards** (★★, 15 min). Number the words of a source and a target of $n$ words each, and suppose that word $i$ translates word $i$. How many steps lie between them in a recurrent encoder-decoder if the source is read forwards? And backwards? Compare the means and the smallest values.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Forwards, word i of the source is n - i steps from the end, and word i of the target i steps from
+# the start: always n. Backwards, it is i - 1 steps from the end: 2 i - 1 together, from 1 to
+# 2 n - 1, and on average n again. The mean doesn't move, but the first words become neighbors, and
+# training can begin with them.
+n = 20
+forwards = [(n - i) + i for i in range(1, n + 1)]
+backwards = [(i - 1) + i for i in range(1, n + 1)]
+print(f"forwards {min(forwards)} to {max(forwards)}, mean {mean(forwards)}")
+print(f"backwards {min(backwards)} to {max(backwards)}, mean {mean(backwards)}")
+
+# %% [markdown]
+# **4. Without positions** (★★, 15 min). In the experiment all three layers were told the positions. Which of them need that? Guess what each would score at $k = 3$ without. Then set `recall.SinusoidalPositions = nn.Identity` and train them for 300 updates.
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Only attention needs them. The convolution has a matrix of its own for each place in its window,
+# and a GRU counts by its steps. Attention without positions sees a bag of words. It can name one
+# that is frequent among them, which beats guessing; which one came when, it can't know.
+SinusoidalPositions, recall.SinusoidalPositions = recall.SinusoidalPositions, nn.Identity
+lost = {kind: recall.accuracy(kind, distance=3, steps=300) for kind in recall.KINDS}
+recall.SinusoidalPositions = SinusoidalPositions
+print(", ".join(f"{kind} {share:.0%}" for kind, share in lost.items()))
+assert 1 / 16 < lost["attention"] < 0.25 < lost["GRU"] and lost["convolution"] > 0.9
+
+# %% [markdown]
+# **5. Two layers** (★★★, an evening). Recalling $k$ steps back needs one look. Change the task: find the last earlier place where the *present* word occurred, and name the word that followed it there. Can one attention layer do it? Can two? A head that does this is known as an **induction head**.
+#
+# ## Sources
+#
+# The problem is set out in sections 1 and 2 of {cite:t}`vaswani2017attention`. Encoder and decoder with one vector: {cite:t}`sutskever2014sequence`, {cite:t}`cho2014learning`; attention: {cite:t}`bahdanau2015neural`. Windows and memories: {cite:t}`gehring2017convolutional`, {cite:t}`kalchbrenner2016neural`, {cite:t}`kaiser2016can`. Self-attention before the Transformer: {cite:t}`cheng2016long`, {cite:t}`parikh2016decomposable`. Kernel regression: {cite:t}`nadaraya1964estimating`, {cite:t}`watson1964smooth`; *Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention by way of it. Induction heads were named by {cite:t}`olsson2022context`.
