@@ -64,7 +64,7 @@ def _helper() -> None:
 
 def bare() -> None: ...
 '''
-BARE_LINKS = 196  # from chapter to chapter, as a whole; a new one should name its section
+BARE_LINKS = 7  # a notebook, on average, to another as a whole; better are links to a section
 TEXT = """# Adding
 
 This chapter adds.
@@ -331,7 +331,7 @@ def test_references_in_the_reference_part_lead_to_sections():
         text = (ROOT / "book" / f"{name}.md").read_text(encoding="utf-8")
         assert not bare.findall(text.partition("\n## ")[2]), name
     scripts = [chapter.script.read_text(encoding="utf-8") for chapter in chapters()]
-    assert sum(len(bare.findall(text)) for text in scripts) <= BARE_LINKS
+    assert sum(len(bare.findall(text)) for text in scripts) <= BARE_LINKS * len(scripts)
 
 
 def test_names_lead_to_the_reference(book):

@@ -3,7 +3,6 @@
 axe-core comes from the npm registry, once: its address and hash are below.
 """
 
-import os
 from pathlib import Path
 
 import pooch
@@ -21,7 +20,7 @@ DRAWN = 'figure:has(> script[type="application/json"])'
 RUN = """() => axe.run(document, {
     resultTypes: ["violations"],
     runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"],
-    rules: { "label-content-name-mismatch": { enabled: true }, "target-size": { enabled: false } },
+    rules: { "label-content-name-mismatch": { enabled: true }, "target-size": { enabled: true } },
 }).then(({ violations }) => violations.flatMap(({ id, nodes }) =>
     nodes.slice(0, 5).map(({ target, html, failureSummary }) =>
         `${id} (${nodes.length}): ${target.join(" ")}\\n    ${html.slice(0, 160)}\\n    `
@@ -36,15 +35,12 @@ SETTLED = """async () => {
 @pytest.fixture(scope="module")
 def axe():
     """The text of axe-core."""
-    folder = os.environ.get("ANNOTATED_TRANSFORMER_CACHE") or pooch.os_cache(
-        "annotated_transformer"
-    )
     try:
         unpacked = pooch.retrieve(
             ADDRESS,
             HASH,
             fname=f"axe-core-{VERSION}.tgz",
-            path=Path(folder) / "axe-core",
+            path=pooch.os_cache("axe-core"),
             processor=pooch.Untar(members=["package/axe.min.js"]),
         )
     except OSError as error:  # no network, and not in the cache
