@@ -64,7 +64,7 @@ class SinusoidalPositions(Positions):
         return self
 
 
-# --- Are learned positions better? ---
+# --- Learned positions ---
 
 
 class LearnedPositions(Positions):

@@ -553,7 +553,7 @@ show(
 )
 
 # %% [markdown]
-# ### Why is an early decision a problem?
+# ### An early decision is a problem
 #
 # A decision is fine once it has been learned. At the start it is an accident, and hard to undo. The derivative of softmax is
 #

@@ -226,7 +226,7 @@ for _ in range(100):
 print({name: round(off, 2) for name, off in largest.items()})
 
 # %% [markdown]
-# ### Should padded queries be hidden, too?
+# ### Padded queries
 #
 # Padding is also a query, in a row of the table, and hiding rows sounds tidy.
 

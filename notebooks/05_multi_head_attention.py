@@ -246,7 +246,7 @@ show(
 #
 # Note the shape of $W^O$, $h\, d_v \times d_\text{model}$. With $d_k$ columns, as it is sometimes printed, the output could not be added to the words.
 #
-# ### Must values be projected, too?
+# ### Values are projected, too
 #
 # It would work without. But then each head would hand over the whole word, as wide as the model, and all heads the same. The projection lets a head hand over just what its question is about, as our second head does with *dark*.
 #
@@ -350,7 +350,7 @@ class MultiHeadAttention(nn.Module):
 # | `merge_heads` | joined | $(B, T, H \cdot d_v)$ | 2 × 3 × 512 |
 # | `self.output` | output | $(B, T, D)$ | 2 × 3 × 512 |
 #
-# ### Why no bias?
+# ### Maps without a bias
 #
 # The formula has none. And a bias $b$ on the keys would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. `bias=True` adds all four, for weights that come with them.
 #

@@ -401,7 +401,7 @@ for name, step in (("with offset", 1), ("forgotten", 0)):
 # %% [markdown]
 # The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter as long as it stands on the right, where [masks](04_masks.ipynb) hide it.
 #
-# ## Are learned positions better?
+# ## Learned positions
 #
 # We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU against 25.8. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training.
 

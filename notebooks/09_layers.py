@@ -676,7 +676,7 @@ for depth, norms in measured.items():
 #
 # Deep post-norm stacks thus start with larger gradients, above all near the output, and are known to need a careful start. How that goes together with Adam, which divides by the size of the gradient, is settled in [the schedule](16_schedule.ipynb).
 #
-# ### Is pre-norm better?
+# ### Pre-norm against post-norm
 #
 # In our short runs it is: with two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by 0.53 ± 0.01 nats a token, the largest effect on the page of [departures](../book/departures.md). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
 #

@@ -520,7 +520,7 @@ print(len(hard), "texts came back, and none used a reserved number")
 # %% [markdown]
 # The converse doesn't hold. A model may write any ids, even half a character, and bytes that are no text become the sign �.
 #
-# ### Why does one word have two numbers?
+# ### One word, two numbers
 #
 # The space is part of the token, so a word at the start of a text is cut otherwise than the same word later:
 

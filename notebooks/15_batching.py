@@ -391,7 +391,7 @@ plt.show()
 #
 # *Exactly once* is worth an assertion. A loop that draws its batches at random, with repetition, leaves out more than a third of the corpus in each "epoch": the chance that a sentence isn't drawn in $N$ draws is $(1 - 1/N)^N \approx 1/e = 37$ %.
 #
-# ### Why not seed + epoch?
+# ### Seed and epoch, kept apart
 #
 # Because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you'd get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
 #

@@ -512,7 +512,7 @@ print(f"peak {wrong:.0e}; the next number above 1 is {torch.finfo(torch.float32)
 assert torch.ones(1) - wrong == torch.ones(1)
 
 # %% [markdown]
-# ## Why these numbers?
+# ## The numbers of the paper
 #
 # ### Why a warm-up of 4,000?
 #

@@ -321,7 +321,7 @@ for smoothing in (0.0, 0.1, 0.5):
     print(f"ε = {smoothing}: {loss:.4f}, by hand {by_hand[real].sum():.4f}, {real.sum()} tokens")
 
 # %% [markdown]
-# ### Does padding count?
+# ### Padding doesn't count
 #
 # It must not. Whatever the logits are at padding, our loss doesn't move; a loss that counts padding as a word to be said gives another number and trains the model to say `<pad>`. The end of a sentence is another matter: `</s>` is a label like any word, and a model that never learns to say it doesn't stop.
 
@@ -546,7 +546,7 @@ except ValueError as error:
 # %% [markdown]
 # 10 for 10 % is an easy slip, and with 1 the labels would be the same whatever the word, so the module refuses both when it is made. (`precision` is for the log of a training: [the faster loss](25_speed.ipynb) computes in other numbers.)
 #
-# ### Do dropout and smoothing do the same?
+# ### Dropout and smoothing side by side
 #
 # Both keep the model from being too sure of its training sentences, at different ends. Dropout works on how an answer is found, and shows its worth where sentences are repeated. Smoothing works on the answer alone, from the first sentence on. Neither is used when the model is tested. ([Why is my training loss above my validation loss?](18_training.ipynb#why-is-the-training-loss-above-the-validation-loss) has both among its reasons.)
 #

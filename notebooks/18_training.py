@@ -783,7 +783,7 @@ assert 2.8 < none - own < 2.95 and 0.7 < strange - none < 0.85
 # %% [markdown]
 # Without a source, the loss is 4.61 and all that the model has is English. Its own German brings 2.9 nats a token, and a wrong one costs 0.8. (An empty source is something it never saw in training, so take the split as rough.) Keep the neighbor's test for models of your own. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb) and attention never recovered.
 #
-# ### When does attention form?
+# ### When attention forms
 #
 # Earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs.
 #
@@ -820,7 +820,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 # %% [markdown]
 # **BLEU** {cite:p}`papineni2002bleu` counts the runs of one to four words that a translation shares with a human's, from 0 to 100; [Evaluation](20_evaluation.ipynb) is about it, and about the signature that sacreBLEU {cite:p}`post2018call` prints. The frame of a sentence is right most of the time. Rare words are not: the model has seen each a few times only, and spells what it doesn't know from pieces.
 #
-# ## Does averaging checkpoints help?
+# ## What averaging checkpoints brings
 #
 # The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is where the last few batches have pushed it. If five differ by independent noise, their mean has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain, since the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb) takes the mean. At the end of our run, on 200 validation captions:
 

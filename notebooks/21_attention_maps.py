@@ -1010,7 +1010,7 @@ show(
 # %% [markdown]
 # Flattening is gentler than removing, since the head still hands over the mean of all values, and we count next words, so that one changed word doesn't drag the later ones along.
 #
-# ### Why may a clear map not matter?
+# ### A clear map that doesn't matter
 #
 # Read the figure from both ends. On the left, hazy heads change little, which is half a truism: they have little to lose by being made grey. On the right, heads with equally clear maps change between 1 and 4 % of the words. For some of them the whole pattern can be replaced by grey, and the model goes on almost as before. **Sharpness is necessary, not sufficient.** The rank correlation over all heads is 0.64, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance exceeds 0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
 #
@@ -1033,7 +1033,7 @@ show(
 #
 # No. Exchange two heads together with their parts of $W^O$, and the model computes the same, so their order means nothing and the seed decides which does what. That's one more reason to describe a head by what it does, and a layer rather than a head where all of its heads do it.
 #
-# ### Are attention maps useless, then?
+# ### What attention maps are good for
 #
 # No. They find mistakes: a mask that hides the wrong half, a source that's never looked at, a padding column that gets weight. They suggest what to test. And once a layer has passed such a test, its map on a new sentence can be read with some trust.
 #

@@ -205,7 +205,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # NVIDIA's training of the big model reports 82,059 tokens a second on one A100 and 551,599 on eight ([DeepLearningExamples](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md)). At our 1.29 GFLOP a token, if target tokens are meant, that is an MFU of 34 % and 29 %. We plan with 20 %.
 #
-# ### The GPU is 100 % busy. Isn't that enough?
+# ### A GPU that is 100 % busy
 #
 # What `nvidia-smi` prints as utilization is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training can show 100 % there with an MFU of 3 %. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
 #

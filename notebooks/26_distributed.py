@@ -444,7 +444,7 @@ assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_
 #
 # The same happens whenever processes disagree about what is next: one validates and the other doesn't, one skips a bad batch, one stops early. Each such decision must follow from what all know, plan and step, or be taken together.
 #
-# ### Does each process need its own random numbers?
+# ### Random numbers of each process
 #
 # For the plan the seed must be the same in all; for dropout it must not. If all processes drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. The loop draws dropout from seed, step, rank and world size. With dropout, runs with one and with two processes are therefore equally good, but not equal.
 #

@@ -676,7 +676,7 @@ plt.show()
 # %% [markdown]
 # The paper's level is therefore **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms. The wide gap of 1.5 is tensor2tensor's own script, the closest to the paper's, but its record doesn't say whether sacreBLEU scored 3,003 sentences or 2,737. `evaluate` prints the [score with compounds split](20_evaluation.ipynb) as well, so that you needn't guess for yours.
 #
-# ### Why will mine differ from the paper's?
+# ### Why yours will differ from the paper's
 #
 # | cause | how much, and how we know |
 # |---|---|
@@ -745,7 +745,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 #
 # We know no loss values for the steps between, and a wrong expectation is worse than none. The BLEU in the progress lines is that of greedy search, on every second sentence of newstest2013. For a decision, run `evaluate --split validation`.
 #
-# ### How many checkpoints should be averaged?
+# ### How many checkpoints to average
 #
 # The paper says five and twenty, without a reason. With a run of your own, ask the validation set:
 #

@@ -120,7 +120,7 @@ def read_pairs(
 
 
 # %% [markdown]
-# ### Why not the csv module?
+# ### Without the csv module
 #
 # A CSV reader takes a quotation mark at the start of a cell for the beginning of a quoted cell, which may run over many lines. One sentence that opens a quotation without closing it swallows those after it:
 

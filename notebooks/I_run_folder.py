@@ -238,7 +238,7 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # ## The mean of checkpoints
 #
-# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#does-averaging-checkpoints-help) measures what that gains. Averages of Adam are left out, because an average is a model to use, not one to train on. Sums are in double precision, so the mean of five equal numbers is that number. Mapped into memory, large files are read one tensor at a time.
+# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains. Averages of Adam are left out, because an average is a model to use, not one to train on. Sums are in double precision, so the mean of five equal numbers is that number. Mapped into memory, large files are read one tensor at a time.
 
 
 # %% tags=["export"]
