@@ -1,19 +1,9 @@
-"""axe-core finds nothing on any page, in light and dark, wide and narrow.
+"""axe-core finds nothing on any page, in light and dark, wide and narrow."""
 
-axe-core comes from the npm registry, once: its address and hash are below.
-"""
+from importlib.resources import files
 
-from pathlib import Path
-
-import pooch
 import pytest
 
-VERSION = "4.14.1"
-ADDRESS = f"https://registry.npmjs.org/axe-core/-/axe-core-{VERSION}.tgz"
-HASH = (
-    "sha512:1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b73"
-    "4f8c22a0dab86ee6a6f64b8afbe804b214d36db85a2826965edfb3a0b9d546b5"
-)
 SIZES = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 390, "height": 844}}
 DRAWN = 'figure:has(> script[type="application/json"])'
 # What WCAG 2.2 AA asks for, what is good practice, and one rule that is still an experiment
@@ -35,17 +25,7 @@ SETTLED = """async () => {
 @pytest.fixture(scope="module")
 def axe():
     """The text of axe-core."""
-    try:
-        unpacked = pooch.retrieve(
-            ADDRESS,
-            HASH,
-            fname=f"axe-core-{VERSION}.tgz",
-            path=pooch.os_cache("axe-core"),
-            processor=pooch.Untar(members=["package/axe.min.js"]),
-        )
-    except OSError as error:  # no network, and not in the cache
-        pytest.skip(f"axe-core {VERSION} cannot be had from {ADDRESS}: {type(error).__name__}")
-    return Path(unpacked[0]).read_text(encoding="utf-8")
+    return (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 
 
 def pages(site):
