@@ -974,8 +974,7 @@ assert "military" in tokenizer.decode(four[3].tokens) and total < four[0].log_pr
 
 # %% tags=["nbval-ignore-output"]
 missed = 0
-for row, pair in zip(sources[:100], captions):
-    (found,) = beam_search(model, torch.tensor([row]))[0]
+for row, pair, (found,) in zip(sources, captions, beam_search(model, pad(sources[:100]))):
     total, n = forced(model, torch.tensor(row), tokenizer.encode(pair.target))
     missed += total / length_penalty(n, 0.6) > found.score
 print(f"the reference scores better in {missed} of 100 captions, our output in {100 - missed}")
@@ -1061,8 +1060,7 @@ show(
 
 # %% tags=["nbval-ignore-output"]
 empty, ranks, worst = [], [], (0.0, [])
-for row in sources:
-    (found,) = beam_search(model, torch.tensor([row]))[0]
+for row, (found,) in zip(sources, beam_search(model, pad(sources))):
     with evaluating(model):
         first = next_logits(model, torch.tensor([[BOS]]), Cache(model, torch.tensor([row])))[0, 0]
     nothing = first.log_softmax(dim=-1)[EOS].item()
