@@ -13,6 +13,9 @@
 
   /** Let the keyboard reach what scrolls, and only that; a screen reader says what it is. */
   function reach() {
+    for (const formula of document.querySelectorAll('article mjx-container:not([display="true"])')) {
+      formula.classList.toggle("book-wide", formula.scrollWidth > formula.clientWidth + 4); // more than a slanted letter
+    }
     for (const element of document.querySelectorAll(`article :is(${SCROLLS})`)) {
       const scrolls = element.scrollWidth > element.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(element).overflowX);
       const apart = element.querySelector("a, button, input, summary") || element.closest("[aria-hidden=true]");
