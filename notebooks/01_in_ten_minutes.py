@@ -86,7 +86,7 @@ show(
 )
 
 # %% [markdown]
-# The model was never given a dictionary. It saw whole sentences, and learned which word belongs to which because that made the loss smaller. The chapter on [attention maps](21_attention_maps.ipynb) checks how far such pictures can be trusted, which is less than they suggest.
+# The model was never given a dictionary. It saw whole sentences, and learned which word belongs to which because that made the loss smaller. The chapter on [attention maps](21_attention_maps.ipynb#what-attention-does-not-explain) checks how far such pictures can be trusted, which is less than they suggest.
 #
 # ## Train one yourself
 #
@@ -211,7 +211,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb) counts how many words and phrases a translation shares with a reference, from 0 to 100; one point is a difference that readers may notice. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [last chapter](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100; one point is a difference that readers may notice. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [last chapter](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
 #
 # ## What to remember
 #

@@ -118,7 +118,7 @@ assert moved[9] < 0.01 * moved[0]
 # e_{ij} = v^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j
 # $$ (eq-additive)
 #
-# Together with {eq}`eq-context`, this is attention. Only the letters differ from those of the [next chapter](03_attention.ipynb):
+# Together with {eq}`eq-context`, this is attention. Only the letters differ from those of the [next chapter](03_attention.ipynb#queries-keys-and-values):
 #
 # | Bahdanau, Cho and Bengio | here | role |
 # |---|---|---|
@@ -212,11 +212,11 @@ for distance in (4, 16, 64, 256):
     print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
 
 # %% [markdown]
-# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb) measures both, the steps and the loss, and what attention pays for its one.
+# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures both, the steps and the loss, and what attention pays for its one.
 #
 # ## Recalling a word
 #
-# Now an experiment. Random words go by, of sixteen kinds, and at each position a layer has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one head of attention. They read the same words with the same [positions](08_positional_encoding.ipynb) added, and are trained alike, from scratch for each $k$. They have equally many weights, too:
+# Now an experiment. Random words go by, of sixteen kinds, and at each position a layer has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one head of attention. They read the same words with the same [positions](08_positional_encoding.ipynb#adding-positions-in-code) added, and are trained alike, from scratch for each $k$. They have equally many weights, too:
 
 # %% tags=["nbval-ignore-output"]
 sys.path.append("../benchmarks")
@@ -273,7 +273,7 @@ assert recalled["GRU", 2] > 0.99 > 0.96 > recalled["GRU", 4] > recalled["GRU", 3
 assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 
 # %% [markdown]
-# To attention all $k$ are the same problem: a query that fits the position $k$ places back. You can write such a query down without any training, because a shift by $k$ positions turns the [sinusoids](08_positional_encoding.ipynb) that stand for positions by a fixed rotation, whatever the position:
+# To attention all $k$ are the same problem: a query that fits the position $k$ places back. You can write such a query down without any training, because a shift by $k$ positions turns the [sinusoids](08_positional_encoding.ipynb#why-sine-and-cosine) that stand for positions by a fixed rotation, whatever the position:
 
 # %%
 rates = 10_000 ** -(torch.arange(16).double() / 16)

@@ -110,7 +110,7 @@ show_drawing(
 # %% [markdown]
 # Read *the black cat likes fish* and stop at *likes*. To understand the sentence you need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
 #
-# A [recurrent network](02_before_attention.ipynb) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
+# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
 #
 # In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. But why take a blend at all, instead of the word that fits best?
 #
@@ -389,7 +389,7 @@ def computation(i):
 show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word asks?", start=3)
 
 # %% [markdown]
-# *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb) will let it ask the two questions separately. *Fish*, with its two readings, asks for a bit of everything, and no weight in its row is above 0.4.
+# *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately. *Fish*, with its two readings, asks for a bit of everything, and no weight in its row is above 0.4.
 #
 # What a word fetches is then added to it. One more matrix, $W^O$, brings the three numbers back to six features, and *likes* is still a verb, but one that knows of something living and something edible.
 
@@ -407,9 +407,9 @@ assert torch.equal(W_O, example.W_O)
 #
 # ## The code
 #
-# Not every key may be seen: some positions only fill up a short sentence, others hold words that the model has yet to write. A hidden key must get the weight zero while the others still sum to 1, so its score becomes minus infinity *before* the softmax. [Masks](04_masks.ipynb) has the details.
+# Not every key may be seen: some positions only fill up a short sentence, others hold words that the model has yet to write. A hidden key must get the weight zero while the others still sum to 1, so its score becomes minus infinity *before* the softmax. [Masks](04_masks.ipynb#how-to-hide-a-key) has the details.
 #
-# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb) that runs your function beside eleven common mistakes, and says which one yours is:
+# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb#the-parts-it-knows) that runs your function beside eleven common mistakes, and says which one yours is:
 
 # %%
 from annotated_transformer import check
@@ -447,7 +447,7 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters: all that is learned is in the matrices that made its arguments. (`dropout` is 0 unless asked for; [regularization](17_regularization.ipynb) explains it.) PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide and values 6.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. (`dropout` is 0 unless asked for; [regularization](17_regularization.ipynb#what-dropout-does) explains it.) PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide and values 6.
 
 # %%
 random = torch.Generator().manual_seed(1)
@@ -469,7 +469,7 @@ print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max()
 #
 # ### The axis of the softmax
 #
-# The last one: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does worse, as exercise 4 finds. (Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md).)
+# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does worse, as exercise 4 finds. (Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md).)
 
 # %% mystnb={"figure": {"name": "fig-attention-weights", "caption": "Who looks at whom? All weights of our five words. Each row sums to 1, the columns do not: as a key, *cat* collects 1.80, because three words ask for a noun."}}
 rows, columns = weights.sum(dim=1), weights.sum(dim=0)
@@ -493,9 +493,9 @@ for name, column in zip(["living", "dark", "edible"], range(3)):
     )
 
 # %% [markdown]
-# Anything new has to be computed by the [feed-forward network](06_feed_forward.ipynb) that follows.
+# Anything new has to be computed by the [feed-forward network](06_feed_forward.ipynb#what-attention-alone-cannot-do) that follows.
 #
-# Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, often the period or the end of the sentence ([attention maps](21_attention_maps.ipynb) has more on such *attention sinks*).
+# Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, often the period or the end of the sentence ([attention maps](21_attention_maps.ipynb#why-does-everyone-look-at-s-attention-sinks) has more on such *attention sinks*).
 #
 # ## Why divide by the square root of $d_k$?
 #
@@ -644,7 +644,7 @@ for n in (25, 500, 8000):
 #
 # ## What it pays
 #
-# One task accompanies the chapters of the model: translate sentences of a small [grammar](B_synchronous_grammar.ipynb), learning for 300 updates. The figure shows the loss on unseen pairs, with one part more in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token: the typical probability of the right token rises from 13 % to 20 %.
+# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one part more in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token: the typical probability of the right token rises from 13 % to 20 %.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-attention", "caption": "What does attention pay? Validation loss on the grammar after 300 updates; the filled bar is new. Means of embeddings: a model without attention."}}
 from book.figures import paid

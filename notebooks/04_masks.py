@@ -72,7 +72,7 @@ show(
 )
 
 # %% [markdown]
-# [Attention](03_attention.ipynb) lets every query look at every key, which is wrong twice in a Transformer. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
+# [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, which is wrong twice in a Transformer. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
 #
 # ## What goes wrong without a mask
 #
@@ -170,7 +170,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3  # <pad>, <s>, </s>, <unk>
 # %% [markdown]
 # The **padding mask** asks of each key whether it is a word. Comparing with `PAD` seems to be all.
 #
-# **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb) knows six common mistakes of each. The obvious first try is one:
+# **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb#the-parts-it-knows) knows six common mistakes of each. The obvious first try is one:
 
 # %%
 from annotated_transformer import check
@@ -178,7 +178,7 @@ from annotated_transformer import check
 print(check("padding_mask", lambda tokens: tokens != PAD))
 
 # %% [markdown]
-# The scores of the whole model have four axes: sentences, [heads](05_multi_head_attention.ipynb), queries, keys. PyTorch lines up two shapes from the right, repeats axes of length 1, and takes a missing axis as 1, so the mask has to say which of its axes are which. `None` in an index adds an axis of length 1:
+# The scores of the whole model have four axes: sentences, [heads](05_multi_head_attention.ipynb#split), queries, keys. PyTorch lines up two shapes from the right, repeats axes of length 1, and takes a missing axis as 1, so the mask has to say which of its axes are which. `None` in an index adds an axis of length 1:
 
 
 # %% tags=["export"]
@@ -268,7 +268,7 @@ print("rows lost:", once.isnan().any(-1).sum().item(), "then", twice.isnan().any
 #
 # ## The causal mask
 #
-# A decoder writes from left to right, but in training the whole sentence is known, and we want the predictions at all positions in one pass. With the **causal mask**, position $t$ may look at itself and to its left, never to its right. It may see itself because it predicts the word *after* it: [the targets are shifted](10_transformer.ipynb).
+# A decoder writes from left to right, but in training the whole sentence is known, and we want the predictions at all positions in one pass. With the **causal mask**, position $t$ may look at itself and to its left, never to its right. It may see itself because it predicts the word *after* it: [the targets are shifted](10_transformer.ipynb#the-target-shifted-by-one).
 #
 # A target of 30 tokens then gives 30 predictions in one pass over 30 positions. With a pass for each prediction it would be $1 + 2 + \dots + 30 = 465$ positions, 15.5 times as many.
 
@@ -314,7 +314,7 @@ for layers in (1, 2):
     print(f"layers: {layers}, difference {(with_mask - without).abs().max():.2f}")
 
 # %% [markdown]
-# The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With it, the state of an old word never changes again, so [decoding](19_decoding.ipynb) can keep it.
+# The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With it, the state of an old word never changes again, so [decoding](19_decoding.ipynb#the-kv-cache) can keep it.
 #
 # ## What a forgotten causal mask costs
 #
@@ -389,7 +389,7 @@ for name, weights in trained.items():
     assert flawless > 0.8 if name == "causal mask" else flawless < 0.4
 
 # %% [markdown]
-# The model with the better loss has learned to copy, and knows nothing of the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
+# The model with the better loss has learned to copy, and knows nothing of the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#if-the-shift-is-forgotten), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
 #
 # ## Both at once
 #
@@ -442,7 +442,7 @@ show_steps(steps, "Which masks are on?", start=3)
 # %% [markdown]
 # ## Which mask goes where
 #
-# The model attends in three places ([layers](09_layers.ipynb) has the table), and the rule is the same in each: *the mask belongs to the keys*. "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. But padding has to be hidden, too, for which [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding`.
+# The model attends in three places ([layers](09_layers.ipynb#the-decoder-layer) has the table), and the rule is the same in each: *the mask belongs to the keys*. "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. But padding has to be hidden, too, for which [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding`.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-masks", "caption": "Which keys may each query see, in each of the three attentions? Hatched keys are hidden; open ones share the weight evenly, as if all scores were equal. The source has three words and two paddings, the target four tokens and one padding."}}
 german = ["Katzen", "mögen", "Fisch", "<pad>", "<pad>"]
@@ -469,7 +469,7 @@ show(
 #
 # ## What it pays
 #
-# On [the book's one task](03_attention.ipynb#what-it-pays) the padding mask changes the loss by less than 0.02 nats, because batches of [similar length](15_batching.ipynb) hold little padding. The causal mask is on in all rows: without it the bar would be shorter, and the model worthless. Masks pay in correctness.
+# On [the book's one task](03_attention.ipynb#what-it-pays) the padding mask changes the loss by less than 0.02 nats, because batches of [similar length](15_batching.ipynb#the-cost-of-padding) hold little padding. The causal mask is on in all rows: without it the bar would be shorter, and the model worthless. Masks pay in correctness.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-masks", "caption": "What does the padding mask pay? Validation loss on the grammar after 300 updates; the filled bar is new. It is practically as long as the one above it."}}
 from book.figures import paid
@@ -541,7 +541,7 @@ print("open keys by row:", target_mask(left).sum(-1).flatten().tolist(), end=", 
 print("mended:", mended.sum(-1).flatten().tolist())
 
 # %% [markdown]
-# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included ([restricted self-attention](12_why_self_attention.ipynb)). Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
+# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included ([restricted self-attention](12_why_self_attention.ipynb#five-layers)). Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
 #
 # ## Sources
 #

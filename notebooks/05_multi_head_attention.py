@@ -54,7 +54,7 @@ def head_by_head(query, key, value, W_Q, W_K, W_V, W_O):
 #
 # ## Why several heads?
 #
-# In [Attention](03_attention.ipynb), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*. It learned only faintly that it is black. We cut the same matrices into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*.
+# In [Attention](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*. It learned only faintly that it is black. We cut the same matrices into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*.
 
 # %%
 from book.example import W_K, W_O, W_Q, W_V, WORDS, X
@@ -99,7 +99,7 @@ show(
 #
 # ## Each head sees the whole word
 #
-# No, though many drawings look like it. In this formula $Q$, $K$ and $V$ are no longer projections of the words, but the words' own vectors (in self-attention all three are $X$). Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
+# Many drawings look as if each head got a slice of the word. In this formula $Q$, $K$ and $V$ are no longer projections of the words, but the words' own vectors (in self-attention all three are $X$). Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
 #
 # | matrix | rows | columns | in the base model |
 # |---|---|---|---|
@@ -121,7 +121,7 @@ print("queries of cat, head 1 then head 2:", one_by_one[2].tolist())
 # %% [markdown]
 # This answers a question that comes up with each implementation: where are the heads' own matrices, if the layer has a single one of 512 × 512? They are its columns, 64 for each head.
 #
-# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb) knows eight ways to get it wrong, and the first idea of many is one of them:
+# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows eight ways to get it wrong, and the first idea of many is one of them:
 
 
 # %%
@@ -242,13 +242,13 @@ show(
 )
 
 # %% [markdown]
-# Joining and projecting is only the fast way to compute this sum. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, which [Attention maps](21_attention_maps.ipynb) does to a trained model.
+# Joining and projecting is only the fast way to compute this sum. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, which [Attention maps](21_attention_maps.ipynb#take-a-head-away) does to a trained model.
 #
 # Note the shape of $W^O$, $h\, d_v \times d_\text{model}$. With $d_k$ columns, as it is sometimes printed, the output could not be added to the words.
 #
 # ### Values are projected, too
 #
-# It would work without. But then each head would hand over the whole word, as wide as the model, and all heads the same. The projection lets a head hand over just what its question is about, as our second head does with *dark*.
+# Attention would work without that projection. But then each head would hand over the whole word, as wide as the model, and all heads the same. The projection lets a head hand over just what its question is about, as our second head does with *dark*.
 #
 # ## The width of a head
 #
@@ -300,7 +300,7 @@ def run_attention(
 #
 # Now the formula is four linear maps with attention between them. `nn.Linear` stores its matrix transposed, so `self.query.weight.T` holds all $W_i^Q$ side by side. The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing; it is 0 unless you ask ([departures](../book/departures.md) has the effect).
 #
-# `forward` has two halves: `project` makes keys and values, `attend` lets queries at them. A decoder that writes word by word meets the same keys again and again, and [decoding](19_decoding.ipynb) will keep what `project` returned.
+# `forward` has two halves: `project` makes keys and values, `attend` lets queries at them. A decoder that writes word by word meets the same keys again and again, and [decoding](19_decoding.ipynb#the-kv-cache) will keep what `project` returned.
 
 
 # %% tags=["export"]
@@ -389,7 +389,7 @@ torch.testing.assert_close(module(query, query, query, mask), readable)
 print("so do nn.MultiheadAttention and both paths; weights", tuple(weights.shape))
 
 # %% [markdown]
-# One class serves all three attentions of the model; who asks, who answers and which mask applies is a [table in Layers](09_layers.ipynb). All heads share one mask: what is padding for one is padding for all.
+# One class serves all three attentions of the model; who asks, who answers and which mask applies is a [table in Layers](09_layers.ipynb#the-decoder-layer). All heads share one mask: what is padding for one is padding for all.
 #
 # ## What heads cost
 #
@@ -467,7 +467,7 @@ show(
 # %% [markdown]
 # Head 3 looks at the German word that has just been translated: *roten* gets 0.99 in the row *red*. Head 1 looks ahead, at *Mädchen* from the very start (0.82 in the row `<s>`), and at *roten* as soon as *a* is written (0.97). Head 4 looks at *spielt* once *girl* is there. Several rows of heads 2 and 4 spend most of their weight on the period and on `</s>`, which may well be the trained way out of having no question.
 #
-# That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb) does so.
+# That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb#what-single-heads-do) does so.
 #
 # ## What it pays
 #

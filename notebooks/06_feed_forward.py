@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
 # %% [markdown]
 # `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. That is all "position-wise" takes. The dropout between the layers isn't in the paper; the authors' library, tensor2tensor, turned it on later, so here it is an option, 0 by default.
 #
-# To see it work, take the five words of [chapter 3](03_attention.ipynb) after attention has added to each what it fetched, and two units set by hand.
+# To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and two units set by hand.
 
 # %%
 import altair as alt
@@ -215,7 +215,7 @@ for d_ff in (8, 64, 512):
     print(f"d_ff {d_ff:3}  unexplained: {(fitted - target[4000:]).var() / target.var():.2f}")
 
 # %% [markdown]
-# Eight random units explain next to nothing of fresh inputs and 512 nearly everything. Training chooses the questions as well. Then the output must return to 512 numbers, because it is added to the input ([Layers](09_layers.ipynb)).
+# Eight random units explain next to nothing of fresh inputs and 512 nearly everything. Training chooses the questions as well. Then the output must return to 512 numbers, because it is added to the input ([Layers](09_layers.ipynb#let-each-part-add)).
 #
 # The paper varies $d_\text{ff}$ alone in two of the rows (C) of Table 3. Four times the model's width is a choice that worked; nothing in the formula demands it.
 #
@@ -318,7 +318,7 @@ print(
 )
 
 # %% [markdown]
-# A few steps that are too large can push a threshold that far. It is one of four reasons to start training with small steps; [Schedule](16_schedule.ipynb) weighs them against each other.
+# A few steps that are too large can push a threshold that far. It is one of four reasons to start training with small steps; [Schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) weighs them against each other.
 #
 # ## Its share of the model
 #
@@ -395,7 +395,7 @@ assert [round(losses[p], 2) for p in ("multi_head_attention", "feed_forward")] =
 #
 # ## Exercises
 #
-# **1. Write it yourself** (★, 10 min). Before you read our class: write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb).
+# **1. Write it yourself** (★, 10 min). Before you read our class: write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check

@@ -128,7 +128,7 @@ print(tuple(tokens.shape), "->", tuple(states.shape), "->", tuple(embedding.logi
 # %% [markdown]
 # ## One table, three uses
 #
-# The paper shares the table three ways, which is possible because both languages are cut into pieces from one vocabulary ([Tokenization](14_tokenization.ipynb)).
+# The paper shares the table three ways, which is possible because both languages are cut into pieces from one vocabulary ([Tokenization](14_tokenization.ipynb#where-does-the-papers-37-000-come-from)).
 #
 # | use | operation | in, out | rows that learn in a step |
 # |---|---|---|---|
@@ -220,7 +220,7 @@ assert torch.equal(tied.weight, embedding.weight) and not torch.equal(
 # p_v = \frac{e^{z_v / \tau}}{\sum_{w} e^{z_w / \tau}}
 # $$ (eq-temperature)
 #
-# At $\tau = 1$ this is the plain softmax, the one in training. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, and *fish* gets $12.18 / 22.57 = 0.54$. Other temperatures change how a finished model picks its words ([decoding](19_decoding.ipynb)), but never their order.
+# At $\tau = 1$ this is the plain softmax, the one in training. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, and *fish* gets $12.18 / 22.57 = 0.54$. Other temperatures change how a finished model picks its words ([decoding](19_decoding.ipynb#sampling-drawing-words-by-lot)), but never their order.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-softmax-temperature", "caption": "What does the temperature do? The five logits as probabilities, at three temperatures and at one of your own (10 until you move the slider on the website). A lower temperature gives the best word more, 0.72 at 0.5; a high one brings all words close to one fifth."}}
 panels = {"τ = 0.5": 0.5, "τ = 1": 1, "τ = 2": 2, "τ of your own": None}
@@ -260,7 +260,7 @@ by_hand = -logits.log_softmax(dim=-1)[torch.arange(8), tokens.flatten()].mean()
 torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 
 # %% [markdown]
-# When the model translates, the largest logit is the largest probability, and [beam search](19_decoding.ipynb), which compares probabilities, takes the log-softmax itself.
+# When the model translates, the largest logit is the largest probability, and [beam search](19_decoding.ipynb#expand-score-prune-one-topk), which compares probabilities, takes the log-softmax itself.
 #
 # ### What a softmax too many breaks
 #
@@ -281,7 +281,7 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), tokens.flatten()):.2f}")
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
 #
-# "To match the positions" is the usual explanation, and it's half an answer. The [positions](08_positional_encoding.ipynb) added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way. We compare three starts. Glorot's (Xavier's) rule is what Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices; size 1 is the default of `nn.Embedding`.
+# "To match the positions" is the usual explanation, and it's half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way. We compare three starts. Glorot's (Xavier's) rule is what Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices; size 1 is the default of `nn.Embedding`.
 
 # %%
 state, labels, measured = torch.randn(64, 512), torch.arange(64), {}
@@ -329,12 +329,12 @@ show(
 # :::{admonition} For a second reading: could the model not learn the size?
 # :class: dropdown
 #
-# Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb) can make up for it. But training has to get there. [Adam](16_schedule.ipynb) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6 %; for numbers of size 1 it would be 0.07 %. A small table with a large factor can turn its vectors faster than a large table without one.
+# Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb#layer-normalization) can make up for it. But training has to get there. [Adam](16_schedule.ipynb#a-step-as-long-as-the-rate) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6 %; for numbers of size 1 it would be 0.07 %. A small table with a large factor can turn its vectors faster than a large table without one.
 # :::
 #
 # ## It does not come from word2vec
 #
-# No. Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, from which words occur near each other, and handed to a model. This one starts at random and learns from the loss of the translation alone.
+# Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, from which words occur near each other, and handed to a model. This one starts at random and learns from the loss of the translation alone.
 #
 # Random rows are nearly at right angles: with 512 columns, the cosine of two of them is spread by $1/\sqrt{512} = 0.04$ around 0. After training, some rows are much closer. We ask this book's trained model, which knows captions of photographs, what lies nearest to three of its words.
 
@@ -367,7 +367,7 @@ inside = likeness[same & ~torch.eye(8).bool()].min()
 assert (likeness[~same] > inside).sum() == 2 and likeness[3, 7] > inside  # runs and grass
 
 # %% [markdown]
-# A word has the same row in every sentence; what *bank* means in this one is worked out above, with the help of attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb) hide it. (tensor2tensor does zero it, because it recognizes padding by vectors that are zero.)
+# A word has the same row in every sentence; what *bank* means in this one is worked out above, with the help of attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it. (tensor2tensor does zero it, because it recognizes padding by vectors that are zero.)
 #
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown
@@ -404,7 +404,7 @@ assert abs(losses["feed_forward"] - 1.12) < 0.006 and abs(losses["embeddings"] -
 #
 # ## Exercises
 #
-# **1. Write it yourself** (★, 10 min). Before you read our class: write `embed(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`, and hand the first to the [checker](E_checker.ipynb).
+# **1. Write it yourself** (★, 10 min). Before you read our class: write `embed(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`, and hand the first to the [checker](E_checker.ipynb#the-parts-it-knows).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check

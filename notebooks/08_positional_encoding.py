@@ -97,7 +97,7 @@ show(
 # %% [markdown]
 # ## Attention is blind to order
 #
-# *The black cat likes fish* and *the black fish likes cat* are made of the same words. Let the verb of each attend, with the matrices of [chapter 3](03_attention.ipynb), first without positions and then with them.
+# *The black cat likes fish* and *the black fish likes cat* are made of the same words. Let the verb of each attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values), first without positions and then with them.
 
 
 # %%
@@ -220,7 +220,7 @@ print(f"largest difference: {(single - double).abs().max():.3f}")
 # %% [markdown]
 # ### The authors' code
 #
-# Not quite. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless: the vector is multiplied by a learned matrix next, whose rows can stand in any order. A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order, but it broke every trained model, and the code ended up as it began.
+# The authors' code follows neither the order nor the rates of their formula. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless: the vector is multiplied by a learned matrix next, whose rows can stand in any order. A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order, but it broke every trained model, and the code ended up as it began.
 #
 # The rates differ as well. tensor2tensor divides the exponents by one less than the number of clocks, so that the slowest has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says. The paper's *formula* never gets there. Its slowest clock needs 60,611 positions, as printed above. All of tensor2tensor's clocks but the first are slower than the formula's, the last by 3.5 %.
 
@@ -399,7 +399,7 @@ for name, step in (("with offset", 1), ("forgotten", 0)):
     print(f"{name}: off by {(torch.cat(parts, dim=1) - x).abs().max():.2f}")
 
 # %% [markdown]
-# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter as long as it stands on the right, where [masks](04_masks.ipynb) hide it.
+# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-d-text-model)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter as long as it stands on the right, where [masks](04_masks.ipynb#the-padding-mask) hide it.
 #
 # ## Learned positions
 #
@@ -550,7 +550,7 @@ assert set(sorted(gains, key=gains.get)[-3:]) == {"attention", "multi_head_atten
 #
 # ## Exercises
 #
-# **1. Write it yourself** (★★, 15 min). Before you read our code: write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb).
+# **1. Write it yourself** (★★, 15 min). Before you read our code: write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check
@@ -613,7 +613,7 @@ for word in (1, 1 / 512):
     print(f"{word / (word + 0.5):.1%}")
 
 # %% [markdown]
-# **6. Rotary in the model** (★★★, an evening, open). Call `rotate` on queries and keys in [multi-head attention](05_multi_head_attention.ipynb), drop the added positions, train on the grammar, and redo {numref}`fig-beyond`. Leave cross-attention without positions, or not? Argue first.
+# **6. Rotary in the model** (★★★, an evening, open). Call `rotate` on queries and keys in [multi-head attention](05_multi_head_attention.ipynb#the-module), drop the added positions, train on the grammar, and redo {numref}`fig-beyond`. Leave cross-attention without positions, or not? Argue first.
 #
 # ## Sources
 #

@@ -114,7 +114,7 @@ show_drawing([*left, *right, memory, words_at(250, 18, "memory")], 720, 555, alt
 #
 # ## What goes wrong in a plain stack
 #
-# We build 24 sub-layers, attentions and networks in turn, 64 numbers wide and untrained, with first weights as in the [next chapter](10_transformer.ipynb). A rule says what happens at each: in the plain stack, the output replaces the input.
+# We build 24 sub-layers, attentions and networks in turn, 64 numbers wide and untrained, with first weights as in the [next chapter](10_transformer.ipynb#how-weights-start). A rule says what happens at each: in the plain stack, the output replaces the input.
 
 
 # %%
@@ -177,7 +177,7 @@ assert gradients(plain)[0] < gradients(plain)[-1] / 1000
 # x_N = x_0 + f_0(x_0) + f_1(x_1) + \dots + f_{N-1}(x_{N-1})
 # $$ (eq-stream)
 #
-# The vector of a word thus runs from the bottom of the stack to its top, and every sub-layer reads it and adds to it. It's called the **residual stream**. In our example it begins with the five words of [chapter 3](03_attention.ipynb), and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$:
+# The vector of a word thus runs from the bottom of the stack to its top, and every sub-layer reads it and adds to it. It's called the **residual stream**. In our example it begins with the five words of [chapter 3](03_attention.ipynb#queries-keys-and-values), and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$:
 
 # %%
 fetched, _ = attention(X @ W_Q, X @ W_K, X @ W_V)
@@ -580,7 +580,7 @@ for pre_norm in (False, True):
 # %% [markdown]
 # ## Where dropout is
 #
-# On every update, before it is added, and on the sum of embedding and position: the filled diamonds of {numref}`fig-layers`. Dropout thus never hits the stream above its entry, only what is added to it. [Regularization](17_regularization.ipynb) has the reasons and the places where other codes differ.
+# Dropout acts on every update, before it is added, and on the sum of embedding and position: the filled diamonds of {numref}`fig-layers`. It thus never hits the stream above its entry, only what is added to it. [Regularization](17_regularization.ipynb#where-is-dropout-in-the-transformer) has the reasons and the places where other codes differ.
 #
 # ## Why the place of the norm matters
 #
@@ -674,15 +674,15 @@ for depth, norms in measured.items():
 # %% [markdown]
 # Look at the last layer: with post-norm it gets about the same gradient in a stack of 3 layers as in one of 24; with pre-norm its gradient shrinks like one over the root of the depth, from 0.33 to 0.12. This is what {cite:t}`xiong2020layer` derive, and the reason is the final norm: the stream has grown like that root, and the norm divides the gradient by its size. The other layers don't follow suit. In the first, pre-norm's gradient is even larger in 24 layers than in 3. From 3 layers to 24, the gradient of all layers together doubles with pre-norm and triples with post-norm.
 #
-# Deep post-norm stacks thus start with larger gradients, above all near the output, and are known to need a careful start. How that goes together with Adam, which divides by the size of the gradient, is settled in [the schedule](16_schedule.ipynb).
+# Deep post-norm stacks thus start with larger gradients, above all near the output, and are known to need a careful start. How that goes together with Adam, which divides by the size of the gradient, is settled in [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up).
 #
 # ### Pre-norm against post-norm
 #
-# In our short runs it is: with two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by 0.53 ± 0.01 nats a token, the largest effect on the page of [departures](../book/departures.md). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
+# In our short runs pre-norm wins: with two layers of width 64 and 600 updates on Multi30k, it lowers the validation loss by 0.53 ± 0.01 nats a token, the largest effect on the page of [departures](../book/departures.md). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
 #
 # ## What it pays
 #
-# Little, here: one encoder layer and one decoder layer bring the loss from 0.65 to 0.59 after 300 updates, the smallest step but one, and three seeds of the row above differ by 0.04. The rows above already add what their parts find, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb) draws both.
+# Little, here: one encoder layer and one decoder layer bring the loss from 0.65 to 0.59 after 300 updates, the smallest step but one, and three seeds of the row above differ by 0.04. The rows above already add what their parts find, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb#what-it-pays) draws both.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-layers", "caption": "What does a layer pay? Validation loss on the grammar after 300 updates, the mean of three seeds, with one part more in each row; less is better. The newest row (filled) has residual connections, norms and an encoder layer before the decoder looks."}}
 from book.figures import paid
@@ -711,7 +711,7 @@ for row in layer_norm(x, torch.ones(4), torch.zeros(4), eps=0.0).tolist():
     print([round(v, 2) for v in row])
 
 # %% [markdown]
-# **2. Write it first** (★★, 15 min). Before you look at our code: write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D) from the formula, and hand it to the [checker](E_checker.ipynb) with `check("layer_norm", yours)`. It knows eight ways to get it wrong.
+# **2. Write it first** (★★, 15 min). Before you look at our code: write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D) from the formula, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows) with `check("layer_norm", yours)`. It knows eight ways to get it wrong.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # correction=0 divides by D; by default PyTorch divides by D - 1.

@@ -188,7 +188,7 @@ for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
         print(error)
 
 # %% [markdown]
-# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny`, `mini`, `captions`, `everyday` and `small` are ours, for laptops. Label smoothing belongs to the [loss](17_regularization.ipynb), so its rows have the base model's shape.
+# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny`, `mini`, `captions`, `everyday` and `small` are ours, for laptops. Label smoothing belongs to the [loss](17_regularization.ipynb#why-smooth-the-labels), so its rows have the base model's shape.
 
 # %% tags=["export"]
 PRESETS: dict[str, dict[str, Any]] = {
@@ -248,7 +248,7 @@ print(len(rates), "places with dropout in 12 + 18 sub-layers, all at", rates[0])
 # %% [markdown]
 # ## How weights start
 #
-# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, d_\text{model}^{-0.5})$ for the [embedding](07_embeddings.ipynb). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix from
+# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, d_\text{model}^{-0.5})$ for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-d-text-model). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix from
 #
 # $$
 # \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}, \qquad \text{a standard deviation of } \sqrt{\frac{2}{\text{rows} + \text{columns}}}.
@@ -311,7 +311,7 @@ class Transformer(nn.Module):
 
 
 # %% [markdown]
-# `forward` is for training, when the whole target is known; `encode` and `decode` are separate because writing reads the source once and lets the target grow. `decode` also takes the source *tokens*, since only they tell where the padding is: in the memory, padding is a vector like any other. There's no softmax; it's [inside the loss](07_embeddings.ipynb).
+# `forward` is for training, when the whole target is known; `encode` and `decode` are separate because writing reads the source once and lets the target grow. `decode` also takes the source *tokens*, since only they tell where the padding is: in the memory, padding is a vector like any other. There's no softmax; it's [inside the loss](07_embeddings.ipynb#the-softmax-is-in-the-loss).
 #
 # We send two sentences through a toy whose sizes all differ ($B = 2$, $S = 5$, $T = 3$, $D = 8$, $H = 4$, $d_\text{ff} = 32$, $|V| = 11$), so that a size tells which axis it is. A hook notes what leaves each part.
 
@@ -412,7 +412,7 @@ show_drawing(parts, 710, 195, alt=label)
 #
 # ### Is it fair to show the target to the decoder?
 #
-# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass do for all positions; its price is that the model meets its own mistakes only when it translates.
+# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb#the-causal-mask) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass do for all positions; its price is that the model meets its own mistakes only when it translates.
 #
 # ### If the shift is forgotten
 #
@@ -440,7 +440,7 @@ print(f"shifted {honest:.2f}, forgotten {forgotten:.2f}")
 assert abs(honest - log(8)) < 0.3 and forgotten < 0.2
 
 # %% [markdown]
-# Thirty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too well, suspect the shift and [the causal mask](04_masks.ipynb): they need each other, and either one missing lets the answer through.
+# Thirty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too well, suspect the shift and [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs): they need each other, and either one missing lets the answer through.
 #
 # ## The same as PyTorch's
 #
@@ -694,7 +694,7 @@ assert (low, high) == (4004, 4208) and intervals["big"][1] < 0
 # 6 \cdot 63 \cdot 10^6 \times 25{,}000 \times 100{,}000 = 9.5 \cdot 10^{17}.
 # $$ (eq-training-cost)
 #
-# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29 % of that ([WMT14](27_wmt14.ipynb), which doesn't count padding as work, gets 27 %).
+# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29 % of that ([WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 27 %).
 #
 # One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1 %; it overtakes all else at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
 
@@ -756,7 +756,7 @@ def greedy_decode(
 
 
 # %% [markdown]
-# A finished sentence is continued with padding until the last of the batch is done, and each has a limit of its own, so no translation depends on its neighbors. The loop computes every earlier position again at each step; [Decoding](19_decoding.ipynb) keeps them instead.
+# A finished sentence is continued with padding until the last of the batch is done, and each has a limit of its own, so no translation depends on its neighbors. The loop computes every earlier position again at each step; [Decoding](19_decoding.ipynb#the-kv-cache) keeps them instead.
 
 # %%
 model = Transformer(toy).double().train()
@@ -817,7 +817,7 @@ def watch(step, loss, model):
 
 
 # %% [markdown]
-# We take the preset `tiny` with one layer, and the simplest training loop there is: ten lines, Adam at a fixed rate. [Training](18_training.ipynb) builds the real one. Every 50 steps `watch` (folded) prints the loss, lets the model copy 200 rows it hasn't seen with `greedy_decode`, and lets it write *blackcat*.
+# We take the preset `tiny` with one layer, and the simplest training loop there is: ten lines, Adam at a fixed rate. [Training](18_training.ipynb#the-loop) builds the real one. Every 50 steps `watch` (folded) prints the loss, lets the model copy 200 rows it hasn't seen with `greedy_decode`, and lets it write *blackcat*.
 
 # %% tags=["nbval-ignore-output"]
 torch.manual_seed(0)
@@ -868,9 +868,9 @@ show_steps(steps, "After how many steps?", start=5)
 # %% [markdown]
 # It starts above $\ln 30 + \frac12 = 3.9$ because one layer isn't enough to hide the word that goes in: the untrained model says what it has just heard, and the first *a* is followed by eleven more. Then it learns to look, first anywhere, then roughly, then at the right place.
 #
-# What the diagonal compares are positions and not letters: *blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb) are all that tells them apart.
+# What the diagonal compares are positions and not letters: *blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
 #
-# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb). The model stays as it is. Before that, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
+# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop). The model stays as it is. Before that, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
 #
 # ## What it pays
 #

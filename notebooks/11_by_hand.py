@@ -44,7 +44,7 @@ sys.path.insert(0, "..")
 #
 # **The rule of the page.** Whatever you would write down is rounded to two decimals, halves away from zero, and the next number is computed from what is written.
 #
-# In code, the rule is `two`; softmax and [layer normalization](09_layers.ipynb) follow it at each of their steps:
+# In code, the rule is `two`; softmax and [layer normalization](09_layers.ipynb#layer-normalization) follow it at each of their steps:
 
 # %%
 from types import SimpleNamespace
@@ -211,7 +211,7 @@ show(
 # %% [markdown]
 # ## Words and positions
 #
-# The source vectors are those of [chapter 3](03_attention.ipynb), and to each we add its [position](08_positional_encoding.ipynb), counted from 0. *Likes* stands at 3, and six columns are three clocks. The first shows $\sin 3 = 0.14$ and $\cos 3 = -0.99$ (set the calculator to radians). The second is $10000^{1/3} = 21.54$ times slower and shows $\sin(3/21.54) = 0.14$ and $\cos(3/21.54) = 0.99$; the third, slower again by as much, still stands at 0.01 and 1.00.
+# The source vectors are those of [chapter 3](03_attention.ipynb#queries-keys-and-values), and to each we add its [position](08_positional_encoding.ipynb#why-sine-and-cosine), counted from 0. *Likes* stands at 3, and six columns are three clocks. The first shows $\sin 3 = 0.14$ and $\cos 3 = -0.99$ (set the calculator to radians). The second is $10000^{1/3} = 21.54$ times slower and shows $\sin(3/21.54) = 0.14$ and $\cos(3/21.54) = 0.99$; the third, slower again by as much, still stands at 0.01 and 1.00.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-input", "caption": "What goes in? The five words and their positions (pink) add up to the input $x$ of the encoder. The row in bold is the one that the text computes."}}
 says(torch.tensor(10000 ** (1 / 3)), 21.54)
@@ -225,7 +225,7 @@ tables(
 )
 
 # %% [markdown]
-# We leave out the factor $\sqrt{d_\text{model}} = 2.45$ that [embeddings](07_embeddings.ipynb) get, so that a 2 stays a 2. It costs something: half of the "verb" of *likes* is gone, and it is now just as much an article, and edible.
+# We leave out the factor $\sqrt{d_\text{model}} = 2.45$ that [embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-d-text-model) get, so that a 2 stays a 2. It costs something: half of the "verb" of *likes* is gone, and it is now just as much an article, and edible.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-given", "caption": "Which weights are given? $W^Q$ of both heads, two columns each: a row is a feature of the word that asks, a column a feature that it looks for. Keys are the first four features as they are. $W^O$ has one row for each number that the heads hand over."}}
 says(torch.tensor(6).sqrt(), 2.45)
@@ -239,7 +239,7 @@ tables(
 # %% [markdown]
 # ## The first head
 #
-# We use the two [heads](05_multi_head_attention.ipynb) of chapter 5. Head 1 asks about nouns and verbs and hands over *living* and *edible*. In its $W^Q$, a verb looks for a noun with strength 1.5, an adjective and an article with 1, and a noun looks for a verb:
+# We use the two [heads](05_multi_head_attention.ipynb#why-several-heads) of chapter 5. Head 1 asks about nouns and verbs and hands over *living* and *edible*. In its $W^Q$, a verb looks for a noun with strength 1.5, an adjective and an article with 1, and a noun looks for a verb:
 #
 # $$
 # q_\text{likes} = (1.5 \cdot 1.01 + 0.14 + 0.99,\; 0.14) = (2.65,\, 0.14)
@@ -311,7 +311,7 @@ tables(
 #
 # ## Add and norm
 #
-# The sum is $(0.14, 1.01, 0.94, 0.99, 0.97, 2.02)$. Its mean is $6.07 / 6 = 1.01$. The squared distances from the mean average 0.30, and the root of that is the deviation, 0.55. With gain 1 and bias 0, [layer normalization](09_layers.ipynb) gives
+# The sum is $(0.14, 1.01, 0.94, 0.99, 0.97, 2.02)$. Its mean is $6.07 / 6 = 1.01$. The squared distances from the mean average 0.30, and the root of that is the deviation, 0.55. With gain 1 and bias 0, [layer normalization](09_layers.ipynb#layer-normalization) gives
 #
 # $$
 # \begin{aligned}
@@ -322,7 +322,7 @@ tables(
 #
 # ## The network
 #
-# The two [units](06_feed_forward.ipynb) are those of chapter 6, "meal" (verb, living, edible) and "pet" (noun, adjective, living). Only their thresholds are lower, 1.5 and 1, since after the norm the numbers of a row sum to about zero. At *likes*, "meal" computes $0 - 0.07 + 1.84 - 1.5 = 0.27$ and adds it to "edible": $1.84 + 0.27 = 2.11$. At *cat*, "pet" computes $1.48 + 0.35 - 0.31 - 1 = 0.52$, adds it to "living" and takes it from "edible". Everywhere else both are silent. One more norm, and the encoder layer is done.
+# The two [units](06_feed_forward.ipynb#a-network-is-a-sum-of-units) are those of chapter 6, "meal" (verb, living, edible) and "pet" (noun, adjective, living). Only their thresholds are lower, 1.5 and 1, since after the norm the numbers of a row sum to about zero. At *likes*, "meal" computes $0 - 0.07 + 1.84 - 1.5 = 0.27$ and adds it to "edible": $1.84 + 0.27 = 2.11$. At *cat*, "pet" computes $1.48 + 0.35 - 0.31 - 1 = 0.52$, adds it to "living" and takes it from "edible". Everywhere else both are silent. One more norm, and the encoder layer is done.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-units", "caption": "What are the units? What each looks for, with its bias, and what it writes into the stream where it fires. \u201cObject\u201d belongs to the decoder."}}
 units = ["meal", "pet", "object"]

@@ -222,7 +222,7 @@ for name, formula in by_formula(128, 256).items():
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
 # $$ (eq-fair-crossover)
 #
-# At the length of a sentence the squared term hardly counts. For 25 words and $d = 512$, the two products take [25,600 multiplications a word](03_attention.ipynb) and the projections $4 \cdot 512^2 = 1{,}048{,}576$, about forty times as many. In translation, attention is a layer of cost $n d^2$ like all the others.
+# At the length of a sentence the squared term hardly counts. For 25 words and $d = 512$, the two products take [25,600 multiplications a word](03_attention.ipynb#what-it-costs) and the projections $4 \cdot 512^2 = 1{,}048{,}576$, about forty times as many. In translation, attention is a layer of cost $n d^2$ like all the others.
 #
 # A convolution with $k = 3$ takes $3 n d^2$, less than attention's projections alone. The paper itself remarks that a separable convolution as wide as the sentence, $k = n$, costs $n^2 d + n d^2$, as much as attention with a feed-forward network on top. Multiplications can't be the argument.
 #
@@ -321,7 +321,7 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 #
 # Restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
 #
-# Memory is the exponent that hurts. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([Speed](25_speed.ipynb)). The multiplications remain.
+# Memory is the exponent that hurts. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([Speed](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
 #
 # ## Steps in a row
 #
@@ -393,7 +393,7 @@ assert paths["self-attention"] == paths["recurrent"] == [1] * 4
 #
 # ## What arrives over that distance
 #
-# That a path exists doesn't mean that much gets through. We take untrained stacks, as deep as they must be, and the gradient of the last output with respect to the first input: how much would the last word change if the first did? (Weights are drawn as in [chapter 10](10_transformer.ipynb), and the recurrent matrix is orthogonal, the kindest choice for it.)
+# That a path exists doesn't mean that much gets through. We take untrained stacks, as deep as they must be, and the gradient of the last output with respect to the first input: how much would the last word change if the first did? (Weights are drawn as in [chapter 10](10_transformer.ipynb#how-weights-start), and the recurrent matrix is orthogonal, the kindest choice for it.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gradient-distance", "caption": "How much of the first word arrives at the last? Size of the gradient in untrained stacks, the mean of five seeds, against the distance; both axes are logarithmic. Recurrence, contiguous convolution and restricted attention fall off a cliff and leave the picture; dilated convolution and attention decline slowly. Where the last word\u2019s query fits the key of the first (the dashed line on top), attention loses next to nothing."}}
 
@@ -498,16 +498,16 @@ for name, sizes in received.items():
 # %% [markdown]
 # A short path isn't all. Untrained attention averages $n$ words, and of each only a small part arrives; the dilated convolution, with a path of five layers, does better at 127. The difference shows when there is something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and the whole signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need another weight for each distance. Attention's belong to *contents*.
 #
-# The cliffs are steeper here than in practice. The gates of an LSTM were invented against this very decay, the vanishing gradient, and let a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb).
+# The cliffs are steeper here than in practice. The gates of an LSTM were invented against this very decay, the vanishing gradient, and let a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
 #
 # ## What else the table leaves out
 #
-# - **Position.** Recurrence and convolution know the order of words for nothing. Attention has to be [told](08_positional_encoding.ipynb).
-# - **Memory while writing.** A recurrent network carries one state of $d$ numbers. A Transformer keeps keys and values of all earlier words, the [KV cache](19_decoding.ipynb), which grows with $n$.
+# - **Position.** Recurrence and convolution know the order of words for nothing. Attention has to be [told](08_positional_encoding.ipynb#attention-is-blind-to-order).
+# - **Memory while writing.** A recurrent network carries one state of $d$ numbers. A Transformer keeps keys and values of all earlier words, the [KV cache](19_decoding.ipynb#how-large-is-a-kv-cache), which grows with $n$.
 # - **Width.** The table compares equal $d$. With equal parameters or equal quality the result may differ, and only training can tell.
 # - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, recurrences that can be trained in parallel, and mixtures of them are answers to that.
 #
-# As a last point the paper notes that weights can be looked at; how much they explain is the question of [Attention maps](21_attention_maps.ipynb).
+# As a last point the paper notes that weights can be looked at; how much they explain is the question of [Attention maps](21_attention_maps.ipynb#what-attention-does-not-explain).
 #
 # ## What to remember
 #

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This chapter gets sentence pairs to learn from: any number of German-English ones from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
 #
-# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that one of the next chapters opens, and the figure says which.
+# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that one of the next chapters opens, and the figure says which.
 
 # %% tags=["export"]
 import gzip
@@ -235,7 +235,7 @@ axes.set_yticks([j + 0.5 for j in range(len(english))], english)
 plt.show()
 
 # %% [markdown]
-# [Attention maps](21_attention_maps.ipynb) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With found text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, which makes it a ruler.
+# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With found text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, which makes it a ruler.
 #
 # How many pairs would a word-by-word copier get right? Those whose alignment is a plain diagonal.
 
@@ -293,7 +293,7 @@ def cache_folder() -> Path:
 
 
 # %% [markdown]
-# Each split is two files, and line $i$ of one translates line $i$ of the other. We cut at `\n` only ([appendix C](C_own_data.ipynb) shows why), insist on equally many lines, and strip the spaces around 40 of the German captions. Without network or file, the error names all six files at once, with the address and the folder to put them into.
+# Each split is two files, and line $i$ of one translates line $i$ of the other. We cut at `\n` only ([appendix C](C_own_data.ipynb#reading) shows why), insist on equally many lines, and strip the spaces around 40 of the German captions. Without network or file, the error names all six files at once, with the address and the folder to put them into.
 
 
 # %% tags=["export"]
@@ -359,7 +359,7 @@ for name in ("val", "test_2016_flickr"):
     assert count < 2
 
 # %% [markdown]
-# One validation caption has a twin and no test caption has; that's clean. Near twins are another matter; exercise 3 counts them. And if you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb) has a surprise.
+# One validation caption has a twin and no test caption has; that's clean. Near twins are another matter; exercise 3 counts them. And if you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb#splitting) has a surprise.
 #
 # ## Words that we have never seen
 #
@@ -467,4 +467,4 @@ assert 0 < twins < 50
 #
 # ## Sources
 #
-# Multi30k is by {cite:t}`elliott2016multi30k`, for research and education. The corpora of WMT 2014, on which {cite:t}`vaswani2017attention` trained, come back in [chapter 27](27_wmt14.ipynb).
+# Multi30k is by {cite:t}`elliott2016multi30k`, for research and education. The corpora of WMT 2014, on which {cite:t}`vaswani2017attention` trained, come back in [chapter 27](27_wmt14.ipynb#what-wmt14-means).

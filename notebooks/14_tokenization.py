@@ -359,11 +359,11 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ### Where does the paper's 37,000 come from?
 #
-# Source and target share one vocabulary, of about 37,000 entries. One table of embeddings can then serve source, target and output ([weight tying](07_embeddings.ipynb)), and a name in the middle of a sentence, such as *Berlin*, can simply be copied. The paper doesn't say how its text was cut into words, but the authors' code does: [tensor2tensor](https://github.com/tensorflow/tensor2tensor) read a corpus prepared for Google's seq2seq tutorial, cut by Moses' tokenizer and then by 32,000 merges (`train.tok.clean.bpe.32000`). Merges plus letters make the vocabulary, so a data set called `bpe32k` had ["about 40000 word-pieces"](https://github.com/tensorflow/tensor2tensor/issues/55), as one of the authors wrote. We start from bytes and cut words by another rule, so our tokens are not theirs.
+# Source and target share one vocabulary, of about 37,000 entries. One table of embeddings can then serve source, target and output ([weight tying](07_embeddings.ipynb#one-table-three-uses)), and a name in the middle of a sentence, such as *Berlin*, can simply be copied. The paper doesn't say how its text was cut into words, but the authors' code does: [tensor2tensor](https://github.com/tensorflow/tensor2tensor) read a corpus prepared for Google's seq2seq tutorial, cut by Moses' tokenizer and then by 32,000 merges (`train.tok.clean.bpe.32000`). Merges plus letters make the vocabulary, so a data set called `bpe32k` had ["about 40000 word-pieces"](https://github.com/tensorflow/tensor2tensor/issues/55), as one of the authors wrote. We start from bytes and cut words by another rule, so our tokens are not theirs.
 #
 # ### Reserved numbers
 #
-# Four numbers are reserved, those of [masks](04_masks.ipynb). They come first in the vocabulary, and a text must never turn into one of them, even if it contains the four characters `</s>`.
+# Four numbers are reserved, those of [masks](04_masks.ipynb#the-padding-mask). They come first in the vocabulary, and a text must never turn into one of them, even if it contains the four characters `</s>`.
 
 # %% tags=["export"]
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
@@ -448,7 +448,7 @@ def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
 # %% [markdown]
 # The other chapters see this class. However you get a tokenizer, it comes from JSON, so one that was loaded can't behave differently from one that was trained. That holds for copies, too (`__reduce__`): saved by itself, the library [forgets](https://github.com/huggingface/tokenizers/issues/1839) that `</s>` is text.
 #
-# `encode` adds neither start nor end; [batching](15_batching.ipynb) puts them where they belong. `decode` leaves special numbers out, so you can hand it the output of a model as it is.
+# `encode` adds neither start nor end; [batching](15_batching.ipynb#from-pairs-to-arrays) puts them where they belong. `decode` leaves special numbers out, so you can hand it the output of a model as it is.
 
 
 # %% tags=["export"]
@@ -586,7 +586,7 @@ print(len(tokenizer), "entries of 2,000")
 #
 # ## WordPiece and the unigram method
 #
-# Neither, though all three end with a list of subwords. WordPiece {cite:p}`wu2016google`, which the paper uses for French, also merges step by step, but picks the pair that makes the text most probable instead of the most frequent one. The unigram method {cite:p}`kudo2018subword` starts with many subwords and drops those that are missed least. The paper doesn't say that one is better.
+# Two other methods end with a list of subwords. WordPiece {cite:p}`wu2016google`, which the paper uses for French, also merges step by step, but picks the pair that makes the text most probable instead of the most frequent one. The unigram method {cite:p}`kudo2018subword` starts with many subwords and drops those that are missed least. The paper doesn't say that one is better.
 #
 # ## May I take a ready-made tokenizer?
 #

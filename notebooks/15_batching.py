@@ -112,7 +112,7 @@ for name, share in shares.items():
     print(f"{name:24} {share:6.1%} useful")
 
 # %% [markdown]
-# You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23 %. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](03_attention.ipynb) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
+# You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23 %. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](03_attention.ipynb#what-it-costs) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
 #
 # Padding each batch to its own longest isn't enough, because among 32 random captions one is nearly always long. Sorting is the step that counts.
 #
@@ -132,7 +132,7 @@ for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
 #
 # ## From pairs to arrays
 #
-# To the model a pair is two lists of ids. The encoder reads one, and the decoder reads the other, one token behind what it should say ([the shift](10_transformer.ipynb)). We store the target once, from `<s>` to `</s>`, and input and labels are two slices of it.
+# To the model a pair is two lists of ids. The encoder reads one, and the decoder reads the other, one token behind what it should say ([the shift](10_transformer.ipynb#the-target-shifted-by-one)). We store the target once, from `<s>` to `</s>`, and input and labels are two slices of it.
 
 
 # %% tags=["export"]
@@ -146,7 +146,7 @@ class Example(NamedTuple):
 # %% [markdown]
 # The source has an `</s>` but no `<s>`, since nothing has to be started there; the `</s>` gives even an empty sentence a token to attend to.
 #
-# A corpus has millions of examples, and as Python objects each id would take some thirty bytes. Instead, one array holds all ids, sentence after sentence, and a second one holds the lengths $S$ and $T$, the positions that an example takes in encoder and decoder. (The decoder never reads the last token, so the target has $T + 1$.) Where an example begins is a running sum, and an example is two slices: views, no copies. The arrays may also lie in [files on disk](D_large_corpora.ipynb). The hash lets a training notice when somebody continues it with other sentences.
+# A corpus has millions of examples, and as Python objects each id would take some thirty bytes. Instead, one array holds all ids, sentence after sentence, and a second one holds the lengths $S$ and $T$, the positions that an example takes in encoder and decoder. (The decoder never reads the last token, so the target has $T + 1$.) Where an example begins is a running sum, and an example is two slices: views, no copies. The arrays may also lie in [files on disk](D_large_corpora.ipynb#in-use). The hash lets a training notice when somebody continues it with other sentences.
 
 
 # %% tags=["export"]
@@ -201,7 +201,7 @@ print("S and T:", two.lengths[0].tolist())
 # %% [markdown]
 # The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$.
 #
-# A **batch** is two tensors, one a side, each as wide as its longest row. A batch of no sentences may come up where [several processes](26_distributed.ipynb) share a small one: it gets an empty sentence without any label, so the encoder has a token to attend to and the loss has nothing to count.
+# A **batch** is two tensors, one a side, each as wide as its longest row. A batch of no sentences may come up where [several processes](26_distributed.ipynb#one-plan-for-all) share a small one: it gets an empty sentence without any label, so the encoder has a token to attend to and the loss has nothing to count.
 
 
 # %% tags=["export"]
@@ -243,15 +243,15 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 #
 # ### Why pad on the right?
 #
-# Because position 0 is where a sentence begins, and [positions](08_positional_encoding.ipynb) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
+# Because position 0 is where a sentence begins, and [positions](08_positional_encoding.ipynb#adding-positions-in-code) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
 #
 # ### The attention mask
 #
-# Other libraries hand one along with the tokens. Ours is made from the tokens: padding has its own number, and [`padding_mask`](04_masks.ipynb) compares with it.
+# Other libraries hand one along with the tokens. Ours is made from the tokens: padding has its own number, and [`padding_mask`](04_masks.ipynb#the-padding-mask) compares with it.
 #
 # ### Does padding change the result?
 #
-# No, as long as no word attends to padding ([masks](04_masks.ipynb)) and the loss leaves it out and divides by the number of real tokens ([regularization](17_regularization.ipynb)). Then padding costs time and nothing else.
+# No, as long as no word attends to padding ([masks](04_masks.ipynb#the-padding-mask)) and the loss leaves it out and divides by the number of real tokens ([regularization](17_regularization.ipynb#padding-doesnt-count)). Then padding costs time and nothing else.
 #
 # ## Neighbors along a snake
 #
@@ -303,7 +303,7 @@ for name, order in orders.items():
 #
 # We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one. Once that is too many, it stays too many, and NumPy's `searchsorted` finds the border by bisection.
 #
-# An example longer than the budget fits into no batch, not even alone. Dropping it quietly would leave you wondering later where a part of the corpus went, so it is an error that says which one and what to do. ([Training](18_training.ipynb) asks the same of the model's positions.)
+# An example longer than the budget fits into no batch, not even alone. Dropping it quietly would leave you wondering later where a part of the corpus went, so it is an error that says which one and what to do. ([Training](18_training.ipynb#one-call) asks the same of the model's positions.)
 
 
 # %% tags=["export"]
@@ -387,17 +387,17 @@ axes.grid(False)
 plt.show()
 
 # %% [markdown]
-# With WMT's sentences and the paper's 25,000 tokens, 98 % is useful, in the log of [appendix D](D_large_corpora.ipynb).
+# With WMT's sentences and the paper's 25,000 tokens, 98 % is useful, in the log of [appendix D](D_large_corpora.ipynb#what-it-costs).
 #
 # *Exactly once* is worth an assertion. A loop that draws its batches at random, with repetition, leaves out more than a third of the corpus in each "epoch": the chance that a sentence isn't drawn in $N$ draws is $(1 - 1/N)^N \approx 1/e = 37$ %.
 #
 # ### Seed and epoch, kept apart
 #
-# Because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you'd get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
+# A plan made from seed + epoch would not do, because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you'd get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
 #
 # ## From the plan to the batches
 #
-# PyTorch's `DataLoader` does the rest. Its `batch_sampler` says which examples make a batch, which is just what a plan is, and `collate` makes the batch when its turn comes. To enter a plan in the middle, we leave out its beginning. For a GPU, a second process makes the next batches while the model works on this one, in memory that the GPU can copy from without waiting (`pin_memory`). When [several processes](26_distributed.ipynb) train together, each takes every `world_size`-th row.
+# PyTorch's `DataLoader` does the rest. Its `batch_sampler` says which examples make a batch, which is just what a plan is, and `collate` makes the batch when its turn comes. To enter a plan in the middle, we leave out its beginning. For a GPU, a second process makes the next batches while the model works on this one, in memory that the GPU can copy from without waiting (`pin_memory`). When [several processes](26_distributed.ipynb#one-plan-for-all) train together, each takes every `world_size`-th row.
 
 
 # %% tags=["export"]
@@ -426,7 +426,7 @@ def batches(
 # %% [markdown]
 # :::{admonition} For a second reading: two odd arguments
 # :class: dropdown
-# A cluster that ends a job sends its signal to all of its processes. The worker ignores it, so that it doesn't die before [the training](18_training.ipynb) has saved its state. And a `DataLoader` draws a random number when it starts; without a generator of its own it would take it from the global one and change what comes after.
+# A cluster that ends a job sends its signal to all of its processes. The worker ignores it, so that it doesn't die before [the training](18_training.ipynb#the-loop) has saved its state. And a `DataLoader` draws a random number when it starts; without a generator of its own it would take it from the global one and change what comes after.
 # :::
 #
 # ## Why not pack several sentences into one row?
@@ -494,7 +494,7 @@ print(f"widths alone {share:.1%}, snake {shares['plan, 1,024 tokens']:.1%}")
 assert share < shares["plan, 1,024 tokens"] - 0.02
 
 # %% [markdown]
-# **6. Does sorting hurt?** (★★★, an evening, open). Train the tiny model of [chapter 13](13_data.ipynb) on plans of this chapter, and on batches that are cut after shuffling, with the same number of real tokens a step. Compare loss and minutes.
+# **6. Does sorting hurt?** (★★★, an evening, open). Train the tiny model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns) on plans of this chapter, and on batches that are cut after shuffling, with the same number of real tokens a step. Compare loss and minutes.
 #
 # ## Sources
 #

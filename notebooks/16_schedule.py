@@ -114,7 +114,7 @@ show(
 #
 # ## What a constant rate does
 #
-# Our model is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](B_synchronous_grammar.ipynb). It sees 300 batches and no sentence twice.
+# Our model is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](13_data.ipynb#a-pair-and-its-alignment). It sees 300 batches and no sentence twice.
 
 # %%
 pairs = grammar(14_000, seed=1)
@@ -125,7 +125,7 @@ print(len(stream), "batches,", len(tokenizer), "entries in the vocabulary")
 
 
 # %% [markdown]
-# The training loop fits into ten lines; the argument that interests us is a function that says which rate each step gets. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb).
+# The training loop fits into ten lines; the argument that interests us is a function that says which rate each step gets. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb#the-target-shifted-by-one).
 
 
 # %%
@@ -435,7 +435,7 @@ show(
 #
 # ## Why does a Transformer need a warm-up?
 #
-# You'll meet four answers, and at first they contradict each other. Adam's first steps have full length whatever the gradient, and poor aim (this chapter). Its estimate of the usual size varies too much until enough batches have come by {cite:p}`liu2020variance`. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show and [Layers](09_layers.ipynb) repeats. And a step that is too long can switch off [ReLU units](06_feed_forward.ipynb) for good. The third is the odd one: under Adam the size of the gradient cancels, so large gradients as such do no harm. What post-norm changes is how strongly the *output* reacts once the weights have moved. We give fresh models of both forms the same first step, at a rate of 0.001, and measure how far the encoder's output moves.
+# You'll meet four answers, and at first they contradict each other. Adam's first steps have full length whatever the gradient, and poor aim (this chapter). Its estimate of the usual size varies too much until enough batches have come by {cite:p}`liu2020variance`. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show and [Layers](09_layers.ipynb#what-the-gradients-say) repeats. And a step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good. The third is the odd one: under Adam the size of the gradient cancels, so large gradients as such do no harm. What post-norm changes is how strongly the *output* reacts once the weights have moved. We give fresh models of both forms the same first step, at a rate of 0.001, and measure how far the encoder's output moves.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -472,7 +472,7 @@ assert sum(losses[-20:]) / 20 < min(last.values())
 #
 # ## With PyTorch's scheduler
 #
-# It can, if you mind two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
+# PyTorch's own scheduler does it, too, if you mind two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
 
 # %%
 adam = torch.optim.Adam([weight], lr=1.0)
@@ -486,7 +486,7 @@ print(f"LambdaLR, five steps made: next rate {adam.param_groups[0]['lr']:.8f}")
 # %% [markdown]
 # ### Does the schedule start anew when training is resumed?
 #
-# It must not: a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([Training](18_training.ipynb) measures it). They are two numbers for each weight.
+# It must not: a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([Training](18_training.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
 #
 # ## Ways to get it wrong
 #

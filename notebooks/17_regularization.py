@@ -103,7 +103,7 @@ show(
 #
 # In the paper's 100,000 updates of 25,000 target tokens, the base model reads 2.5 billion tokens. For 4.5 million pairs of some 28 tokens, that is each pair about twenty times, and 63 million weights could store a good part of them. What we want are the regularities. A loss on training sentences can't tell the two apart, because learning by heart lowers it just as well.
 #
-# We let a small model see 200 pairs from [the grammar](B_synchronous_grammar.ipynb) again and again. Another 200 are **held out**: the model never trains on them. How good it is on these is what counts, because every sentence that you will ever translate is new.
+# We let a small model see 200 pairs from [the grammar](13_data.ipynb#a-pair-and-its-alignment) again and again. Another 200 are **held out**: the model never trains on them. How good it is on these is what counts, because every sentence that you will ever translate is new.
 
 # %%
 pairs = grammar(18_200, seed=1)
@@ -114,7 +114,7 @@ print(len(few), "to learn by heart,", len(many), "to learn from,", len(held_out.
 
 
 # %% [markdown]
-# The loop is [the last chapter's](16_schedule.ipynb), for 400 steps. Every 25 steps it measures the plain loss on both sets, under `evaluating`, which switches dropout off.
+# The loop is [the last chapter's](16_schedule.ipynb#what-a-constant-rate-does), for 400 steps. Every 25 steps it measures the plain loss on both sets, under `evaluating`, which switches dropout off.
 
 
 # %%
@@ -179,7 +179,7 @@ show(
 #
 # Why does the loss on new sentences *rise* instead of leveling off? Because the model becomes sure. To lower the loss on its 200 pairs further, it pushes their words towards 100 %. On a new sentence it is just as sure, and often wrong, and a word that was given 0.01 % costs $-\log 0.0001 = 9.2$ where 1 % would have cost 4.6.
 #
-# You could stop at the lowest point, as [Training](18_training.ipynb) does under the name of early stopping. That limits the damage; the run with dropout gets lower than the first one ever was.
+# You could stop at the lowest point, as [Training](18_training.ipynb#whether-it-gets-better) does under the name of early stopping. That limits the damage; the run with dropout gets lower than the first one ever was.
 #
 # ## What dropout does
 #
@@ -267,7 +267,7 @@ for lead in (2, 5, 10, 15):
 #
 # ### Who gets a share
 #
-# That differs from program to program, and all call it label smoothing. With eight words and $\epsilon = 0.1$:
+# Who gets a share differs from program to program, and all call it label smoothing. With eight words and $\epsilon = 0.1$:
 #
 # | the share goes to | right word | each other word | `<pad>` |
 # |---|:---:|:---:|:---:|
@@ -323,7 +323,7 @@ for smoothing in (0.0, 0.1, 0.5):
 # %% [markdown]
 # ### Padding doesn't count
 #
-# It must not. Whatever the logits are at padding, our loss doesn't move; a loss that counts padding as a word to be said gives another number and trains the model to say `<pad>`. The end of a sentence is another matter: `</s>` is a label like any word, and a model that never learns to say it doesn't stop.
+# Whatever the logits are at padding, our loss doesn't move; a loss that counts padding as a word to be said gives another number and trains the model to say `<pad>`. The end of a sentence is another matter: `</s>` is a label like any word, and a model that never learns to say it doesn't stop.
 
 # %%
 loss = label_smoothed_loss(logits, labels)
@@ -509,7 +509,7 @@ for name in ("perplexity", "bleu", "says", "is_right"):
 #
 # ## The loss as a module
 #
-# [Training](18_training.ipynb) wants the loss of a batch as a module, because compilers and the tools for [many GPUs](26_distributed.ipynb) take modules. The target serves twice, [one position apart](10_transformer.ipynb). We take the decoder's states at real labels only, so padding never meets the largest matrix of the model, that of the output. A batch without any label has a loss of zero.
+# [Training](18_training.ipynb#one-update) wants the loss of a batch as a module, because compilers and the tools for [many GPUs](26_distributed.ipynb#exchange-while-computing) take modules. The target serves twice, [one position apart](10_transformer.ipynb#the-target-shifted-by-one). We take the decoder's states at real labels only, so padding never meets the largest matrix of the model, that of the output. A batch without any label has a loss of zero.
 
 
 # %% tags=["export"]
@@ -544,7 +544,7 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# 10 for 10 % is an easy slip, and with 1 the labels would be the same whatever the word, so the module refuses both when it is made. (`precision` is for the log of a training: [the faster loss](25_speed.ipynb) computes in other numbers.)
+# 10 for 10 % is an easy slip, and with 1 the labels would be the same whatever the word, so the module refuses both when it is made. (`precision` is for the log of a training: [the faster loss](25_speed.ipynb#the-fast-loss) computes in other numbers.)
 #
 # ### Dropout and smoothing side by side
 #

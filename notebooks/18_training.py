@@ -182,7 +182,7 @@ print("reference:", val[2].target)
 #
 # ## What the decoder sees
 #
-# The decoder learns all positions of a sentence at once. At each one it reads the *true* words so far, whatever it would have said itself, and is asked for the next. This is **teacher forcing**. `SmoothedLoss` hands `target[:, :-1]` to the decoder and compares with `target[:, 1:]`, [the same tokens shifted by one position](10_transformer.ipynb); the causal mask keeps the answer out of sight.
+# The decoder learns all positions of a sentence at once. At each one it reads the *true* words so far, whatever it would have said itself, and is asked for the next. This is **teacher forcing**. `SmoothedLoss` hands `target[:, :-1]` to the decoder and compares with `target[:, 1:]`, [the same tokens shifted by one position](10_transformer.ipynb#the-target-shifted-by-one); the causal mask keeps the answer out of sight.
 #
 # | column | 0 | 1 | 2 | 3 | 4 | 5 |
 # |---|---|---|---|---|---|---|
@@ -213,7 +213,7 @@ print("must say:", uneven[:, 1:].tolist())
 #
 # ## One update
 #
-# Here is the inside of the loop with accumulation, and ready for [several processes](26_distributed.ipynb) that share the batches of an update. Until then, read both functions as process 0 of 1.
+# Here is the inside of the loop with accumulation, and ready for [several processes](26_distributed.ipynb#the-lines-of-the-training-loop) that share the batches of an update. Until then, read both functions as process 0 of 1.
 
 
 # %% tags=["export"]
@@ -391,7 +391,7 @@ class Training:
 # %% [markdown]
 # ## Randomness that can be repeated
 #
-# Two things in training are left to chance: the order of the batches and what dropout drops. If a run is to continue as if it had never stopped, both must be the same in the second half, whenever that is made. One could save the state of every random generator, and there are many: one in Python, one in PyTorch for the processor and one for each GPU. Instead, we let all randomness follow from numbers that we know anyway. The order of an epoch follows from (seed, epoch), as [batching](15_batching.ipynb) made it. So a stream of batches can begin anywhere, and needs no replay of what came before:
+# Two things in training are left to chance: the order of the batches and what dropout drops. If a run is to continue as if it had never stopped, both must be the same in the second half, whenever that is made. One could save the state of every random generator, and there are many: one in Python, one in PyTorch for the processor and one for each GPU. Instead, we let all randomness follow from numbers that we know anyway. The order of an epoch follows from (seed, epoch), as [batching](15_batching.ipynb#a-plan-for-an-epoch) made it. So a stream of batches can begin anywhere, and needs no replay of what came before:
 
 
 # %% tags=["export"]
@@ -477,7 +477,7 @@ def validation_loss(model: Transformer, corpus: EncodedCorpus, max_tokens: int) 
 
 
 # %% [markdown]
-# We also want to know how well it translates. That takes [decoding](19_decoding.ipynb) and [a score](20_evaluation.ipynb), so the loop takes a function from a model to a number, where higher is better. Without one, minus the validation loss is the score.
+# We also want to know how well it translates. That takes [decoding](19_decoding.ipynb#from-lines-to-translations) and [a score](20_evaluation.ipynb#the-tool-and-its-signature), so the loop takes a function from a model to a number, where higher is better. Without one, minus the validation loss is the score.
 
 
 # %% tags=["export"]
@@ -570,7 +570,7 @@ def run(training: Training) -> None:
 #
 # ## What a checkpoint holds
 #
-# A **checkpoint** is a file with all that decides how a run goes on. The step decides the rate and the dropout, epoch and batch the next batch. What is left are the weights and the optimizer's [two averages](16_schedule.ipynb) of each weight, so a checkpoint is three times as large as the model.
+# A **checkpoint** is a file with all that decides how a run goes on. The step decides the rate and the dropout, epoch and batch the next batch. What is left are the weights and the optimizer's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate) of each weight, so a checkpoint is three times as large as the model.
 
 
 # %% tags=["export"]
@@ -781,11 +781,11 @@ own, none, strange = losses.values()
 assert 2.8 < none - own < 2.95 and 0.7 < strange - none < 0.85
 
 # %% [markdown]
-# Without a source, the loss is 4.61 and all that the model has is English. Its own German brings 2.9 nats a token, and a wrong one costs 0.8. (An empty source is something it never saw in training, so take the split as rough.) Keep the neighbor's test for models of your own. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb) and attention never recovered.
+# Without a source, the loss is 4.61 and all that the model has is English. Its own German brings 2.9 nats a token, and a wrong one costs 0.8. (An empty source is something it never saw in training, so take the split as rough.) Keep the neighbor's test for models of your own. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
 #
 # ### When attention forms
 #
-# Earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs.
+# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs.
 #
 # At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". Where to look is learned first, and what to say there comes after. Nor is looking the same as saying: at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
 
@@ -818,11 +818,11 @@ for pair, written in zip(test[::200], found["translations"][::2]):
 print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signature"])
 
 # %% [markdown]
-# **BLEU** {cite:p}`papineni2002bleu` counts the runs of one to four words that a translation shares with a human's, from 0 to 100; [Evaluation](20_evaluation.ipynb) is about it, and about the signature that sacreBLEU {cite:p}`post2018call` prints. The frame of a sentence is right most of the time. Rare words are not: the model has seen each a few times only, and spells what it doesn't know from pieces.
+# **BLEU** {cite:p}`papineni2002bleu` counts the runs of one to four words that a translation shares with a human's, from 0 to 100; [Evaluation](20_evaluation.ipynb#the-tool-and-its-signature) is about it, and about the signature that sacreBLEU {cite:p}`post2018call` prints. The frame of a sentence is right most of the time. Rare words are not: the model has seen each a few times only, and spells what it doesn't know from pieces.
 #
 # ## What averaging checkpoints brings
 #
-# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is where the last few batches have pushed it. If five differ by independent noise, their mean has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain, since the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb) takes the mean. At the end of our run, on 200 validation captions:
+# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is where the last few batches have pushed it. If five differ by independent noise, their mean has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain, since the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
 
 # %%
 for last, score in found["averages"].items():
@@ -866,7 +866,7 @@ learning_curves(records, "epoch")
 #
 # ### The loss begins at 8
 #
-# That is right for 4,000 words. A model that knows nothing gives each word about the same chance, a loss of $\ln 4000 = 8.3$, and half a unit more with [our start](10_transformer.ipynb). A first loss far from this points to a mistake in the code.
+# That is right for 4,000 words. A model that knows nothing gives each word about the same chance, a loss of $\ln 4000 = 8.3$, and half a unit more with [our start](10_transformer.ipynb#the-loss-before-training-is-ln-v). A first loss far from this points to a mistake in the code.
 #
 # ### The loss is stuck near 5
 #

@@ -176,7 +176,7 @@ assert [(n["step"], n["fate"]) for n in nodes if n["word"] == "military"] == [(2
 # %% [markdown]
 # ## What greedy search misses
 #
-# The decoder of [the model's chapter](10_transformer.ipynb), `greedy_decode`, takes the likeliest word every time, which is a beam of 1. In the tree it goes astray at the third word. After *Two men* the model gives *playing* 0.3242 and *are* 0.3241. *Playing* wins by half of a ten-thousandth, and greedy search is committed to it:
+# The decoder of [the model's chapter](10_transformer.ipynb#writing-a-sentence), `greedy_decode`, takes the likeliest word every time, which is a beam of 1. In the tree it goes astray at the third word. After *Two men* the model gives *playing* 0.3242 and *are* 0.3241. *Playing* wins by half of a ten-thousandth, and greedy search is committed to it:
 
 # %% tags=["nbval-ignore-output"]
 for beam in (1, 2, 3):
@@ -227,7 +227,7 @@ for alpha in (0.0, 0.6):
 # %% [markdown]
 # By hand for the long one: $(14/6)^{0.6} = 1.66$, and $-3.6 / 1.66 = -2.17$. The short one gets $-3.0 / 1.36 = -2.21$ and loses, where it won before.
 #
-# Many programs divide by $n^\alpha$ instead, without the 5 and the 6; [CTranslate2](F_export.ipynb) is one. The two constants soften the penalty for short sentences, so the same $\alpha$ pushes harder there. Take two words at $-1.0$ against eight words at $-2.0$:
+# Many programs divide by $n^\alpha$ instead, without the 5 and the 6; [CTranslate2](F_export.ipynb#a-script-that-goes-along) is one. The two constants soften the penalty for short sentences, so the same $\alpha$ pushes harder there. Take two words at $-1.0$ against eight words at $-2.0$:
 
 # %%
 for name, by in (("with 5 and 6", length_penalty), ("without", lambda n, alpha: n**alpha)):
@@ -254,7 +254,7 @@ show(
 # %% [markdown]
 # ### Where the penalty acts
 #
-# Not where you might think. All hypotheses of one step are equally long and are divided by the same number, so $\alpha$ can't change which of them stay in the beam. It decides only which of the finished ones wins, and when the search may stop.
+# It acts later than you might think. All hypotheses of one step are equally long and are divided by the same number, so $\alpha$ can't change which of them stay in the beam. It decides only which of the finished ones wins, and when the search may stop.
 #
 # ### The length limit
 #
@@ -526,7 +526,7 @@ assert difference < 1e-12
 # - `self_kv`, the keys and values of the words written so far, grows by one word a step. It has a row for each hypothesis, $B \cdot R$ in all.
 # - `cross_kv`, the keys and values of the source, is computed once a sentence. All its hypotheses share one row, so it has $B$ rows and is never copied.
 #
-# Multi-head attention comes in two halves for this purpose: `project` makes keys and values, and `attend` lets a query look at them ([chapter 5](05_multi_head_attention.ipynb)).
+# Multi-head attention comes in two halves for this purpose: `project` makes keys and values, and `attend` lets a query look at them ([chapter 5](05_multi_head_attention.ipynb#the-module)).
 
 
 # %% tags=["export"]
@@ -585,7 +585,7 @@ print("rows:", cache.self_kv[0][0].flatten().int().tolist(), " sentences:", len(
 #
 # ### One word through the decoder
 #
-# A step takes one new word for each hypothesis. Its key and value join the past *before* it looks, because a word attends to itself as well. No mask is needed in self-attention: the future that the causal mask hides doesn't exist yet, and all hypotheses are equally long. Cross-attention takes the $R$ hypotheses as if they were $T$ positions of one sentence. Compare `layer_step` to `DecoderLayer.forward` in [Layers](09_layers.ipynb), whose modules it uses: the same three lines.
+# A step takes one new word for each hypothesis. Its key and value join the past *before* it looks, because a word attends to itself as well. No mask is needed in self-attention: the future that the causal mask hides doesn't exist yet, and all hypotheses are equally long. Cross-attention takes the $R$ hypotheses as if they were $T$ positions of one sentence. Compare `layer_step` to `DecoderLayer.forward` in [Layers](09_layers.ipynb#the-decoder-layer), whose modules it uses: the same three lines.
 
 
 # %% tags=["export"]
@@ -983,7 +983,7 @@ assert missed <= 3
 # %% [markdown]
 # ## Beam width and alpha
 #
-# The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try seven widths on the first 250 validation captions. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: we keep all that finished and sort them anew for each $\alpha$. (Beams of 1, 2 and 4 run on this page. The wider ones, whose work doubles each time, are read from the log of `python benchmarks/widths.py`, on which these three must lie.) Quality is measured in BLEU, which [Evaluation](20_evaluation.ipynb) takes apart; higher is better.
+# The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try seven widths on the first 250 validation captions. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: we keep all that finished and sort them anew for each $\alpha$. (Beams of 1, 2 and 4 run on this page. The wider ones, whose work doubles each time, are read from the log of `python benchmarks/widths.py`, on which these three must lie.) Quality is measured in BLEU, which [Evaluation](20_evaluation.ipynb#why-each-part-of-bleu-is-there) takes apart; higher is better.
 
 
 # %% tags=["nbval-ignore-output", "hide-input"]
@@ -1052,7 +1052,7 @@ show(
 # - **Without a penalty a wide beam loses again what it gained.** At $\alpha = 0$, BLEU climbs from 36.5 to 37.4 at a beam of 16 and is back at 36.5 with 64, although each wider beam finds likelier sentences.
 # - **The penalty saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.95 of the references' length to 0.81 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.89 at 1.0.
 #
-# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 1.6, with a 95 % interval from 0.9 to 2.3. A beam of 8 isn't ahead of a beam of 4: $-0.2$, from $-0.5$ to $0.2$.
+# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 1.6, with a 95 % interval from 0.9 to 2.3. A beam of 8 isn't ahead of a beam of 4: $-0.2$, from $-0.5$ to $0.2$.
 #
 # ### Why is my beam search worse with a larger beam?
 #
@@ -1255,7 +1255,7 @@ assert kept[0] < 5 < kept[1] < 100 < 1000 < kept[2]
 # %% [markdown]
 # ## Exercises
 #
-# **1. Write it first** (★, 10 min). Write `length_penalty(length, alpha)` from {eq}`eq-length-penalty` and hand it to the [checker](E_checker.ipynb). Then compute by hand: two finished hypotheses have log-probability $-4$ at length 7 and $-4.4$ at length 13. Which wins at $\alpha = 0$, and which at 0.6? ($2^{0.6} = 1.52$, $3^{0.6} = 1.93$)
+# **1. Write it first** (★, 10 min). Write `length_penalty(length, alpha)` from {eq}`eq-length-penalty` and hand it to the [checker](E_checker.ipynb#the-parts-it-knows). Then compute by hand: two finished hypotheses have log-probability $-4$ at length 7 and $-4.4$ at length 13. Which wins at $\alpha = 0$, and which at 0.6? ($2^{0.6} = 1.52$, $3^{0.6} = 1.93$)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # At 0 the first. At 0.6 the penalties are 2 ** 0.6 and 3 ** 0.6, and the second is ahead.

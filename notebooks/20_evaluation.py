@@ -582,7 +582,7 @@ assert versus_greedy[1] > 0.5 and versus_greedy[3] < 0.01 and swings[1] > 3 * sw
 assert versus_four[1] < -0.3 < versus_four[0] < 0 < versus_four[2] < 0.4
 
 # %% [markdown]
-# A beam of 4 is ahead of greedy search by 1.6 points, and the interval, 0.9 to 2.3, is clear of zero. Between 4 and 8 this test set can't decide: the wider beam is 0.2 behind, with an interval from $-0.5$ to $0.2$. In [Decoding](19_decoding.ipynb) it was 0.4 *ahead*, on 250 other captions, which shows what such a curve is worth without intervals.
+# A beam of 4 is ahead of greedy search by 1.6 points, and the interval, 0.9 to 2.3, is clear of zero. Between 4 and 8 this test set can't decide: the wider beam is 0.2 behind, with an interval from $-0.5$ to $0.2$. In [Decoding](19_decoding.ipynb#beam-width-and-alpha) it was 0.4 *ahead*, on 250 other captions, which shows what such a curve is worth without intervals.
 #
 # Pairing matters: with draws of its own for each system the swing is three and a half times as wide, so an unpaired test would need twelve times as many captions to see the same difference.
 

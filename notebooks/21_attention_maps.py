@@ -113,7 +113,7 @@ print("weights:", first.weights)
 
 
 # %% [markdown]
-# The fused kernel [never writes them down](25_speed.ipynb), which is why it's fast. `MultiHeadAttention` has a second way, which computes them as in [chapter 3](03_attention.ipynb) and keeps them, when its attribute `keep_weights` is set. We set it for the length of a `with` block and then put everything back, also after an error: a model that goes on keeping weights is slow, and holds on to millions of numbers that no one reads.
+# The fused kernel [never writes them down](25_speed.ipynb#attention-without-the-matrix), which is why it's fast. `MultiHeadAttention` has a second way, which computes them as in [chapter 3](03_attention.ipynb#the-code) and keeps them, when its attribute `keep_weights` is set. We set it for the length of a `with` block and then put everything back, also after an error: a model that goes on keeping weights is slow, and holds on to millions of numbers that no one reads.
 
 
 # %% tags=["export"]
@@ -132,7 +132,7 @@ def keeping_weights(model: Transformer) -> Iterator[None]:
 
 
 # %% [markdown]
-# The modules come from the layers of both stacks: self-attention in the encoder, self-attention in the decoder, and cross-attention, of which the rows are target tokens and the columns source tokens ([all three in one table](09_layers.ipynb)).
+# The modules come from the layers of both stacks: self-attention in the encoder, self-attention in the decoder, and cross-attention, of which the rows are target tokens and the columns source tokens ([all three in one table](09_layers.ipynb#the-decoder-layer)).
 
 
 # %% tags=["export"]
@@ -228,7 +228,7 @@ show_steps(steps, "Kind of attention:", start=2)
 #
 # ### Why is one of my weights above 1?
 #
-# Because it was taken after dropout, in training mode. An implementation that drops attention weights divides the survivors by $1 - p$ ([regularization](17_regularization.ipynb)), and at $p = 0.1$ a weight of 0.99 becomes 1.10. Assert that rows sum to 1, and you'll notice.
+# Because it was taken after dropout, in training mode. An implementation that drops attention weights divides the survivors by $1 - p$ ([regularization](17_regularization.ipynb#what-dropout-does)), and at $p = 0.1$ a weight of 0.99 becomes 1.10. Assert that rows sum to 1, and you'll notice.
 #
 # Weights taken *before* dropout, as ours are, have another trap. In training mode, dropout in the layers below changes queries and keys: the rows sum to 1, and the map is another one at each call. So `attention_maps` switches to evaluation mode.
 #
@@ -453,7 +453,7 @@ display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 #
 # ## Word alignment by cross-attention
 #
-# In the cross map, target words seem to find their source words. To count, we need to know the right answer, and [our grammar](B_synchronous_grammar.ipynb) does: each pair that it draws comes with its alignment. So we train a small model on 9,000 pairs, a minute's work, and count on others. First we ask whether the model is worth looking into; if it couldn't translate, it would have no reason to look at the right words.
+# In the cross map, target words seem to find their source words. To count, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model on 9,000 pairs, a minute's work, and count on others. First we ask whether the model is worth looking into; if it couldn't translate, it would have no reason to look at the right words.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1035,7 +1035,7 @@ show(
 #
 # ### What attention maps are good for
 #
-# No. They find mistakes: a mask that hides the wrong half, a source that's never looked at, a padding column that gets weight. They suggest what to test. And once a layer has passed such a test, its map on a new sentence can be read with some trust.
+# They prove nothing, but they find mistakes: a mask that hides the wrong half, a source that's never looked at, a padding column that gets weight. They suggest what to test. And once a layer has passed such a test, its map on a new sentence can be read with some trust.
 #
 # ## What to remember
 #

@@ -91,7 +91,7 @@ from book.figures import INK, POSITION, RESIDUAL, style
 # %% [markdown]
 # ## Which part of the model does the work
 #
-# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition on the way forward, twice that on the way back. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
+# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-a-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition on the way forward, twice that on the way back. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
 #
 # $$ 6 \, \big[ \, L \, (3 d w + 2 d \, d_\text{ff}) (S + T) + L \, w \, (S^2 + T^2 + S T) + d \, |V| \, T \, \big] $$ (eq-operations)
 #
@@ -285,7 +285,7 @@ assert shares["matrix products"] > 30
 # %% [markdown]
 # ### When a GPU waits for the program
 #
-# A step of the base model hands the GPU about 800 operations ([counted in the next chapter](26_distributed.ipynb)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
+# A step of the base model hands the GPU about 800 operations ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight operations, each of which takes the program 5 microseconds to hand over. Above, an operation keeps the GPU busy for 9 microseconds: a queue builds up, and the GPU never pauses. Below, it is done in 2 and idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long operations the blocks of the GPU follow each other without a gap; with short ones each stands alone after the program has handed it over."}}
@@ -311,7 +311,7 @@ plt.show()
 #
 # ## One lever at a time
 #
-# Three levers are already in this book's training, and only turning them off shows what they're worth: [batches of similar lengths](15_batching.ipynb), Adam in one pass over memory (`fused=True`), and attention in one kernel. Three more are famous. *One product for queries, keys and values*: three matrices joined into one. *The causal kernel*: in the decoder's self-attention the kernel makes the mask (`is_causal`), which suffices because padding stands on the right and isn't scored. *Additive masks*: zeros and minus infinities, made once a step instead of in each attention.
+# Three levers are already in this book's training, and only turning them off shows what they're worth: [batches of similar lengths](15_batching.ipynb#the-cost-of-padding), Adam in one pass over memory (`fused=True`), and attention in one kernel. Three more are famous. *One product for queries, keys and values*: three matrices joined into one. *The causal kernel*: in the decoder's self-attention the kernel makes the mask (`is_causal`), which suffices because padding stands on the right and isn't scored. *Additive masks*: zeros and minus infinities, made once a step instead of in each attention.
 #
 # The benchmark lets all variants train on the same sentences, in turns. A gain is the median, over the rounds, of the ratio to our plain step in the same round. The committed logs were written by an earlier version of this code:
 #
@@ -366,7 +366,7 @@ assert all(0.99 < small[name] < 1.01 < base[name] < 1.05 for name in others)
 #
 # FlashAttention ({cite:t}`dao2022flashattention`) made attention on GPUs several times as fast without saving a single operation. It saves bytes.
 #
-# Written as in [chapter 3](03_attention.ipynb), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte. An H200 does 989 · 10¹² operations in the time in which it moves 4.8 · 10¹² bytes, some 200 for each. So its arithmetic units spend most of the time waiting. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, for its maximum and its sum, and long rows don't fit.
+# Written as in [chapter 3](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte. An H200 does 989 · 10¹² operations in the time in which it moves 4.8 · 10¹² bytes, some 200 for each. So its arithmetic units spend most of the time waiting. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, for its maximum and its sum, and long rows don't fit.
 #
 # It doesn't need the row at once. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and attention can be added to the pass. Over blocks of keys it takes three running values: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values with these weights. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
 #
@@ -391,7 +391,7 @@ assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 
 
 # %% [markdown]
-# When *cat* comes, the two earlier words shrink by $e^{-3}$. The last line is [the result of chapter 3](03_attention.ipynb), equal to the plain softmax to $10^{-15}$. FlashAttention does this for many rows at a time, block by block on the chip. For the backward pass it keeps $m$ and $\ell$ of each row and *recomputes* the weights: more operations, and still faster, because fewer bytes move. The memory no longer grows with the square of the length. We can ask autograd what each form keeps:
+# When *cat* comes, the two earlier words shrink by $e^{-3}$. The last line is [the result of chapter 3](03_attention.ipynb#from-scores-to-weights), equal to the plain softmax to $10^{-15}$. FlashAttention does this for many rows at a time, block by block on the chip. For the backward pass it keeps $m$ and $\ell$ of each row and *recomputes* the weights: more operations, and still faster, because fewer bytes move. The memory no longer grows with the square of the length. We can ask autograd what each form keeps:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -433,7 +433,7 @@ assert readable > 4 * fused
 # States and embedding matrix are detached, so the rest of the model hears nothing of these backward passes. But the gradient of $\sum_i g_i h_i$ with respect to $h$ is $g$. We add this sum to the loss once, and subtract it once without a gradient: the value stays, and the gradient is the one we know. A later factor, such as one over the number of tokens, multiplies both.
 # :::
 #
-# **Label smoothing needs no logits.** The smoothed loss of a position with logits $z$ and label $y$ ([chapter 17](17_regularization.ipynb)) is
+# **Label smoothing needs no logits.** The smoothed loss of a position with logits $z$ and label $y$ ([chapter 17](17_regularization.ipynb#why-smooth-the-labels)) is
 #
 # $$ \log \sum_v e^{z_v} - (1 - \epsilon) \, z_y - \epsilon \, \bar z = \underbrace{\log \sum_v e^{z_v} - z_y}_{\text{hard label}} + \; \epsilon \, (z_y - \bar z). $$ (eq-smoothing-apart)
 #
@@ -538,7 +538,7 @@ def best_precision(device: torch.device | str) -> Precision:
 # %% [markdown]
 # ## The fast loss
 #
-# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb) and returns the same number. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
+# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
 
 
 # %% tags=["export"]
@@ -786,7 +786,7 @@ assert (
 #
 # ### Why is it not eight times as fast on eight GPUs?
 #
-# Because the paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30 % of it. But 800 operations at 8 microseconds take 6.4 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
+# Because the paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30 % of it. But 800 operations at 8 microseconds take 6.4 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
 #
 # ### I have a GPU. What should I look at first?
 #

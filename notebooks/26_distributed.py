@@ -115,7 +115,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Leave one of the four out, and some words count more than others, some sentences are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb) does. What the chapter adds to the package is how processes find each other and their devices.
+# Leave one of the four out, and some words count more than others, some sentences are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb#one-update) does. What the chapter adds to the package is how processes find each other and their devices.
 #
 # If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#the-same-result-as-on-one-gpu).
 #
@@ -123,7 +123,7 @@ show_drawing(
 #
 # ## Three things to cut
 #
-# First the bill, by the [count of six operations a weight and token](10_transformer.ipynb):
+# First the bill, by the [count of six operations a weight and token](10_transformer.ipynb#six-operations-a-weight):
 
 # %%
 layers, width, vocabulary, length = 6, 512, 37_000, 28
@@ -135,7 +135,7 @@ print(f"one H100 at 20 % of its peak: {1000 * a_step / planned:.0f} ms a step,",
 print(f"{100_000 * a_step / planned / 3600:.1f} hours")
 
 # %% [markdown]
-# The 20 % is what [speed](25_speed.ipynb) plans with. On such a GPU the base model needs no sharing any more, but the big one takes ten times as long, and older GPUs are slower. There are three things to cut:
+# The 20 % is what [speed](25_speed.ipynb#memory-and-hours-before-a-run) plans with. On such a GPU the base model needs no sharing any more, but the big one takes ten times as long, and older GPUs are slower. There are three things to cut:
 #
 # | what is cut | each process holds | they exchange | needed when |
 # |---|---|---|---|
@@ -192,7 +192,7 @@ print(f"tokens {tokens}; added up: off by {off[0]:.0e}; mean of means: off by {o
 assert off[0] < 1e-14 and off[1] > 0.001
 
 # %% [markdown]
-# The first number is rounding. The second is the [mean of means](18_training.ipynb) that also spoils accumulation: a word of the half with fewer tokens counts for more. The cure is the same, too: count the tokens of *all* before anyone divides, then add.
+# The first number is rounding. The second is the [mean of means](18_training.ipynb#the-mean-over-all-tokens) that also spoils accumulation: a word of the half with fewer tokens counts for more. The cure is the same, too: count the tokens of *all* before anyone divides, then add.
 #
 # ## Two processes
 #
@@ -382,7 +382,7 @@ axes[1].set_xlabel("time")
 plt.show()
 
 # %% [markdown]
-# In the figure 1.2 of 1.6 units are hidden. In our model the last bucket is large: the embedding matrix has 76 of the 252 MB, and since it is [used at both ends](10_transformer.ipynb), its gradient is complete only when all else is. Thirty percent of the exchange can't be hidden.
+# In the figure 1.2 of 1.6 units are hidden. In our model the last bucket is large: the embedding matrix has 76 of the 252 MB, and since it is [used at both ends](07_embeddings.ipynb#one-table-three-uses), its gradient is complete only when all else is. Thirty percent of the exchange can't be hidden.
 #
 # ### The lines of the training loop
 
@@ -421,7 +421,7 @@ for function in ("run", "next_update", "training_step", "batch_stream"):
 # | the corpus is cut once, each process keeps its part | each comes once, but parts may have unequal numbers of batches |
 # | all make the same plan, and each takes its share of every batch | the batches are those of a single process |
 #
-# We take the third. [The plan](15_batching.ipynb) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards: process 0 of four takes rows 0, 4, 8, process 1 rows 1, 5, 9. Sentences of a batch are about equally long, and equal numbers of rows are about equal work.
+# We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards: process 0 of four takes rows 0, 4, 8, process 1 rows 1, 5, 9. Sentences of a batch are about equally long, and equal numbers of rows are about equal work.
 
 # %%
 ten = next(batch for batch in plan if len(batch) == 10)
@@ -456,7 +456,7 @@ assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_
 #
 # ### One score for all
 #
-# Is the score computed by every process? The loop calls `score` in each, and all need the same number, since it decides about the best model and about stopping. The score of the [command line](G_cli.ipynb) lets each process translate a share of the sentences and gives all translations to all; only the counting of BLEU, which takes no time, is repeated. Texts have no fixed size, so `all_gather_object` pickles them, which between processes of one program is safe.
+# Is the score computed by every process? The loop calls `score` in each, and all need the same number, since it decides about the best model and about stopping. The score of the [command line](G_cli.ipynb#scoring) lets each process translate a share of the sentences and gives all translations to all; only the counting of BLEU, which takes no time, is repeated. Texts have no fixed size, so `all_gather_object` pickles them, which between processes of one program is safe.
 
 
 # %% tags=["export"]
@@ -600,7 +600,7 @@ assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 #
 # ### When a process dies
 #
-# The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. It takes no code: this is [going on the next morning](18_training.ipynb).
+# The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. It takes no code: this is [going on the next morning](18_training.ipynb#killed-and-continued).
 #
 # We kill the worst one to lose, the first, at step 50. The last checkpoint is that of step 40.
 
@@ -710,7 +710,7 @@ print(counter.number, "operations in a step of a model with 6 layers a side")
 assert 750 < counter.number < 900
 
 # %% [markdown]
-# (A wide model has as many as this narrow one.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
+# (A wide model has as many as this narrow one.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20 % of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second whose exchange is hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
 style()

@@ -151,7 +151,7 @@ for name, vocabulary_size in WMT14.items():
 #
 # ## A rehearsal
 #
-# Commands that were never run don't work, so we run them all now. Only the corpus is a stand-in: pairs of our [grammar](B_synchronous_grammar.ipynb), turned round, in Parquet files laid out like those of WMT14.
+# Commands that were never run don't work, so we run them all now. Only the corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), turned round, in Parquet files laid out like those of WMT14.
 
 # %%
 home = tempfile.TemporaryDirectory()
@@ -230,7 +230,7 @@ assert len(words) == 1000 and len(corpus) > 1500 and min(len(validation), len(te
 print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
 
 # %% [markdown]
-# How long would that take for WMT14? Most of it is encoding, whose pace can be *measured* here, and the minutes *computed* for 28 tokens a side. ([Large corpora](D_large_corpora.ipynb) has a log of the whole command for two million real pairs: 11 minutes of processor time.)
+# How long would that take for WMT14? Most of it is encoding, whose pace can be *measured* here, and the minutes *computed* for 28 tokens a side. ([Large corpora](D_large_corpora.ipynb#what-it-costs) has a log of the whole command for two million real pairs: 11 minutes of processor time.)
 
 # %% tags=["nbval-ignore-output"]
 some = [text for pair in pairs for text in pair[:2]]
@@ -255,7 +255,7 @@ assert "step 50" in told
 print(*sorted(path.name for path in (folder / "run" / "checkpoints").iterdir()))
 
 # %% [markdown]
-# A line comes with each validation, here every 50 steps. `loss` is the mean over the latest steps, on training pairs with smoothed labels; `validation loss` is on newstest2013, without smoothing and dropout, so [it may be the lower one](18_training.ipynb); BLEU is that of greedy translations.
+# A line comes with each validation, here every 50 steps. `loss` is the mean over the latest steps, on training pairs with smoothed labels; `validation loss` is on newstest2013, without smoothing and dropout, so [it may be the lower one](18_training.ipynb#why-is-the-training-loss-above-the-validation-loss); BLEU is that of greedy translations.
 #
 # The same command continues, this time as two processes that share each batch:
 
@@ -361,7 +361,7 @@ told = shell(
 assert "100,000 steps" in told and "hours" in told and not (folder / "base").exists()
 
 # %% [markdown]
-# For the real thing we need the lengths of 4.5 million pairs. We make some up for a tenth of them, 28 tokens long on average as in [speed](25_speed.ipynb), and plan an epoch. All that follows is **computed, not measured**.
+# For the real thing we need the lengths of 4.5 million pairs. We make some up for a tenth of them, 28 tokens long on average as in [speed](25_speed.ipynb#which-part-of-the-model-does-the-work), and plan an epoch. All that follows is **computed, not measured**.
 
 # %%
 chance = np.random.default_rng(0)
@@ -395,7 +395,7 @@ for name, hours in (("base", 12), ("big", 3.5 * 24)):
     print(f"{name}: {spent:.1e} spent, {runs[name, 1].flops / spent:.0%} of it in the model")
 
 # %% [markdown]
-# ([The Transformer](10_transformer.ipynb) finds 29 % for base, because it counts 25,000 tokens a step; here padding is left out.) We plan with 20 % of a much higher peak. It is a guess, and everything below depends on it:
+# ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29 % for base, because it counts 25,000 tokens a step; here padding is left out.) We plan with 20 % of a much higher peak. It is a guess, and everything below depends on it:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20 % that we plan with; gray lines are the paper's hours on eight P100. Nothing here was measured."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
 shares = np.geomspace(0.03, 0.5, 30)
@@ -425,7 +425,7 @@ plt.show()
 # %% [markdown]
 # ### Two recipes for eight GPUs
 #
-# The paper's batch, cut in eight, is small. [Many GPUs](26_distributed.ipynb) computes that launching its operations takes 6.6 ms a step if nothing is compiled, however little each GPU has to do. On H100s, base has 6 ms of work for each of eight and big 20. So there are two sensible ways to use eight of them:
+# The paper's batch, cut in eight, is small. [Many GPUs](26_distributed.ipynb#how-fast-it-can-be) computes that launching its operations takes 6.6 ms a step if nothing is compiled, however little each GPU has to do. On H100s, base has 6 ms of work for each of eight and big 20. So there are two sensible ways to use eight of them:
 #
 # **As the paper.** Train big on all eight, and base on four at most:
 #
@@ -593,16 +593,16 @@ assert "is not finite; it was not used" in told
 #
 # 1. **Give the same command again.** It repeats the same batches. If it gets past the step, the hardware most likely failed; if that happens twice in a night, test the GPUs. (`torchrun --max-restarts=3` does this by itself.)
 # 2. **It stops at the same step.** Look at `gradient_norm` in the records before. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder.
-# 3. **The norm was calm.** Try `--precision fp32`, in another folder. It can cure coarse rounding. It can't cure an overflow, since [bf16 has the range of fp32](25_speed.ipynb).
+# 3. **The norm was calm.** Try `--precision fp32`, in another folder. It can cure coarse rounding. It can't cure an overflow, since [bf16 has the range of fp32](25_speed.ipynb#numbers-of-16-bits).
 #
 # ### A run that stops or hangs
 #
 # | you see | what to do |
 # |---|---|
-# | GPUs at 100 percent, and no new line in the log | one process waits for another: the [table of failures](26_distributed.ipynb) |
+# | GPUs at 100 percent, and no new line in the log | one process waits for another: the [table of failures](26_distributed.ipynb#what-fails-and-how-it-shows) |
 # | a bus error, or a worker that was killed | in a container, `/dev/shm` is often too small for the process that reads batches ahead: `docker run --shm-size 1g` |
 # | the disk is full | the checkpoint that was being written is given up, the older ones stay: make room, and give the same command |
-# | your time on the cluster is over | the same command in the next job; [many GPUs](26_distributed.ipynb) has a script |
+# | your time on the cluster is over | the same command in the next job; [many GPUs](26_distributed.ipynb#several-machines) has a script |
 #
 # ## What was run, and what was not
 #
@@ -610,7 +610,7 @@ assert "is not finite; it was not used" in told
 # |---|---|---|
 # | the commands, with a kill | yes, on this page | two processes on a CPU, grammar sentences |
 # | the download of WMT14 from the hub | no | the number of rows is what the hub states |
-# | 16 bits, compiling, several processes | in parts | on CPUs only: [speed](25_speed.ipynb), [many GPUs](26_distributed.ipynb) |
+# | 16 bits, compiling, several processes | in parts | on CPUs only: [speed](25_speed.ipynb#one-lever-at-a-time), [many GPUs](26_distributed.ipynb#the-same-result-as-on-one-gpu) |
 # | anything on a GPU | **no** | |
 # | base and big on WMT14, either language | **no** | |
 #
@@ -674,7 +674,7 @@ axis.grid(False)
 plt.show()
 
 # %% [markdown]
-# The paper's level is therefore **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms. The wide gap of 1.5 is tensor2tensor's own script, the closest to the paper's, but its record doesn't say whether sacreBLEU scored 3,003 sentences or 2,737. `evaluate` prints the [score with compounds split](20_evaluation.ipynb) as well, so that you needn't guess for yours.
+# The paper's level is therefore **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms. The wide gap of 1.5 is tensor2tensor's own script, the closest to the paper's, but its record doesn't say whether sacreBLEU scored 3,003 sentences or 2,737. `evaluate` prints the [score with compounds split](20_evaluation.ipynb#why-never-to-compare-tokenized-bleu) as well, so that you needn't guess for yours.
 #
 # ### Why yours will differ from the paper's
 #
@@ -683,7 +683,7 @@ plt.show()
 # | another tool: tokens, compounds, quotes | 0.7 to 1.5, the figure above |
 # | 2,737 sentences instead of 3,003 | `evaluate` prints both |
 # | another seed | about 0.3 between two runs; one [careful repetition](https://github.com/WangZesen/Reproduce-Transformer) states a spread of 0.13 |
-# | another draw of 3,003 sentences | more than a seed: [a test set is a sample](20_evaluation.ipynb) |
+# | another draw of 3,003 sentences | more than a seed: [a test set is a sample](20_evaluation.ipynb#a-test-set-is-a-sample) |
 # | average, last or best checkpoint; beam and its penalty | measure it on the validation set |
 # | another cleaning, vocabulary, or News Commentary | not known; the paper says little about its own |
 #
@@ -740,7 +740,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 # | step 50 | a loss near the first number above, or half a unit more | far above it: the weights didn't start as ours do |
 # | step 200 | target tokens a second near the plan | the list of five questions above |
 # | the first validation | both losses have fallen all the way; BLEU may be near 0 | flat for hundreds of steps: the rate, as in {numref}`fig-sick` |
-# | step 10,000 | BLEU far from 0, and rising from check to check | near 0 while the loss falls: the [decoder doesn't read the source](18_training.ipynb) |
+# | step 10,000 | BLEU far from 0, and rising from check to check | near 0 while the loss falls: the [decoder doesn't read the source](18_training.ipynb#a-test-that-it-reads-the-german) |
 # | the end | curves flat, the average better than the last checkpoint; the paper has 25.8 on newstest2013 for base, without averaging | the average is worse: fewer checkpoints, or the run isn't done |
 #
 # We know no loss values for the steps between, and a wrong expectation is worse than none. The BLEU in the progress lines is that of greedy search, on every second sentence of newstest2013. For a decision, run `evaluate --split validation`.
@@ -760,7 +760,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 #
 # ### When two results are different
 #
-# Two scores differ by 0.3 from the seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb) and a second seed say otherwise. And look at newstest2014 once: if you pick the best of ten checkpoints on it, you have trained on it.
+# Two scores differ by 0.3 from the seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise. And look at newstest2014 once: if you pick the best of ten checkpoints on it, you have trained on it.
 #
 # ## English to French
 #
@@ -782,13 +782,13 @@ for steps in (100_000, 300_000):
 # %% [markdown]
 # The 36 million are the paper's count; the copy on the hub has 40.8 million before cleaning. A step is a step, so training takes as long as for German. The paper's scores are 38.1 and 41.8, with the authors' tool.
 #
-# Another large corpus goes the same way: give its files to [`prepare`](D_large_corpora.ipynb), as the rehearsal did. For some hundred thousand pairs, [your own language pair](../book/own_pair.md) is the shorter road. And `export` hands the averaged model to [an engine made for serving](F_export.ipynb).
+# Another large corpus goes the same way: give its files to [`prepare`](D_large_corpora.ipynb#in-use), as the rehearsal did. For some hundred thousand pairs, [your own language pair](../book/own_pair.md) is the shorter road. And `export` hands the averaged model to [an engine made for serving](F_export.ipynb#what-both-must-agree-on).
 #
 # ## The end of the book
 #
 # It began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that these commands run, and why it is there. If a run goes wrong, you know in which file to look and what its numbers should be.
 #
-# The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb) sits, how [positions](08_positional_encoding.ipynb) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
+# The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) sits, how [positions](08_positional_encoding.ipynb#rotary-positions-rope) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
 #
 # ## What to remember
 #

@@ -230,7 +230,7 @@ print(dropped)
 assert len(kept) + sum(dropped.values()) == len(damaged)
 
 # %% [markdown]
-# All 35 bad lines are out, and nothing else. Of the 29,000 curated captions of [Multi30k](13_data.ipynb) the rules drop a handful. If a rule drops a tenth of your data, doubt the rule.
+# All 35 bad lines are out, and nothing else. Of the 29,000 curated captions of [Multi30k](13_data.ipynb#real-captions) the rules drop a handful. If a rule drops a tenth of your data, doubt the rule.
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -244,7 +244,7 @@ assert sum(filter_pairs(captions)[1].values()) < 10
 # %% [markdown]
 # ### Wrong pairs found by their lengths
 #
-# Only where they happen not to fit. We count how many of the pairs after a lost line it drops.
+# Lengths give a wrong pair away only where they happen not to fit. We count how many of the pairs after a lost line it drops.
 
 # %%
 tail = [Pair(pair.source, target) for pair, target in zip(pairs, targets)][lost:]

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix turns millions of sentence pairs into token ids on disk, in bounded memory, and hands them to training (section 5.1 of the paper).
 #
-# For Multi30k, or for [your own files](C_own_data.ipynb) of up to about a million pairs, a list in memory will do. WMT14 doesn't fit so easily. At the 42 ids a pair of the log below, its 4.5 million German pairs make some 190 million ids; at 36 bytes for a Python integer and the pointer to it, that's 7 GB in every process that trains. As 16-bit numbers in a file they are 0.4 GB, and all processes of a machine can read the same file. Prepare such a corpus once:
+# For Multi30k, or for [your own files](C_own_data.ipynb#reading) of up to about a million pairs, a list in memory will do. WMT14 doesn't fit so easily. At the 42 ids a pair of the log below, its 4.5 million German pairs make some 190 million ids; at 36 bytes for a Python integer and the pointer to it, that's 7 GB in every process that trains. As 16-bit numbers in a file they are 0.4 GB, and all processes of a machine can read the same file. Prepare such a corpus once:
 #
 # ```bash
 # pip install "annotated-transformer[wmt14]"
@@ -199,7 +199,7 @@ def encode_rows(
 # | `validation.tsv`, `test.tsv` | sentences to measure with |
 # | `summary.json` | settings, SHA-256 of sources, tokenizer and tokens, and how many rows met which outcome |
 #
-# The folder is [written aside and renamed](A_model_io.ipynb) at the end. If `prepare` is killed before that, the next call finds in the cache what was already encoded. If the folder is there and was made from the same files with the same settings, there is nothing to do; any other folder is refused.
+# The folder is [written aside and renamed](A_model_io.ipynb#whole-or-not-at-all) at the end. If `prepare` is killed before that, the next call finds in the cache what was already encoded. If the folder is there and was made from the same files with the same settings, there is nothing to do; any other folder is refused.
 
 # %% tags=["export"]
 TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
@@ -350,7 +350,7 @@ print(summary["pairs"])
 assert summary["pairs"]["empty"] == summary["pairs"]["untranslated"] == 1
 
 # %% [markdown]
-# `open_corpus` returns the `EncodedCorpus` of [batching](15_batching.ipynb), with its tokens left on disk until they are read:
+# `open_corpus` returns the `EncodedCorpus` of [batching](15_batching.ipynb#from-pairs-to-arrays), with its tokens left on disk until they are read:
 
 # %%
 corpus, tokenizer, validation, test = open_corpus(output)

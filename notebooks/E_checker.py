@@ -47,23 +47,25 @@ print(check("attention", mine))
 #
 # Wrong implementations are seldom wrong in new ways ([Common mistakes](../book/mistakes.md) lists the usual ones), and each mistake leaves its mark on the numbers. The checker therefore makes the known mistakes itself and looks for the one that gives exactly *your* numbers.
 #
-# These are the parts it knows, with the arguments your function gets, in their order. Axis letters are those of the [notation page](../book/notation.md). Matrices are on the right, `x @ W`.
+# ## The parts it knows
 #
-# | part | arguments | returns | chapter |
+# Your function gets these arguments, in this order. Axis letters are those of the [notation page](../book/notation.md). Matrices are on the right, `x @ W`.
+#
+# | part | arguments | returns | built in |
 # |---|---|---|---|
-# | `attention` | query (B, T, d_k), key (B, S, d_k), value (B, S, d_v), mask (T, S) or None | (B, T, d_v) | [Attention](03_attention.ipynb) |
-# | `padding_mask` | tokens (B, S), 0 is padding | boolean (B, 1, 1, S) | [Masks](04_masks.ipynb) |
-# | `causal_mask` | length T | boolean (T, T) | [Masks](04_masks.ipynb) |
-# | `multi_head_attention` | query (B, T, D), key and value (B, S, D), W_Q, W_K, W_V and W_O (D, D), heads | (B, T, D) | [Multi-head attention](05_multi_head_attention.ipynb) |
-# | `feed_forward` | x (B, T, D), W_1 (D, d_ff), b_1 (d_ff), W_2 (d_ff, D), b_2 (D) | (B, T, D) | [Feed-forward networks](06_feed_forward.ipynb) |
-# | `embedding` | tokens (B, T), table (\|V\|, D) | (B, T, D) | [Embeddings](07_embeddings.ipynb) |
-# | `positions` | length T, width D | (T, D) | [Positional encoding](08_positional_encoding.ipynb) |
-# | `layer_norm` | x (B, T, D), gain (D), bias (D), eps | (B, T, D) | [Layers](09_layers.ipynb) |
-# | `residual` | x (B, T, D), the functions sublayer and norm | (B, T, D), post-norm | [Layers](09_layers.ipynb) |
-# | `shift` | target (B, T + 1) | what is read and what must be said, (B, T) each | [The Transformer](10_transformer.ipynb) |
-# | `learning_rate` | step, d_model, warmup | a number | [The schedule](16_schedule.ipynb) |
-# | `smoothed_loss` | logits (N, \|V\|), labels (N), smoothing | the mean where labels are not 0 | [Regularization](17_regularization.ipynb) |
-# | `length_penalty` | length, alpha | the divisor | [Decoding](19_decoding.ipynb) |
+# | `attention` | query (B, T, d_k), key (B, S, d_k), value (B, S, d_v), mask (T, S) or None | (B, T, d_v) | [Attention](03_attention.ipynb#the-code) |
+# | `padding_mask` | tokens (B, S), 0 is padding | boolean (B, 1, 1, S) | [Masks](04_masks.ipynb#the-padding-mask) |
+# | `causal_mask` | length T | boolean (T, T) | [Masks](04_masks.ipynb#the-causal-mask) |
+# | `multi_head_attention` | query (B, T, D), key and value (B, S, D), W_Q, W_K, W_V and W_O (D, D), heads | (B, T, D) | [Multi-head attention](05_multi_head_attention.ipynb#the-module) |
+# | `feed_forward` | x (B, T, D), W_1 (D, d_ff), b_1 (d_ff), W_2 (d_ff, D), b_2 (D) | (B, T, D) | [Feed-forward networks](06_feed_forward.ipynb#a-network-is-a-sum-of-units) |
+# | `embedding` | tokens (B, T), table (\|V\|, D) | (B, T, D) | [Embeddings](07_embeddings.ipynb#one-table-three-uses) |
+# | `positions` | length T, width D | (T, D) | [Positional encoding](08_positional_encoding.ipynb#adding-positions-in-code) |
+# | `layer_norm` | x (B, T, D), gain (D), bias (D), eps | (B, T, D) | [Layers](09_layers.ipynb#layer-normalization) |
+# | `residual` | x (B, T, D), the functions sublayer and norm | (B, T, D), post-norm | [Layers](09_layers.ipynb#let-each-part-add) |
+# | `shift` | target (B, T + 1) | what is read and what must be said, (B, T) each | [The Transformer](10_transformer.ipynb#the-target-shifted-by-one) |
+# | `learning_rate` | step, d_model, warmup | a number | [The schedule](16_schedule.ipynb#up-and-down) |
+# | `smoothed_loss` | logits (N, \|V\|), labels (N), smoothing | the mean where labels are not 0 | [Regularization](17_regularization.ipynb#the-loss-in-two-parts) |
+# | `length_penalty` | length, alpha | the divisor | [Decoding](19_decoding.ipynb#why-do-searches-prefer-short-sentences) |
 
 # %% tags=["export"]
 import math
@@ -631,4 +633,4 @@ for make in EXERCISES.values():
 print(noticed, "of", total)
 
 # %% [markdown]
-# **2. A part of your own** (★★★, an evening; no solution). Write the exercise for `top_p`, which keeps the most likely words that together reach a share p ([Decoding](19_decoding.ipynb)): the right answer, two inputs, and the five mistakes that you'd expect.
+# **2. A part of your own** (★★★, an evening; no solution). Write the exercise for `top_p`, which keeps the most likely words that together reach a share p ([Decoding](19_decoding.ipynb#sampling-drawing-words-by-lot)): the right answer, two inputs, and the five mistakes that you'd expect.

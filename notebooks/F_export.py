@@ -33,7 +33,7 @@ sys.path.insert(0, "..")
 # export_ctranslate2(model, tokenizer, "served")
 # ```
 #
-# writes a folder, and `python served/translate.py < in.txt > out.txt` uses it where this book isn't installed. [On the command line](G_cli.ipynb) it's `export`.
+# writes a folder, and `python served/translate.py < in.txt > out.txt` uses it where this book isn't installed. [On the command line](G_cli.ipynb#exporting) it's `export`.
 
 # %% tags=["export"]
 from pathlib import Path
@@ -153,7 +153,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 # %% [markdown]
 # ## A script that goes along
 #
-# Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. A line too long for the model is an error that names it; a line ends [only at](C_own_data.ipynb) `\n`.
+# Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb#why-do-searches-prefer-short-sentences) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. A line too long for the model is an error that names it; a line ends [only at](C_own_data.ipynb#reading) `\n`.
 
 # %% tags=["export"]
 SCRIPT = "translate.py"
@@ -181,7 +181,7 @@ for source in sources:
 # %% [markdown]
 # ## Whole or not at all
 #
-# Everything is written aside and renamed ([model files](A_model_io.ipynb)), so a server that starts meanwhile can't find new weights beside an old vocabulary. A folder that isn't empty is refused.
+# Everything is written aside and renamed ([model files](A_model_io.ipynb#whole-or-not-at-all)), so a server that starts meanwhile can't find new weights beside an old vocabulary. A folder that isn't empty is refused.
 
 
 # %% tags=["export"]

@@ -35,13 +35,13 @@ sys.path.insert(0, "..")
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb), and `export`, which hands a model to [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](26_distributed.ipynb), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
+# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb#reading), and `export`, which hands a model to [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](26_distributed.ipynb#in-and-out), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
 #
 # The commands don't call each other. They meet in files, so each can run on another day or another machine:
 #
 # | file | what it holds | who writes it | who reads it |
 # |---|---|---|---|
-# | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](D_large_corpora.ipynb) | `prepare` | `train` |
+# | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](D_large_corpora.ipynb#a-folder-whole-or-not-at-all) | `prepare` | `train` |
 # | `model.safetensors`, `config.json`, `tokenizer.json` | a model: weights, shape, vocabulary | `train`, `average` | `translate`, `evaluate`, `export` |
 # | `checkpoints/` | weights and the optimizer's moments | `train` | `train`, to continue; `average` |
 # | `training.json` | all settings of the run | `train` | `train`, to refuse others |
@@ -85,7 +85,7 @@ from annotated_transformer.training import Stopped, TrainingConfig, rank_and_wor
 # %% [markdown]
 # ## Which pairs
 #
-# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. Your own files are [cleaned and divided](C_own_data.ipynb) here, one pair in a hundred for validation and one for the test. A folder that `prepare` has filled needs neither.
+# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. Your own files are [cleaned and divided](C_own_data.ipynb#cleaning) here, one pair in a hundred for validation and one for the test. A folder that `prepare` has filled needs neither.
 
 
 # %% tags=["export"]
@@ -133,7 +133,7 @@ def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
 # %% [markdown]
 # ## Training
 #
-# The options of a training are those of its data, of its model, and the fields of [`TrainingConfig`](18_training.ipynb), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big.
+# The options of a training are those of its data, of its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big.
 
 
 # %% tags=["export"]
@@ -287,7 +287,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
 # %% [markdown]
 # ## Scoring
 #
-# For WMT14 there are [two test sets](27_wmt14.ipynb), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
+# For WMT14 there are [two test sets](27_wmt14.ipynb#or-2-737-test-sentences), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
 
 
 # %% tags=["export"]
@@ -464,7 +464,7 @@ print(output, end="")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
 
 # %% [markdown]
-# The average goes to another engine. `prepare` is shown in [large corpora](D_large_corpora.ipynb), and all six in a row in [the last chapter](27_wmt14.ipynb).
+# The average goes to another engine. `prepare` is shown in [large corpora](D_large_corpora.ipynb#in-use), and all six in a row in [the last chapter](27_wmt14.ipynb#a-rehearsal).
 
 # %%
 code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix keeps a training in a folder, so that it can be killed at any moment and continued.
 #
-# [Training](18_training.ipynb) says what a checkpoint must hold. The files:
+# [Training](18_training.ipynb#what-a-checkpoint-holds) says what a checkpoint must hold. The files:
 #
 # | file | what it holds | when it is written |
 # |---|---|---|
@@ -35,8 +35,8 @@ sys.path.insert(0, "..")
 # | `log.jsonl` | loss, rate, speed, scores | every 50 steps and with each checkpoint |
 # | `checkpoints/step-00000500.pt` | weights, averages of Adam, place in the corpus, best score | every `save_every` steps; the last few stay |
 # | `checkpoints/stop-00000512.pt` | the same | after a signal or some minutes; stays until the next |
-# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb) so far | after a better score; without validation, at the end |
-# | `.lock` | nothing | [held](A_model_io.ipynb) while a run lasts |
+# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb#saving-and-loading) so far | after a better score; without validation, at the end |
+# | `.lock` | nothing | [held](A_model_io.ipynb#whole-or-not-at-all) while a run lasts |
 #
 # | killed while | what the next start does |
 # |---|---|
@@ -67,7 +67,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 # %% [markdown]
 # ## Checkpoints
 #
-# A checkpoint gets its name only when it is [whole](A_model_io.ipynb), and old ones are removed after the new one is there. (The other way round, each attempt on a full disk would leave one fewer.)
+# A checkpoint gets its name only when it is [whole](A_model_io.ipynb#whole-or-not-at-all), and old ones are removed after the new one is there. (The other way round, each attempt on a full disk would leave one fewer.)
 #
 # `torch.save` writes a pickle, and a pickle is a program: if you load one, you run it. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else, so a checkpoint can't run code. A file that was cut off or renamed is refused as well.
 
