@@ -135,7 +135,7 @@ y = alt.Y("loss:Q", title="loss, nats a token", scale=alt.Scale(domain=[0, 6.5])
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# That is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md) does so from the command line. For `pairs`, the Python call takes any list of source and target texts:
+# That is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. For `pairs`, the Python call takes any list of source and target texts:
 #
 # ```python
 # from annotated_transformer import read_pairs, filter_pairs

@@ -292,7 +292,11 @@ show(
 # %% [markdown]
 # ### Why three vectors instead of one?
 #
-# Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows a book to read the call number. Query and key differ because looking is not being looked at: *likes* looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. *The* could not look for *cat* unless *cat* looked for *the* with the same score. (And most words would fit themselves best, though not all: with its key for a query, *fish* scores 2.5 with itself and 3 with *cat*, whose vector is longer.)
+# Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows a book to read the call number. Query and key differ because looking is not being looked at: *likes* looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. *The* could not look for *cat* unless *cat* looked for *the* with the same score.
+#
+# :::{margin}
+# Most words would fit themselves best, too, though not all: with its key for a query, *fish* scores 2.5 with itself and 3 with *cat*, whose vector is longer.
+# :::
 #
 # ## The dot product as a measure of fit
 #
@@ -447,7 +451,11 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters: all that is learned is in the matrices that made its arguments. (`dropout` is 0 unless asked for; [regularization](17_regularization.ipynb#what-dropout-does) explains it.) PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide and values 6.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide and values 6.
+#
+# :::{margin}
+# `dropout` is 0 unless asked for; [regularization](17_regularization.ipynb#what-dropout-does) explains it.
+# :::
 
 # %%
 random = torch.Generator().manual_seed(1)
@@ -469,7 +477,11 @@ print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max()
 #
 # ### The axis of the softmax
 #
-# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does worse, as exercise 4 finds. (Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md).)
+# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does worse, as exercise 4 finds.
+#
+# :::{margin}
+# Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
+# :::
 
 # %% mystnb={"figure": {"name": "fig-attention-weights", "caption": "Who looks at whom? All weights of our five words. Each row sums to 1, the columns do not: as a key, *cat* collects 1.80, because three words ask for a noun."}}
 rows, columns = weights.sum(dim=1), weights.sum(dim=0)

@@ -283,7 +283,11 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 # %% [markdown]
-# `tril` keeps the lower triangle (`triu`, the upper one, would show each word itself and its future, but not its past). The reference is PyTorch's fused attention, which can apply this mask by itself. And we ask what we really want to know: if the future changes, does the past?
+# `tril` keeps the lower triangle. The reference is PyTorch's fused attention, which can apply this mask by itself. And we ask what we really want to know: if the future changes, does the past?
+#
+# :::{margin}
+# `triu`, the upper triangle, would show each word itself and its future, but not its past.
+# :::
 
 # %%
 x = torch.randn(1, 6, 4, generator=random, dtype=torch.float64)
@@ -295,7 +299,11 @@ print("change at each position:", [round(m, 2) for m in moved.tolist()])
 assert not moved[:3].any() and moved[3:].all()
 
 # %% [markdown]
-# This holds through many layers, too: every step goes left or stays, so no chain of steps leads right. (Nor is this "a kind of dropout", as you may read. Nothing about it is random.)
+# This holds through many layers, too: every step goes left or stays, so no chain of steps leads right.
+#
+# :::{margin}
+# Nor is this "a kind of dropout", as you may read. Nothing about it is random.
+# :::
 #
 # ### Is the causal mask needed at inference?
 #
@@ -442,7 +450,11 @@ show_steps(steps, "Which masks are on?", start=3)
 # %% [markdown]
 # ## Which mask goes where
 #
-# The model attends in three places ([layers](09_layers.ipynb#the-decoder-layer) has the table), and the rule is the same in each: *the mask belongs to the keys*. "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. But padding has to be hidden, too, for which [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding`.
+# The model attends in three places ([layers](09_layers.ipynb#the-decoder-layer) has the table), and the rule is the same in each: *the mask belongs to the keys*.
+#
+# :::{margin}
+# "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. Padding has to be hidden, too: [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding` for it.
+# :::
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-masks", "caption": "Which keys may each query see, in each of the three attentions? Hatched keys are hidden; open ones share the weight evenly, as if all scores were equal. The source has three words and two paddings, the target four tokens and one padding."}}
 german = ["Katzen", "mögen", "Fisch", "<pad>", "<pad>"]

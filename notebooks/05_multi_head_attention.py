@@ -192,7 +192,11 @@ def reached(split, join):
 print("wrong: word 0 sees", reached(lambda x: x.reshape(1, 2, 4, 3), lambda x: x.reshape(1, 4, 6)))
 
 # %% [markdown]
-# Here *the* and *black* never hear of *cat* and *likes*, in any layer of the encoder. (Where $h$ doesn't divide the length, a word at a cut belongs to two heads and passes things on, a few words further in each layer.) The model still learns something from such pieces, and only a low score gives the mistake away.
+# Here *the* and *black* never hear of *cat* and *likes*, in any layer of the encoder. The model still learns something from such pieces, and only a low score gives the mistake away.
+#
+# :::{margin}
+# Where $h$ doesn't divide the length, a word at a cut belongs to two heads and passes things on, a few words further in each layer.
+# :::
 #
 # ## Join
 #
@@ -298,7 +302,11 @@ def run_attention(
 # %% [markdown]
 # ## The module
 #
-# Now the formula is four linear maps with attention between them. `nn.Linear` stores its matrix transposed, so `self.query.weight.T` holds all $W_i^Q$ side by side. The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing; it is 0 unless you ask ([departures](../book/departures.md) has the effect).
+# Now the formula is four linear maps with attention between them. `nn.Linear` stores its matrix transposed, so `self.query.weight.T` holds all $W_i^Q$ side by side.
+#
+# :::{margin}
+# The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; [departures](../book/departures.md#the-model) has the effect.
+# :::
 #
 # `forward` has two halves: `project` makes keys and values, `attend` lets queries at them. A decoder that writes word by word meets the same keys again and again, and [decoding](19_decoding.ipynb#the-kv-cache) will keep what `project` returned.
 

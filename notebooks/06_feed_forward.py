@@ -53,7 +53,11 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown]
-# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. That is all "position-wise" takes. The dropout between the layers isn't in the paper; the authors' library, tensor2tensor, turned it on later, so here it is an option, 0 by default.
+# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. That is all "position-wise" takes.
+#
+# :::{margin}
+# The dropout between the layers isn't in the paper. The authors' library, tensor2tensor, turned it on later; here it is an option, 0 by default.
+# :::
 #
 # To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and two units set by hand.
 
@@ -373,7 +377,11 @@ weights = [torch.randn(512, 1365), torch.randn(512, 1365), torch.randn(1365, 512
 print(tuple(swiglu(torch.randn(2, 5, 512), *weights).shape), sum(w.numel() for w in weights))
 
 # %% [markdown]
-# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is again that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size; he offers no explanation, and "divine benevolence" is the cause he names.
+# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is again that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size.
+#
+# :::{margin}
+# Shazeer offers no explanation; "divine benevolence" is the cause he names.
+# :::
 #
 # ## What it pays
 #

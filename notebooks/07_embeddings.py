@@ -100,7 +100,11 @@ for token in (4.0, 8.0):
 #
 # The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, a sentence of 25 tokens becomes $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
 #
-# Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**. Chapter 3 made up names for the six columns of our five words; the 512 columns of a trained model have none.
+# Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
+#
+# :::{margin}
+# Chapter 3 made up names for the six columns of our five words. The 512 columns of a trained model have none.
+# :::
 #
 # ## How the table scores words
 #
@@ -128,7 +132,7 @@ print(tuple(tokens.shape), "->", tuple(states.shape), "->", tuple(embedding.logi
 # %% [markdown]
 # ## One table, three uses
 #
-# The paper shares the table three ways, which is possible because both languages are cut into pieces from one vocabulary ([Tokenization](14_tokenization.ipynb#where-does-the-papers-37-000-come-from)).
+# The paper shares the table three ways, which is possible because both languages are cut into pieces from one vocabulary ([Tokenization](14_tokenization.ipynb#where-does-the-papers-37000-come-from)).
 #
 # | use | operation | in, out | rows that learn in a step |
 # |---|---|---|---|
@@ -281,7 +285,11 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), tokens.flatten()):.2f}")
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
 #
-# "To match the positions" is the usual explanation, and it's half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way. We compare three starts. Glorot's (Xavier's) rule is what Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices; size 1 is the default of `nn.Embedding`.
+# "To match the positions" is the usual explanation, and it's half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way. We compare three starts.
+#
+# :::{margin}
+# Glorot's (Xavier's) rule is what Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices; size 1 is the default of `nn.Embedding`.
+# :::
 
 # %%
 state, labels, measured = torch.randn(64, 512), torch.arange(64), {}
@@ -297,7 +305,7 @@ for name, std in starts.items():
 # %% [markdown]
 # *Share* is how much of the sum of word and position is word, in squares. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance. About a half is the price of logits that differ and know nothing yet.
 #
-# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95 % position and 5 % word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
+# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95 % position and 5 % word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md#the-model), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-embedding-scale", "caption": "Which start makes both ends fit? Size of a scaled word at the input (circle) and of a logit at the output (square), in the base model before training. Both should be near 1 (solid line). The dotted pink line is the size of the positions that are added to the words, 0.71. Only tensor2tensor's start gets both right."}}
 records = [

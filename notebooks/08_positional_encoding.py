@@ -220,7 +220,11 @@ print(f"largest difference: {(single - double).abs().max():.3f}")
 # %% [markdown]
 # ### The authors' code
 #
-# The authors' code follows neither the order nor the rates of their formula. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless: the vector is multiplied by a learned matrix next, whose rows can stand in any order. A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order, but it broke every trained model, and the code ended up as it began.
+# The authors' code follows neither the order nor the rates of their formula. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless: the vector is multiplied by a learned matrix next, whose rows can stand in any order.
+#
+# :::{margin}
+# A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order. It broke every trained model, and the code ended up as it began.
+# :::
 #
 # The rates differ as well. tensor2tensor divides the exponents by one less than the number of clocks, so that the slowest has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says. The paper's *formula* never gets there. Its slowest clock needs 60,611 positions, as printed above. All of tensor2tensor's clocks but the first are slower than the formula's, the last by 3.5 %.
 
@@ -399,7 +403,7 @@ for name, step in (("with offset", 1), ("forgotten", 0)):
     print(f"{name}: off by {(torch.cat(parts, dim=1) - x).abs().max():.2f}")
 
 # %% [markdown]
-# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-d-text-model)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter as long as it stands on the right, where [masks](04_masks.ipynb#the-padding-mask) hide it.
+# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter as long as it stands on the right, where [masks](04_masks.ipynb#the-padding-mask) hide it.
 #
 # ## Learned positions
 #
@@ -417,7 +421,11 @@ class LearnedPositions(Positions):
 
 
 # %% [markdown]
-# In the short training runs of our [departures page](../book/departures.md), learned positions *gain* 0.27 ± 0.01 nats. Read that with care. They start at $d_\text{model}^{-0.5}$, which is 0.125 at the measured width of 64, six times smaller than the sinusoids' 0.71, beside words of size 1. The comparison mixes "learned" with "small at first", and 600 updates say what learns faster, not what ends up better. (An early tensor2tensor function for learned positions, `add_positional_embedding_nd`, multiplies them by $\sqrt{d}$, which brings them to size 1.)
+# In the short training runs of our [departures page](../book/departures.md#the-model), learned positions *gain* 0.27 ± 0.01 nats. Read that with care. They start at $d_\text{model}^{-0.5}$, which is 0.125 at the measured width of 64, six times smaller than the sinusoids' 0.71, beside words of size 1. The comparison mixes "learned" with "small at first", and 600 updates say what learns faster, not what ends up better.
+#
+# :::{margin}
+# An early tensor2tensor function for learned positions, `add_positional_embedding_nd`, multiplies them by $\sqrt{d}$, which brings them to size 1.
+# :::
 #
 # A learned table ends where it ends, and within it a row learns only if some sentence is that long:
 
@@ -522,7 +530,11 @@ for distance in range(-5, 6):
     torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
 
 # %% [markdown]
-# The same query and the same key stand at all six positions, and each diagonal holds a single number: every row is the one above, moved one to the right. Values aren't rotated, so what is fetched carries no place. Llama, PaLM and GPT-NeoX use RoPE, with variations: some turn only part of the columns, and some pair column $i$ with column $i + d_k/2$ instead of its neighbor, so weights don't fit from one layout to the other. Distance alone doesn't make a model work beyond its trained length, either. It meets angles there that it never saw, and long-context models slow the clocks down and train some more. An older way to put distances into the scores is a learned vector for each distance ({cite:t}`shaw2018self`).
+# The same query and the same key stand at all six positions, and each diagonal holds a single number: every row is the one above, moved one to the right. Values aren't rotated, so what is fetched carries no place. Llama, PaLM and GPT-NeoX use RoPE, with variations: some turn only part of the columns, and some pair column $i$ with column $i + d_k/2$ instead of its neighbor, so weights don't fit from one layout to the other. Distance alone doesn't make a model work beyond its trained length, either. It meets angles there that it never saw, and long-context models slow the clocks down and train some more.
+#
+# :::{margin}
+# An older way to put distances into the scores is a learned vector for each distance ({cite:t}`shaw2018self`).
+# :::
 #
 # ## What it pays
 #

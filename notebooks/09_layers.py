@@ -380,7 +380,11 @@ for inside in (True, False):
 # %% [markdown]
 # ## Before or after? Post-norm and pre-norm
 #
-# "The formula says one thing and the code another. Which is right?" Readers of Harvard's page have asked this since 2018, because it prints the paper's formula and runs the other one (its docstring says so). In the paper the norm comes *after* the addition: **post-norm**. The authors' code, tensor2tensor, did the same at first. Soon it offered to normalize the sub-layer's *input* instead, **pre-norm**, as an option said to cure failures to learn, for instance in very deep networks (commit f5c9b17); from October 2017 on that was its default, and most models have kept it since.
+# "The formula says one thing and the code another. Which is right?" Readers of Harvard's page have asked this since 2018, because it prints the paper's formula and runs the other one (its docstring says so). In the paper the norm comes *after* the addition: **post-norm**. In **pre-norm** it comes before the sub-layer, which reads a normalized *input*, as most models have done since.
+#
+# :::{margin}
+# The authors' code, tensor2tensor, was post-norm at first. Soon it offered pre-norm as an option said to cure failures to learn, for instance in very deep networks (commit f5c9b17). From October 2017 on that was its default.
+# :::
 #
 # Both are right, as two different models: weights trained in one form are useless in the other.
 
@@ -405,7 +409,11 @@ label = "Post-norm has its norm on the stream; in the other two it is on the bra
 show_drawing(parts, 700, 320, alt=label)
 
 # %% [markdown]
-# The third form is what you get when norm and sum change places by mistake. (OLMo 2 uses it on purpose.) With a sub-layer simple enough for pencil and paper, $\text{sublayer}(x) = 2x$ at $x = (1, 3)$, whose mean is 2 and deviation 1:
+# The third form is what you get when norm and sum change places by mistake. With a sub-layer simple enough for pencil and paper, $\text{sublayer}(x) = 2x$ at $x = (1, 3)$, whose mean is 2 and deviation 1:
+#
+# :::{margin}
+# OLMo 2 uses the swapped form on purpose.
+# :::
 #
 # - Post-norm: $(1, 3) + (2, 6) = (3, 9)$ has mean 6 and deviation 3. Result: $(-1, 1)$.
 # - Pre-norm: the sub-layer gets $(-1, 1)$ and returns $(-2, 2)$. Result: $(1, 3) + (-2, 2) = (-1, 5)$.
@@ -460,7 +468,11 @@ class EncoderLayer(nn.Module):
 #
 # ## The encoder
 #
-# The encoder calls its layers in turn. Its output is the **memory**: one vector for each source word, computed once and then read by every decoder layer. With pre-norm, nothing has normalized the stream when it leaves the last layer, so the stack needs a final norm. With post-norm every layer ends in one. `nn.Transformer` has the final norm in both forms, which the paper doesn't.
+# The encoder calls its layers in turn. Its output is the **memory**: one vector for each source word, computed once and then read by every decoder layer. With pre-norm, nothing has normalized the stream when it leaves the last layer, so the stack needs a final norm. With post-norm every layer ends in one.
+#
+# :::{margin}
+# `nn.Transformer` has the final norm in both forms, which the paper doesn't.
+# :::
 
 
 # %% tags=["export"]
@@ -678,7 +690,7 @@ for depth, norms in measured.items():
 #
 # ### Pre-norm against post-norm
 #
-# In our short runs pre-norm wins: with two layers of width 64 and 600 updates on Multi30k, it lowers the validation loss by 0.53 ± 0.01 nats a token, the largest effect on the page of [departures](../book/departures.md). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
+# In our short runs pre-norm wins: with two layers of width 64 and 600 updates on Multi30k, it lowers the validation loss by 0.53 ± 0.01 nats a token, the largest effect on the page of [departures](../book/departures.md#the-model). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
 #
 # ## What it pays
 #

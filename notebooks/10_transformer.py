@@ -123,7 +123,7 @@ show_drawing(
 #
 # ## One configuration
 #
-# Every number that shapes the model has one place. The defaults are the paper's base model, with the paper's letter beside each; what the paper does not have is off, to be compared ([departures](../book/departures.md)). The dataclass is frozen, so a model and its configuration can't drift apart.
+# Every number that shapes the model has one place. The defaults are the paper's base model, with the paper's letter beside each; what the paper does not have is off, to be compared ([departures](../book/departures.md#the-model)). The dataclass is frozen, so a model and its configuration can't drift apart.
 
 
 # %% tags=["export"]
@@ -188,7 +188,11 @@ for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
         print(error)
 
 # %% [markdown]
-# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny`, `mini`, `captions`, `everyday` and `small` are ours, for laptops. Label smoothing belongs to the [loss](17_regularization.ipynb#why-smooth-the-labels), so its rows have the base model's shape.
+# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny`, `mini`, `captions`, `everyday` and `small` are ours, for laptops.
+#
+# :::{margin}
+# Label smoothing belongs to the [loss](17_regularization.ipynb#why-smooth-the-labels), so its rows of Table 3 have the base model's shape.
+# :::
 
 # %% tags=["export"]
 PRESETS: dict[str, dict[str, Any]] = {
@@ -248,7 +252,7 @@ print(len(rates), "places with dropout in 12 + 18 sub-layers, all at", rates[0])
 # %% [markdown]
 # ## How weights start
 #
-# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, d_\text{model}^{-0.5})$ for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-d-text-model). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix from
+# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, d_\text{model}^{-0.5})$ for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix from
 #
 # $$
 # \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}, \qquad \text{a standard deviation of } \sqrt{\frac{2}{\text{rows} + \text{columns}}}.
@@ -595,7 +599,11 @@ assert parameter_count(preset("base")) == by_hand
 print(f"attention {a:,}, network {f:,}, norm {n:,}: together {by_hand:,}")
 
 # %% [markdown]
-# Base has 63.05 million parameters. In tenths: three in the table, three in the 18 attentions, four in the 12 networks. (If you find 82 million somewhere, the table was counted twice; input and output share it.) The paper says 65.
+# Base has 63.05 million parameters. In tenths: three in the table, three in the 18 attentions, four in the 12 networks. The paper says 65.
+#
+# :::{margin}
+# If you find 82 million somewhere, the table was counted twice. Input and output share it.
+# :::
 
 
 # %% tags=["hide-input"]
@@ -694,7 +702,11 @@ assert (low, high) == (4004, 4208) and intervals["big"][1] < 0
 # 6 \cdot 63 \cdot 10^6 \times 25{,}000 \times 100{,}000 = 9.5 \cdot 10^{17}.
 # $$ (eq-training-cost)
 #
-# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29 % of that ([WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 27 %).
+# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29 % of that.
+#
+# :::{margin}
+# [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 27 %.
+# :::
 #
 # One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1 %; it overtakes all else at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
 

@@ -225,7 +225,7 @@ tables(
 )
 
 # %% [markdown]
-# We leave out the factor $\sqrt{d_\text{model}} = 2.45$ that [embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-d-text-model) get, so that a 2 stays a 2. It costs something: half of the "verb" of *likes* is gone, and it is now just as much an article, and edible.
+# We leave out the factor $\sqrt{d_\text{model}} = 2.45$ that [embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) get, so that a 2 stays a 2. It costs something: half of the "verb" of *likes* is gone, and it is now just as much an article, and edible.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-given", "caption": "Which weights are given? $W^Q$ of both heads, two columns each: a row is a feature of the word that asks, a column a feature that it looks for. Keys are the first four features as they are. $W^O$ has one row for each number that the heads hand over."}}
 says(torch.tensor(6).sqrt(), 2.45)

@@ -656,4 +656,4 @@ assert changed == {("h", "i"), ("i", "n"), ("k", "i"), ("n", "g")}
 #
 # ## Sources
 #
-# Byte-pair encoding for translation is by {cite:t}`sennrich2016neural`; section 5.1 of {cite:t}`vaswani2017attention` uses it with a shared vocabulary for German, and word pieces {cite:p}`wu2016google` for French. Bytes instead of characters are from {cite:t}`radford2019language`, and a [departure](../book/departures.md) of this book.
+# Byte-pair encoding for translation is by {cite:t}`sennrich2016neural`; section 5.1 of {cite:t}`vaswani2017attention` uses it with a shared vocabulary for German, and word pieces {cite:p}`wu2016google` for French. Bytes instead of characters are from {cite:t}`radford2019language`, and a [departure](../book/departures.md#training) of this book.

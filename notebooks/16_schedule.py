@@ -388,7 +388,11 @@ for n in (1, 1000, 4000, 16_000, 100_000):
     )
 
 # %% [markdown]
-# The decay is slow: to halve, the rate takes four times the steps, and at the paper's last step it is still a fifth of its peak. (An exponential with the same first halving would have come down to 0.4 % by then.)
+# The decay is slow: to halve, the rate takes four times the steps, and at the paper's last step it is still a fifth of its peak.
+#
+# :::{margin}
+# An exponential with the same first halving would have come down to 0.4 % by then.
+# :::
 #
 # ### Why does a wide model get smaller steps?
 #
@@ -468,7 +472,11 @@ print(
 assert sum(losses[-20:]) / 20 < min(last.values())
 
 # %% [markdown]
-# It survives, and ends lower than any other run of this page. So warm-up is no law of nature; it belongs to this design. (After 600 updates on captions, with a warm-up for both, pre-norm is still 0.53 nats ahead: see [departures](../book/departures.md).)
+# It survives, and ends lower than any other run of this page. So warm-up is no law of nature; it belongs to this design.
+#
+# :::{margin}
+# After 600 updates on captions, with a warm-up for both, pre-norm is still 0.53 nats ahead ([departures](../book/departures.md#the-model)).
+# :::
 #
 # ## With PyTorch's scheduler
 #
@@ -516,7 +524,7 @@ assert torch.ones(1) - wrong == torch.ones(1)
 #
 # ### Why a warm-up of 4,000?
 #
-# The paper doesn't say. It is 4 % of the base model's steps. The authors' code, tensor2tensor, later went to 8,000 (`transformer_base_v2`), with twice the rate. Here, doubling both cost 0.10 nats in [short runs](../book/departures.md). The factor `lr_scale` cuts the tie between warm-up and peak: choose the warm-up for a safe start, then the factor for the height. When you compare settings of two programs, compare peaks.
+# The paper doesn't say. It is 4 % of the base model's steps. The authors' code, tensor2tensor, later went to 8,000 (`transformer_base_v2`), with twice the rate. Here, doubling both cost 0.10 nats in [short runs](../book/departures.md#training). The factor `lr_scale` cuts the tie between warm-up and peak: choose the warm-up for a safe start, then the factor for the height. When you compare settings of two programs, compare peaks.
 #
 # ### Why one over the root?
 #

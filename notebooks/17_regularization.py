@@ -185,7 +185,11 @@ show(
 #
 # Learning by heart often hangs on a few details. If one component of one layer says "this is pair 117", the rest of the sentence follows. With $p = 0.3$ that component is missing in three steps of ten, so a layer that reads the vector can't count on any single component and spreads its bets.
 #
-# Zeroing alone would shrink the vector on average by the factor $1 - p$, and what is divided by $1 - p$ keeps its mean. The first paper on dropout multiplied by $1 - p$ at test time instead. Dividing in training is handier: the finished model has no trace of dropout in it, and you needn't know the rate to run it.
+# Zeroing alone would shrink the vector on average by the factor $1 - p$, and what is divided by $1 - p$ keeps its mean. The finished model has no trace of dropout in it, and you needn't know the rate to run it.
+#
+# :::{margin}
+# The first paper on dropout multiplied by $1 - p$ at test time instead. Dividing in training is handier.
+# :::
 
 
 # %%
@@ -230,7 +234,7 @@ print("in evaluation:", *[layer.eval()(vector).numpy().round(2) for _ in range(2
 #
 # So dropout hits what a sub-layer *adds*, never the stream. Where a component of the update is dropped, the stream simply passes through.
 #
-# Two more places are common. Dropout on the attention weights isn't mentioned for translation; section 6.3 tunes it for parsing, and the authors' code, tensor2tensor, sets it to 0.2 there (`transformer_parsing_base`). Dropout inside the feed-forward network, after the ReLU, isn't mentioned at all. In tensor2tensor both were 0 in the first settings for translation and 0.1 from `transformer_base_v2` on. Ours are options that are off by default; in [short runs](../book/departures.md) they changed the loss by 0.03 and 0.02 nats, with standard errors of 0.02.
+# Two more places are common. Dropout on the attention weights isn't mentioned for translation; section 6.3 tunes it for parsing, and the authors' code, tensor2tensor, sets it to 0.2 there (`transformer_parsing_base`). Dropout inside the feed-forward network, after the ReLU, isn't mentioned at all. In tensor2tensor both were 0 in the first settings for translation and 0.1 from `transformer_base_v2` on. Ours are options that are off by default; in [short runs](../book/departures.md#the-model) they changed the loss by 0.03 and 0.02 nats, with standard errors of 0.02.
 #
 # To be sure, we let the model count. A forward hook is a function that PyTorch calls whenever a module has run; ours notes which part the module is in. (The module named `dropout`, on embedding and position, runs twice.)
 
@@ -364,7 +368,11 @@ for vocabulary in (4000, 37_000):
     print(f"lowest loss with {vocabulary:6,} words: {label_entropy(0.1, vocabulary):.2f}")
 
 # %% [markdown]
-# With 37,000 words the right one adds $0.9 \cdot 0.105 = 0.09$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.28$. A perfect model of the paper's size still shows 1.38 a token. (tensor2tensor subtracts the constant.) For a **perplexity**, exponentiate the plain cross-entropy with hard labels: a model with perplexity 3 is as uncertain as if it had to choose among three equal words.
+# With 37,000 words the right one adds $0.9 \cdot 0.105 = 0.09$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.28$. A perfect model of the paper's size still shows 1.38 a token. For a **perplexity**, exponentiate the plain cross-entropy with hard labels: a model with perplexity 3 is as uncertain as if it had to choose among three equal words.
+#
+# :::{margin}
+# tensor2tensor subtracts this constant from the loss that it reports.
+# :::
 #
 # :::{admonition} For a second reading: a KL divergence that is not a number
 # :class: dropdown
@@ -544,7 +552,11 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# 10 for 10 % is an easy slip, and with 1 the labels would be the same whatever the word, so the module refuses both when it is made. (`precision` is for the log of a training: [the faster loss](25_speed.ipynb#the-fast-loss) computes in other numbers.)
+# 10 for 10 % is an easy slip, and with 1 the labels would be the same whatever the word, so the module refuses both when it is made.
+#
+# :::{margin}
+# `precision` is for the log of a training: [the faster loss](25_speed.ipynb#the-fast-loss) computes in other numbers.
+# :::
 #
 # ### Dropout and smoothing side by side
 #

@@ -209,7 +209,11 @@ print("must say:", uneven[:, 1:].tolist())
 #
 # It matters most where one update is made of several batches. The paper's 25,000 tokens fit on a large GPU and not on a small one. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one. The gradient of a sum is the sum of the gradients, so the result is that of the one large batch, if each sum is divided by the tokens of *all* batches.
 #
-# The usual slip is to divide each batch by its own count. The Trainer of Hugging Face ([their account](https://github.com/huggingface/blog/pull/2414)) and torchtune ([the repair](https://github.com/meta-pytorch/torchtune/pull/1875)) had it until October 2024, when users compared the losses with and without accumulation.
+# The usual slip is to divide each batch by its own count. Two widely used libraries had it until users compared the losses with and without accumulation.
+#
+# :::{margin}
+# They were the Trainer of Hugging Face ([their account](https://github.com/huggingface/blog/pull/2414)) and torchtune ([the repair](https://github.com/meta-pytorch/torchtune/pull/1875)) until October 2024.
+# :::
 #
 # ## One update
 #
@@ -257,7 +261,11 @@ def training_step(
 
 
 # %% [markdown]
-# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. (With several processes, each loss is multiplied by their number, because they will take the mean of their gradients.) The **norm** of the gradient is its length as one long vector. With `grad_clip`, a longer one is shortened to that length and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Under Adam, clipping *every* gradient would change little; it is for the single one that is far too long and would dominate the average for ten steps. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
+# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. With `grad_clip`, a longer one is shortened to that length and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Under Adam, clipping *every* gradient would change little; it is for the single one that is far too long and would dominate the average for ten steps. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
+#
+# :::{margin}
+# With several processes, each loss is multiplied by their number, because they will take the mean of their gradients.
+# :::
 #
 # Is it the gradient of the large batch? We compare three small batches with one large one, the same twelve captions from the same start, in double precision. Plain gradient descent at rate 1 takes Adam's place, so that what is compared is the gradient itself.
 
@@ -781,7 +789,11 @@ own, none, strange = losses.values()
 assert 2.8 < none - own < 2.95 and 0.7 < strange - none < 0.85
 
 # %% [markdown]
-# Without a source, the loss is 4.61 and all that the model has is English. Its own German brings 2.9 nats a token, and a wrong one costs 0.8. (An empty source is something it never saw in training, so take the split as rough.) Keep the neighbor's test for models of your own. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
+# Without a source, the loss is 4.61 and all that the model has is English. Its own German brings 2.9 nats a token, and a wrong one costs 0.8. Keep the neighbor's test for models of your own. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
+#
+# :::{margin}
+# An empty source is something it never saw in training, so take the split as rough.
+# :::
 #
 # ### When attention forms
 #

@@ -395,9 +395,17 @@ print("finished:", tokens.tolist(), " score:", round(score.item(), 2))
 # 2. It ends at some length $n \le m$, and $\operatorname{lp}(n) \le \operatorname{lp}(m)$. Since $s'$ is negative, $s' / \operatorname{lp}(n) \le s' / \operatorname{lp}(m)$.
 # 3. By step 1, $s' / \operatorname{lp}(m) \le s / \operatorname{lp}(m)$.
 #
-# The bound is the authors' own. The paper says only that decoding ends early where it can; `_is_finished` in the file named above divides the best running log-probability by the penalty at the limit and stops when the worst of the finished scores more. We compare with the worst of the $N$ best that you asked for, one unless you say otherwise. The result is the same as if the search had never stopped early.
+# The bound is the authors' own. It divides the best running log-probability by the penalty at the limit and stops when the worst of the finished scores more. We compare with the worst of the $N$ best that you asked for, one unless you say otherwise. The result is the same as if the search had never stopped early.
 #
-# In numbers: with a limit of 40 and $\alpha = 0.6$, $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$. Let the best finished score be $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on. At $-5$ it reaches $-1.49$ at best, and we stop. (A negative $\alpha$ prefers short sentences. Its largest penalty is that of the next length, hence the `clamp`.)
+# :::{margin}
+# The paper says only that decoding ends early where it can. The bound is in `_is_finished` of the file named above.
+# :::
+#
+# In numbers: with a limit of 40 and $\alpha = 0.6$, $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$. Let the best finished score be $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on. At $-5$ it reaches $-1.49$ at best, and we stop.
+#
+# :::{margin}
+# A negative $\alpha$ prefers short sentences. Its largest penalty is that of the next length, hence the `clamp`.
+# :::
 
 
 # %% tags=["export"]
@@ -983,7 +991,11 @@ assert missed <= 3
 # %% [markdown]
 # ## Beam width and alpha
 #
-# The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try seven widths on the first 250 validation captions. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: we keep all that finished and sort them anew for each $\alpha$. (Beams of 1, 2 and 4 run on this page. The wider ones, whose work doubles each time, are read from the log of `python benchmarks/widths.py`, on which these three must lie.) Quality is measured in BLEU, which [Evaluation](20_evaluation.ipynb#why-each-part-of-bleu-is-there) takes apart; higher is better.
+# The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try seven widths on the first 250 validation captions. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: we keep all that finished and sort them anew for each $\alpha$. Quality is measured in BLEU, which [Evaluation](20_evaluation.ipynb#why-each-part-of-bleu-is-there) takes apart; higher is better.
+#
+# :::{margin}
+# Beams of 1, 2 and 4 run on this page. The wider ones, whose work doubles each time, are read from the log of `python benchmarks/widths.py`, on which these three must lie.
+# :::
 
 
 # %% tags=["nbval-ignore-output", "hide-input"]

@@ -141,7 +141,7 @@ for name, vocabulary_size in WMT14.items():
 # %% [markdown]
 # For German these are Europarl, Common Crawl and News Commentary: 4,508,785 pairs, the 4,520,620 of the original archives without those in which a side is empty. Three facts matter if scores are to be compared:
 #
-# - **News Commentary is version 9**, the one that the task of 2014 handed out. Other projects take a later version under the same name. The authors' released code lists the corpora of WMT16 ([departures](../book/departures.md)); we follow the paper's text.
+# - **News Commentary is version 9**, the one that the task of 2014 handed out. Other projects take a later version under the same name. The authors' released code lists the corpora of WMT16 ([departures](../book/departures.md#training)); we follow the paper's text.
 # - **Choose on newstest2013, measure on newstest2014.** The paper's Table 3 is the former, its Table 2 the latter.
 # - **The test set has 3,003 sentences, or 2,737.**
 #
@@ -756,7 +756,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 # done
 # ```
 #
-# With [your own pair](../book/own_pair.md) it was 39.6 for the last checkpoint alone, 40.1 for two and 39.0 for three; that run was short, and its third checkpoint too young. If the last one alone is best, the run isn't done.
+# With [your own pair](../book/own_pair.md#measure) it was 39.6 for the last checkpoint alone, 40.1 for two and 39.0 for three; that run was short, and its third checkpoint too young. If the last one alone is best, the run isn't done.
 #
 # ### When two results are different
 #
@@ -782,7 +782,7 @@ for steps in (100_000, 300_000):
 # %% [markdown]
 # The 36 million are the paper's count; the copy on the hub has 40.8 million before cleaning. A step is a step, so training takes as long as for German. The paper's scores are 38.1 and 41.8, with the authors' tool.
 #
-# Another large corpus goes the same way: give its files to [`prepare`](D_large_corpora.ipynb#in-use), as the rehearsal did. For some hundred thousand pairs, [your own language pair](../book/own_pair.md) is the shorter road. And `export` hands the averaged model to [an engine made for serving](F_export.ipynb#what-both-must-agree-on).
+# Another large corpus goes the same way: give its files to [`prepare`](D_large_corpora.ipynb#in-use), as the rehearsal did. For some hundred thousand pairs, [your own language pair](../book/own_pair.md#what-you-need) is the shorter road. And `export` hands the averaged model to [an engine made for serving](F_export.ipynb#what-both-must-agree-on).
 #
 # ## The end of the book
 #

@@ -362,7 +362,7 @@ print([len(split) for split in grown])
 #
 # ## A corpus to try this on
 #
-# [Train on your own language pair](../book/own_pair.md) says where to get Tatoeba's sentences. These numbers were measured once, on its German-English file of May 2018, and are not run with the book:
+# [Train on your own language pair](../book/own_pair.md#what-you-need) says where to get Tatoeba's sentences. These numbers were measured once, on its German-English file of May 2018, and are not run with the book:
 #
 # | command | result |
 # |---|---|

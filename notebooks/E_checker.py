@@ -49,7 +49,7 @@ print(check("attention", mine))
 #
 # ## The parts it knows
 #
-# Your function gets these arguments, in this order. Axis letters are those of the [notation page](../book/notation.md). Matrices are on the right, `x @ W`.
+# Your function gets these arguments, in this order. Axis letters are those of the [notation page](../book/notation.md#axes). Matrices are on the right, `x @ W`.
 #
 # | part | arguments | returns | built in |
 # |---|---|---|---|

@@ -287,7 +287,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
 # %% [markdown]
 # ## Scoring
 #
-# For WMT14 there are [two test sets](27_wmt14.ipynb#or-2-737-test-sentences), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
+# For WMT14 there are [two test sets](27_wmt14.ipynb#3003-or-2737-test-sentences), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
 
 
 # %% tags=["export"]

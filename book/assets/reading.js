@@ -1,5 +1,5 @@
-// What helps to read on any screen: whatever scrolls sideways can be reached with the keyboard, and on
-// a narrow screen code can be wrapped.
+// What helps to read on any screen: whatever scrolls sideways can be reached with the keyboard, on a
+// narrow screen code can be wrapped, and a term or a citation says what it leads to.
 
 "use strict";
 
@@ -58,7 +58,55 @@
     set(localStorage.getItem("wrap") === "on");
   }
 
+  /** Show what a term or a citation leads to, to the pointer and to the keyboard alike. */
+  function addAbouts() {
+    const links = document.querySelectorAll("article :is(a.term, a[href*='bibliography.html#'])[title]");
+    if (!links.length) return;
+    const box = document.createElement("div");
+    Object.assign(box, { id: "about", className: "about", role: "tooltip", hidden: true });
+    document.body.append(box);
+    let closing;
+    const close = (delay = 0) => {
+      clearTimeout(closing);
+      closing = setTimeout(() => (box.hidden = true), delay);
+    };
+    const open = (link) => {
+      clearTimeout(closing);
+      box.textContent = link.dataset.about;
+      box.hidden = false;
+      const place = link.getBoundingClientRect();
+      const left = Math.min(place.left, document.documentElement.clientWidth - box.offsetWidth - 8);
+      const above = place.bottom + box.offsetHeight + 8 > innerHeight;
+      box.style.left = `${Math.max(8, left) + scrollX}px`;
+      box.style.top = `${(above ? place.top - box.offsetHeight - 4 : place.bottom + 4) + scrollY}px`;
+    };
+    for (const link of links) {
+      link.dataset.about = link.title.replace(/ URL: \S+$/, "");
+      link.removeAttribute("title");
+      link.setAttribute("aria-describedby", box.id);
+      for (const event of ["pointerenter", "focus"]) link.addEventListener(event, () => open(link));
+      for (const event of ["pointerleave", "blur"]) link.addEventListener(event, () => close(200));
+    }
+    box.addEventListener("pointerenter", () => clearTimeout(closing));
+    box.addEventListener("pointerleave", () => close());
+    addEventListener("keydown", (event) => event.key === "Escape" && close());
+  }
+
+  /** Fold the contents on the right while a note stands there. */
+  function makeRoomForNotes() {
+    const contents = document.querySelector(".bd-sidebar-secondary");
+    if (!contents) return;
+    const seen = new Set();
+    const watch = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) seen[isIntersecting ? "add" : "delete"](target);
+      contents.classList.toggle("hide", seen.size > 0);
+    });
+    for (const note of document.querySelectorAll(".note-beside")) watch.observe(note);
+  }
+
   addWrapButton();
+  addAbouts();
+  makeRoomForNotes();
   reach();
   addEventListener("load", reach);
   window.MathJax?.startup?.promise?.then(reach);

@@ -43,6 +43,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_node(nodes.literal_block, override=True, html=(links.visit_code, None))
     app.connect("doctree-resolved", typography.keep_together)
     app.connect("doctree-resolved", typography.let_images_scroll)
+    app.connect("doctree-resolved", typography.set_notes_beside)
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
     app.add_directive("translator", translator.Translator)

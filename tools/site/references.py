@@ -38,7 +38,9 @@ def write_number(reference: nodes.Element, entry: nodes.reference) -> None:
         reference += numbered(entry)
         end_sentence(reference)
     else:
-        reference += nodes.inline("", f"\N{NO-BREAK SPACE}({number})", classes=["section-number"])
+        inside = following(reference).startswith(")")  # one pair of parentheses is enough
+        text = f", {number}" if inside else f"\N{NO-BREAK SPACE}({number})"
+        reference += nodes.inline("", text, classes=["section-number"])
 
 
 def numbered(entry: nodes.reference) -> list[nodes.Node]:
@@ -50,7 +52,14 @@ def numbered(entry: nodes.reference) -> list[nodes.Node]:
 
 def end_sentence(reference: nodes.Element) -> None:
     """After a title that asks, a full stop would be one sign too many."""
+    after = following(reference)
+    if reference.astext().endswith("?") and after.startswith("."):
+        parent = reference.parent
+        parent.replace(parent[parent.index(reference) + 1], nodes.Text(after[1:]))
+
+
+def following(reference: nodes.Element) -> str:
+    """Return the text that comes next."""
     siblings = reference.parent.children
     after = siblings[siblings.index(reference) + 1 :][:1]
-    if reference.astext().endswith("?") and after and after[0].astext().startswith("."):
-        reference.parent.replace(after[0], nodes.Text(after[0].astext()[1:]))
+    return after[0].astext() if after else ""

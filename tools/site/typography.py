@@ -1,4 +1,6 @@
-"""What browsers do not do by themselves: keep a sign beside its formula, and scroll wide images."""
+"""What browsers do not do by themselves: keep a sign beside its formula, scroll wide images, and
+set a note beside what it belongs to.
+"""
 
 import re
 
@@ -42,3 +44,17 @@ def let_images_scroll(app: Sphinx, doctree: nodes.document, docname: str) -> Non
             box = nodes.container(classes=["image-box"])
             image.replace_self(box)
             box += image
+
+
+def set_notes_beside(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Join each margin note to the block before it, beside which a wide screen sets it."""
+    for note in [n for n in doctree.findall(nodes.sidebar) if "margin" in n["classes"]]:
+        parent = note.parent
+        place = parent.index(note)
+        pair = nodes.container(classes=["noted"])
+        block = nodes.container(classes=["note-beside"])
+        block += [child for child in note.children if not isinstance(child, nodes.title)]
+        if place and not isinstance(parent[place - 1], nodes.title):
+            pair += parent.pop(place - 1)
+        pair += block
+        parent.replace(note, pair)
