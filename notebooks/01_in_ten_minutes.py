@@ -219,6 +219,8 @@ show_drawing(
 # - A translator is trained by showing it pairs of sentences and making the right next token more probable.
 # - A model knows what it was trained on. The caption model describes pictures, whatever you ask.
 #
+# To see why the paper was written, look first at what it replaced: a network that squeezes a whole sentence into one vector.
+#
 # ## Exercises
 #
 # **1. Find its limits** (★, 5 min). Translate ten sentences of your own with the caption model. Which kinds go wrong first: long ones, rare words, questions, negation?

@@ -324,6 +324,8 @@ show(
 # - A convolution runs in parallel but sees a window; the stack must grow with the distance, or with its logarithm.
 # - Attention reaches every word in one step, and pays with comparisons that grow with the square of the length.
 #
+# Here attention still sits on top of a recurrent network. The next chapter takes the network away and lets attention do the work.
+#
 # ## Exercises
 #
 # **1. By hand** (★, 5 min). Two source words have the scores $e = (\ln 3, 0)$ and the states $h_1 = (4, 0)$ and $h_2 = (0, 8)$. What are the weights, and what is the context?

@@ -395,7 +395,7 @@ show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word a
 # %% [markdown]
 # *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately. *Fish*, with its two readings, asks for a bit of everything, and no weight in its row is above 0.4.
 #
-# What a word fetches is then added to it. One more matrix, $W^O$, brings the three numbers back to six features, and *likes* is still a verb, but one that knows of something living and something edible.
+# What a word fetches is then added to it ([chapter 11](11_by_hand.ipynb#the-first-head) goes on by hand). One more matrix, $W^O$, brings the three numbers back to six features, and *likes* is still a verb, but one that knows of something living and something edible.
 
 # %%
 W_O = torch.zeros(3, 6, dtype=torch.float64)
@@ -672,6 +672,8 @@ assert [round(loss, 1) for loss in losses.values()] == [2.0, 1.6]
 # - Dot products spread like $\sqrt{d_k}$. Undivided, they starve many queries of gradient and flood the rest.
 # - A hidden key gets the score minus infinity, before the softmax.
 # - It is two matrix products and a softmax, with no order in time, and its cost grows with $n^2$.
+#
+# Nothing so far keeps a word from looking at padding, or at its own answer. Both mistakes are easy to make, and hard to see.
 #
 # ## Exercises
 #

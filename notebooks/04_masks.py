@@ -498,6 +498,8 @@ assert abs(losses["attention"] - losses["masks"]) < 0.02
 # - The causal mask lets a decoder learn at all positions at once. A loss that is too good to be true means that it leaks.
 # - A row must keep at least one open column, or softmax returns NaN.
 #
+# One softmax still has to answer all the questions of a word. The next chapter gives each question a head of its own.
+#
 # ## Exercises
 #
 # **1. Write them first** is [above](#the-padding-mask); this is its solution.

@@ -246,7 +246,7 @@ show(
 )
 
 # %% [markdown]
-# Joining and projecting is only the fast way to compute this sum. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, which [Attention maps](21_attention_maps.ipynb#take-a-head-away) does to a trained model.
+# Joining and projecting is only the fast way to compute this sum, which [the worked sentence](11_by_hand.ipynb#the-second-head-and-w-o) does by hand. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, which [Attention maps](21_attention_maps.ipynb#take-a-head-away) does to a trained model.
 #
 # Note the shape of $W^O$, $h\, d_v \times d_\text{model}$. With $d_k$ columns, as it is sometimes printed, the output could not be added to the words.
 #
@@ -495,6 +495,8 @@ assert [round(loss, 1) for loss in losses.values()] == [2.0, 1.6, 1.6, 1.3]
 # - Reshaping without the transpose gives the right shape and the wrong content.
 # - $W^O$ has $h\, d_v$ rows and $d_\text{model}$ columns. The output is a sum over heads.
 # - $h$ heads have as many parameters as one: $4\, d_\text{model}^2$. They trade width for number.
+#
+# Whatever the heads fetch is a blend of what was there before. Drawing a conclusion from it takes another part, the largest of the model.
 #
 # ## Exercises
 #

@@ -401,6 +401,8 @@ assert [round(losses[p], 2) for p in ("multi_head_attention", "feed_forward")] =
 # - The same weights serve every position of a layer, and without the ReLU the two maps would collapse into one.
 # - It holds two thirds of an encoder layer's parameters and does two thirds of its work on sentences.
 #
+# The vectors that all this works on were made up. Real ones are learned, in one table with three uses.
+#
 # ## Exercises
 #
 # **1. Write it yourself** (★, 10 min). Before you read our class: write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).

@@ -410,6 +410,8 @@ assert abs(losses["feed_forward"] - 1.12) < 0.006 and abs(losses["embeddings"] -
 # - The softmax is inside the loss. A second one in the model leaves training almost nothing to gain.
 # - Start at standard deviation $d_\text{model}^{-0.5}$ and multiply by $\sqrt{d_\text{model}}$: then words and logits both have size 1.
 #
+# One thing is missing from every vector: its place. For this model *cat likes fish* and *fish likes cat* are the same.
+#
 # ## Exercises
 #
 # **1. Write it yourself** (★, 10 min). Before you read our class: write `embed(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`, and hand the first to the [checker](E_checker.ipynb#the-parts-it-knows).

@@ -560,6 +560,8 @@ assert set(sorted(gains, key=gains.get)[-3:]) == {"attention", "multi_head_atten
 # - Adding is concatenating with one shared matrix, and 50 positions take up few of 512 directions.
 # - Sinusoids go on forever; a model trained on short sentences can't follow.
 #
+# All the parts are here. Stack them as they are, though, and after six of them every word is the same.
+#
 # ## Exercises
 #
 # **1. Write it yourself** (★★, 15 min). Before you read our code: write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).

@@ -246,7 +246,7 @@ show(chart, alt="Replaced, state and gradient die out. Added, both grow by power
 #
 # Here $\odot$ multiplies number by number, and the tiny $\varepsilon = 10^{-6}$ keeps a vector of equal numbers from dividing zero by zero. Gain $g$ and bias $b$ have $D$ numbers each; they're learned, shared by all positions, and start at 1 and 0.
 #
-# By hand, for *likes*: the six numbers 0, 2, 0.06, 0, 0.76, 0.29 have mean 0.52. The 2 is 1.48 above it, and the mean of the six squared distances is 0.51, with root 0.71. So the 2 becomes $1.48 / 0.71 = 2.08$.
+# By hand, for *likes*: the six numbers 0, 2, 0.06, 0, 0.76, 0.29 have mean 0.52. The 2 is 1.48 above it, and the mean of the six squared distances is 0.51, with root 0.71. So the 2 becomes $1.48 / 0.71 = 2.08$. ([The worked sentence](11_by_hand.ipynb#add-and-norm) goes on from here.)
 #
 # If you'd like to write the function yourself first, go to exercise 2 now. Here is ours, one line for each part of the formula:
 
@@ -709,6 +709,8 @@ assert [round(losses[name], 2) for name in ("positional_encoding", "layers")] ==
 # - LayerNorm works on one vector at a time, with its variance over $D$ and $\varepsilon$ inside the root.
 # - Post-norm, the paper's form, is $\text{LayerNorm}(x + \text{sublayer}(x))$. Pre-norm normalizes the sub-layer's input and needs a final norm at the end of each stack.
 # - An encoder layer has two sub-layers, a decoder layer three: the one in the middle reads the memory.
+#
+# Every part is built, and none has learned anything yet. The next chapter joins them, counts them, and teaches them to copy.
 #
 # ## Exercises
 #

@@ -280,7 +280,7 @@ print(f"size after the network: {network(torch.randn(1000, 512)).std():.2f}")
 # %% [markdown]
 # ## The model
 #
-# Tokens come in, logits come out, and masks follow from the tokens, so the caller need not think of them.
+# Tokens come in, logits come out, and masks follow from the tokens, so the caller need not think of them. With all its parts it is also [one file](../book/model.md), to be read from top to bottom.
 
 
 # %% tags=["export"]
@@ -882,7 +882,7 @@ show_steps(steps, "After how many steps?", start=5)
 #
 # What the diagonal compares are positions and not letters: *blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
 #
-# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop). The model stays as it is. Before that, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
+# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop). The model stays as it is.
 #
 # ## What it pays
 #
@@ -904,6 +904,8 @@ assert [round(losses[name], 2) for name in shown] == [2.03, 0.59, 0.61, 0.16, 0.
 # - Base has 63.05 million parameters, and training costs six operations a weight and token.
 # - To copy, cross-attention turns into a diagonal.
 #
+# Before it learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
+#
 # ## Exercises
 #
 # **1. One more layer** (★, 5 min). By hand: how many parameters does one more layer, in encoder and decoder, add to base?
@@ -915,7 +917,7 @@ print(f"{more:,}")
 assert more == 3 * a + 2 * f + 5 * n == 7_350_272
 
 # %% [markdown]
-# **2. Write it first** (★, 10 min). Before you read the section on the shift: write `shift(target)`, which takes rows from `<s>` to `</s>` and returns what the decoder reads and what it must say, and hand it to `check("shift", yours)`. What does it ask for in a row that ends with padding, and what must the loss do about that?
+# **2. Write it first** (★, 10 min). Before you read the section on the shift: write `shift(target)`, which takes rows from `<s>` to `</s>` and returns what the decoder reads and what it must say, and hand it to [the checker](E_checker.ipynb#the-parts-it-knows): `check("shift", yours)`. What does it ask for in a row that ends with padding, and what must the loss do about that?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # A padded position is asked for <pad>. The loss must leave it out:

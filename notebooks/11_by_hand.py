@@ -518,6 +518,8 @@ assert (gradient - entries[0]).abs().max() < 0.02
 # - A decoder's step needs one row of queries; the earlier words are there as keys and values.
 # - The gradient starts as "probability minus 1 for the right word" and runs back through the same numbers.
 #
+# You know now how it works. Whether it was worth giving up recurrence for it can be counted and timed.
+#
 # ## Exercises
 #
 # **1. The row of the decoder's *cat*** (★, 15 min). Do head 1 for *cat* at position 3 of the decoder: its query, its scores, its weights, and what it fetches. Which keys may it see?

@@ -516,6 +516,8 @@ for name, sizes in received.items():
 # - What decides is that all positions are computed at once, and that any two words are one step apart.
 # - The price is $n^2$: first in memory, and for long inputs in time.
 #
+# The model is understood, and knows nothing. Now it starts to learn.
+#
 # ## Exercises
 #
 # **1. How long?** (★, 5 min). By hand: a base model reads a book of 100,000 words at once. How many numbers are the weights of one attention with eight heads? How many bytes in float32?

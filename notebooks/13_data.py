@@ -407,7 +407,7 @@ show(
 #
 # ## How many pairs do I need?
 #
-# You've just seen 20,000 suffice for a toy grammar. The captions' 29,000 give a model that knows captions and little else. The paper takes 4.5 million pairs for German, 155 times as many, and 36 million for French. Text of another field helps less than some of your own.
+# You've just seen 20,000 suffice for a toy grammar. The captions' 29,000 give a model that knows captions and little else. The paper takes 4.5 million pairs for German, 155 times as many, and 36 million for French. Text of another field helps less than [some of your own](../book/own_pair.md#what-you-need).
 #
 # ## Why is German the source here?
 #
@@ -419,6 +419,8 @@ show(
 # - A gold alignment says which word became which. German verbs split or wait, and cases tell who does what, so few sentences go word by word.
 # - Use a file only if its SHA-256 is the known one, and look at the test set once.
 # - No corpus has all words.
+#
+# No list of words is ever complete, and letters make long sentences. What lies between the two can be learned from the text itself.
 #
 # ## Exercises
 #

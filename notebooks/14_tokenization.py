@@ -600,6 +600,8 @@ print(len(tokenizer), "entries of 2,000")
 # - Four numbers are reserved and can never come from a text.
 # - A tokenizer is part of the model; its SHA-256 tells whether it's the right one.
 #
+# Sentences are rows of numbers now, in all lengths, and a processor wants rectangles. Packed without care, three quarters of its work goes into padding.
+#
 # ## Exercises
 #
 # **1. By hand** (★, 5 min). The words are *aab*, four times, and *ab*, three times. Which two merges come first, and how is *aaab* cut after them?

@@ -442,6 +442,8 @@ def batches(
 # - Sort so that both lengths change slowly, let chance move examples a little, cut by tokens, shuffle the batches.
 # - The plan of an epoch follows from (seed, epoch), and each sentence is in it exactly once.
 #
+# Everything is ready for the first update. Take it at a rate that would be right later on, and the model never recovers.
+#
 # ## Exercises
 #
 # **1. By hand** (★, 5 min). Three examples have lengths (4, 5), (6, 3) and (5, 5). What is their useful share in one batch? And how many rows of lengths (20, 25) fit into the paper's 25,000 tokens?

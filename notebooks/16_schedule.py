@@ -541,6 +541,8 @@ assert torch.ones(1) - wrong == torch.ones(1)
 # - The rate climbs in a straight line for `warmup` steps, then falls as one over the square root. The peak is $1/\sqrt{d_\text{model} \cdot \text{warmup}}$: 0.0007 for the base model.
 # - The schedule counts updates of the weights, not batches.
 #
+# The loss falls now. On sentences that the model has never seen it may rise at the same time.
+#
 # ## Exercises
 #
 # **1. On the way down** (★, 5 min). By hand: what is the base model's rate at step 1,000, and at which step after the peak is it the same again?

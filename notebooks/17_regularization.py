@@ -573,6 +573,8 @@ except ValueError as error:
 # - Label smoothing gives every word a share $\epsilon / |V|$ of the truth. The gradient is $p - q$, so too much certainty costs.
 # - The smoothed loss has a floor, $H(q)$; a KL divergence has not. Otherwise they are the same.
 #
+# Model, batches, rate and loss are waiting for a loop. Its simplest form has nine lines, and it can be killed at any moment.
+#
 # ## Exercises
 #
 # **1. A model that knows nothing** (★, 5 min). By hand: a vocabulary has four words, $\epsilon$ is 0.2, and the model gives each word 25 %. What is the loss of a token, and what is it without smoothing?

@@ -634,7 +634,7 @@ assert 4 * lengths[0] < lengths[1]
 #
 # ## One call
 #
-# `train` puts it together. What can't work is refused before the first step: a pair that is too long for the model would otherwise stop the run when its batch comes up, perhaps after hours. In a folder, the settings are kept beside the checkpoints, and a run is continued only with the same ones; half a run with one learning rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself, with its log and lock, is [an appendix](I_run_folder.ipynb).
+# `train` puts it together. What can't work is refused before the first step: a pair that is too long for the model would otherwise stop the run when its batch comes up, perhaps after hours. In a folder, the settings are kept beside the checkpoints, and a run is continued only with the same ones; half a run with one learning rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself, with its log and lock, is [an appendix](I_run_folder.ipynb). The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more.
 
 
 # %% tags=["export", "hide-input"]
@@ -907,6 +907,8 @@ learning_curves(records, "epoch")
 # - A gradient that is not finite is caught before the weights change.
 # - All randomness follows from (seed, epoch) and (seed, step). With weights, averages and the place in the corpus, a run continues to the bit.
 # - The loss with a neighbor's source tells whether the model reads.
+#
+# The model gives each next word a probability. Choosing the likeliest each time doesn't give the likeliest sentence, and a better search can make worse translations.
 #
 # ## Exercises
 #

@@ -1263,6 +1263,8 @@ assert kept[0] < 5 < kept[1] < 100 < 1000 < kept[2]
 # - The KV cache works because the causal mask freezes the past. In beam search it moves with its hypothesis.
 # - A wider beam finds likelier sentences, not better ones. Forced scoring tells a search error from a model error.
 # - Temperature, top-k and top-p sharpen a distribution before a word is drawn.
+#
+# We have counted in BLEU without asking what it counts. A perfect sentence can score 0, and a point more can be chance.
 
 # %% [markdown]
 # ## Exercises

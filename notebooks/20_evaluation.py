@@ -814,6 +814,8 @@ print(f"chrF {away.chrf:.0f} on the first five, {honest.chrf:.0f} on the test ca
 # - Half a point is six captions in a thousand made perfect. Another tokenizer can move the score by more.
 # - Read the output, above all the worst of it. Scores compare letters; they know nothing of *not*.
 #
+# A score tells how well a model translates, and nothing about how. Its weights can be taken out and looked at, but what do they prove?
+#
 # ## Exercises
 #
 # **1. By hand** (★, 5 min). The output is *the cat sat*, the reference *the cat sat down .* What is BLEU with 1-grams and 2-grams only? ($e^{-2/3} = 0.513$)

@@ -1045,6 +1045,8 @@ show(
 # - Give a head a name only after a score on many sentences, against chance and the best distance, on sentences that weren't used to find it.
 # - A head that changes the output has a sharp map, but a sharp map needn't change anything. Whether a head is needed, only removing it can say.
 #
+# A head that is taken away leaves a hole that training might have filled. To learn what a part is worth, train the model without it.
+#
 # ## Exercises
 #
 # **1. By hand.** (★, 5 min) The gold links of a pair are (0, 0), (1, 1) and (2, 2). A head gives (0, 0), (1, 1), (1, 2) and (2, 2). What is its alignment error rate?

@@ -803,6 +803,8 @@ assert (
 # - The logits need never exist all at once, and label smoothing doesn't need them.
 # - bf16 for products; fp32 for weights, moments, normalization, softmax and loss.
 #
+# One GPU is as busy now as it can be. Eight of them must still make the same update, and talking to each other costs time.
+#
 # ## Exercises
 #
 # **1. By hand.** (★, 5 min) How many operations does one training step of the base model take for the output projection alone, with 25,000 target tokens and 37,000 entries? How long is that at the peak of an H200?

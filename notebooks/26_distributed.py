@@ -761,6 +761,8 @@ for name, width in (("base", 512), ("big", 1024)):
 # - All processes make the same plan. A decision that one of them takes alone ends in waiting.
 # - More GPUs need no other learning rate; a larger batch does. Without one, the gain ends where launches take longer than work.
 #
+# Everything has been tried at a small size. What remains is the paper's own training: the commands, the hours, and the score to expect.
+#
 # ## Exercises
 #
 # **1. By hand** (★, 5 min). The big model has 214 million weights. How many megabytes does each of 4 processes send a step, and how long does that take at 10 Gbit a second? And for each batch with `grad_accum_steps=8`?

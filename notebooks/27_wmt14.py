@@ -786,7 +786,7 @@ for steps in (100_000, 300_000):
 #
 # ## The end of the book
 #
-# It began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that these commands run, and why it is there. If a run goes wrong, you know in which file to look and what its numbers should be.
+# It began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that these commands run, and why it is there; the model alone is [one page](../book/model.md). If a run goes wrong, you know in which file to look and what its numbers should be.
 #
 # The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) sits, how [positions](08_positional_encoding.ipynb#rotary-positions-rope) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
 #

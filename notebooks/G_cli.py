@@ -26,7 +26,7 @@ sys.path.insert(0, "..")
 #
 # The book behind one command: prepare a corpus, train, average, translate, score, export.
 #
-# Four of its six commands do most of the work:
+# Four of its six commands do most of the work ([with your own pairs](../book/own_pair.md#train), step by step):
 #
 # ```
 # annotated-transformer train --corpus multi30k --preset captions --output my-run
