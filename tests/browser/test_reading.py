@@ -1,0 +1,56 @@
+"""What stands beside a text or opens over it: notes, and what terms and citations lead to."""
+
+import pytest
+
+PAGE = "notebooks/09_layers.html"
+NOTES = """() => {
+    const right = (e) => e.getBoundingClientRect().right;
+    const article = right(document.querySelector(".bd-article"));
+    const others = [...document.querySelectorAll(".note-beside")];
+    return others.map((note, n) => {
+        const box = note.getBoundingClientRect();
+        const next = others[n + 1]?.getBoundingClientRect().top ?? Infinity;
+        return { beside: box.left >= article - 12 && box.right <= innerWidth,
+                 below: box.top >= note.previousElementSibling.getBoundingClientRect().bottom - 12,
+                 apart: box.bottom < next };
+    });
+}"""
+
+
+@pytest.mark.parametrize(("width", "place"), [(1600, "beside"), (1280, "beside"), (390, "below")])
+def test_notes_stand_beside_the_text_or_below_it(address, browser, width, place):
+    """A wide screen has notes in the column on the right, a narrow one under their paragraph."""
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    for page in (PAGE, "notebooks/18_training.html"):
+        tab.goto(address + page)
+        notes = tab.evaluate(NOTES)
+        assert len(notes) > 1 and all(note[place] and note["apart"] for note in notes), notes
+    tab.close()
+
+
+def test_contents_make_room_for_notes(address, browser):
+    """The contents on the right are folded while a note is in view, and only then."""
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(address + PAGE)
+    tab.wait_for_selector(".bd-sidebar-secondary:not(.hide)")
+    tab.locator(".note-beside").first.scroll_into_view_if_needed()
+    tab.wait_for_selector(".bd-sidebar-secondary.hide")
+    tab.close()
+
+
+@pytest.mark.parametrize("link", ["a.term", "a[href*=bibliography]"])
+def test_what_a_link_leads_to(address, browser, link):
+    """Pointer and keyboard get it alike, inside of the window; Escape closes it."""
+    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab.goto(address + PAGE)
+    target, box = tab.locator(f"article {link}[data-about]").first, tab.locator("#about")
+    for reach in (target.focus, target.hover):
+        reach()
+        assert box.inner_text() == target.get_attribute("data-about") and len(box.inner_text()) > 30
+        edges = box.bounding_box()
+        assert edges["x"] >= 0 and edges["x"] + edges["width"] <= 390
+        tab.keyboard.press("Escape")
+        box.wait_for(state="hidden")
+        tab.mouse.move(0, 0)
+    assert target.get_attribute("aria-describedby") == "about"
+    tab.close()
