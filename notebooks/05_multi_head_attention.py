@@ -246,7 +246,7 @@ show(
 )
 
 # %% [markdown]
-# Joining and projecting is only the fast way to compute this sum, which [the worked sentence](11_by_hand.ipynb#the-second-head-and-w-o) does by hand. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, which [Attention maps](21_attention_maps.ipynb#take-a-head-away) does to a trained model.
+# Joining and projecting is only the fast way to compute this sum, which [the worked sentence](11_by_hand.ipynb#the-second-head-and-) does by hand. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, which [Attention maps](21_attention_maps.ipynb#take-a-head-away) does to a trained model.
 #
 # Note the shape of $W^O$, $h\, d_v \times d_\text{model}$. With $d_k$ columns, as it is sometimes printed, the output could not be added to the words.
 #
