@@ -20,10 +20,11 @@ from annotated_transformer.transformer import Transformer, greedy_decode
 
 SENTENCES = [
     "Zwei Hunde spielen im Schnee.",
-    "Die Frau gibt dem Kind einen Apfel.",
+    "Eine Frau mit einem Hund sieht ein Kind.",
+    "Ein alter Mann mit Hut sieht eine junge Frau.",
     "Ein Mann sitzt auf einer Bank und liest ein Buch.",
-    "Ein Mädchen mit einem roten Hut läuft durch den Park.",
-    "Der Junge wirft seinem Hund einen Ball zu.",
+    "Drei Kinder und zwei Hunde spielen am Strand.",
+    "Der alte Mann hilft dem kleinen Jungen.",
     "Zwei Männer stehen neben einem Auto und reden miteinander.",
     "Die Kinder warten vor der Schule auf den Bus.",
 ]
@@ -219,9 +220,9 @@ def rounds(recorder: Recorder, source: Tensor) -> Iterator[list[Figure]]:
                     "word": token_name(recorder.tokenizer, tokens[-1], length - 1),
                     "text": recorder.text(tokens[1:]),
                     "length": length,
-                    "total": round(total, 3),
+                    "total": round(total, 4),
                     "from": parent,
-                    "score": round(score, 3),
+                    "score": round(score, 4),
                     "ended": ended,
                     "kept": kept,
                 }
