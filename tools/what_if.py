@@ -88,7 +88,7 @@ def rounded(values: Tensor) -> Any:
 
 
 def record_maps(recorder: Recorder) -> Figure:
-    """The head of cross-attention that a translation would miss most, and what becomes without it."""
+    """The head of cross-attention that a translation would miss most, and what comes without it."""
     for text in SENTENCES:
         source = recorder.read(text)
         usual = recorder.write(source)
@@ -164,9 +164,7 @@ def record_masks(recorder: Recorder) -> Figure:
     freely = [BOS]
     while freely[-1] != EOS and len(freely) <= source.size(1) + 50:
         freely.append(int(recorder.shares(source, freely, causal=False)[-1].argmax()))
-    rows = [
-        {"word": word, "shares": row} for word, row in zip(recorder.names(tokens), shares)
-    ]
+    rows = [{"word": word, "shares": row} for word, row in zip(recorder.names(tokens), shares)]
     return {
         "text": text,
         "usual": recorder.text(tokens),

@@ -36,7 +36,9 @@ class WhatIf(SphinxDirective):
         self.state.nested_parse(self.content, self.content_offset, content)
         caption, *_ = content.children  # the rest is for notebooks
         figure = nodes.figure()
-        figure += nodes.raw("", live(name, json.loads(recorded.read_text("utf-8"))[name]), format="html")
+        figure += nodes.raw(
+            "", live(name, json.loads(recorded.read_text("utf-8"))[name]), format="html"
+        )
         figure += nodes.caption("", "", *caption.children)
         self.options["name"] = f"fig-what-if-{name}"
         self.add_name(figure)
@@ -173,7 +175,9 @@ def neighbors(found: dict[str, Any]) -> str:
         parts = tag("span", html.escape(name)) + bar(cosine) + tag("span", signed(cosine))
         return tag("li", parts, kind=kind)
 
-    title = tag("p", f"Nearest to {html.escape(found['pieces'][0])}, by cosine", kind="what-if-title")
+    title = tag(
+        "p", f"Nearest to {html.escape(found['pieces'][0])}, by cosine", kind="what-if-title"
+    )
     rows = [entry(name, cosine) for name, cosine in found["nearest"]]
     rows.append(entry("half of all", found["median"], "median"))
     return title + tag("ol", "".join(rows), kind="what-if-nearest")
