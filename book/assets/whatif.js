@@ -34,17 +34,24 @@
     self.refusal = tools.refusal;
     self.again = () => self.loaded && form.requestSubmit();
 
-    /** Send a job to the worker; each of its messages goes to `hear`, the last one is returned. */
+    /** Send a job to the worker; each of its messages goes to `hear`, the last one is returned.
+     * Meanwhile what the page says is not read out, for it may be a word after the other.
+     */
     const asker = (worker, mine) => (job, hear = () => {}) => new Promise((resolve) => {
       const number = `what if ${++requests}`;
       const listen = ({ data: answer }) => {
-        if (mine !== newest || (answer.number === number && (answer.done || answer.tooLong))) worker.removeEventListener("message", listen);
-        if (mine !== newest || answer.number !== number) return; // what nobody waits for any more has no end
+        if (mine !== newest) return worker.removeEventListener("message", listen); // nobody waits for it any more
+        if (answer.number !== number) return;
+        if (answer.done || answer.tooLong) {
+          worker.removeEventListener("message", listen);
+          said.setAttribute("aria-live", "polite");
+        }
         if (answer.tooLong) return void say(tools.tooMany(answer.tooLong, data.most, self.thing));
         hear(answer);
         if (answer.done) resolve(answer);
       };
       worker.addEventListener("message", listen);
+      said.setAttribute("aria-live", "off");
       worker.onerror = () => say("The model stopped working. Load the page again.");
       worker.postMessage({ number, most: data.most + 1, options: {}, ...job });
     });
@@ -54,6 +61,7 @@
       const text = field.value.trim();
       const refused = self.refusal(text);
       const mine = ++newest;
+      said.setAttribute("aria-live", "polite");
       if (refused) return void say(refused);
       say(self.loaded ? "Working …" : "Loading the model …");
       let worker;
@@ -137,7 +145,7 @@
     const silence = make("input", { type: "checkbox" });
     const restore = make("button", { type: "button" }, "Restore all");
     const silent = new Set([`${data.start.kind}.${data.start.layer}.${data.start.head}`]);
-    let usual, changed;
+    let usual, changed, how; // the two translations, and what is missing from the second
     controls.append(kindLabel, layerLabel, headLabel, make("label", {}, silence, "Silenced"), restore);
 
     const chosen = () => {
@@ -145,7 +153,6 @@
       return heads.map((h) => `${kind.value}.${layer.value}.${h}`);
     };
     const spelled = (name) => name.replace(/(\d+)\.(\d+)/, (_, n, h) => `${+n + 1}.${+h + 1}`).replace(".", " ");
-    const without = () => `Without ${[...silent].sort().map(spelled).join(", ")}`;
 
     function draw() {
       silence.checked = chosen().every((name) => silent.has(name));
@@ -158,7 +165,7 @@
       const [rows, columns] = { encoder: [read, read], decoder: [steps, ["<s>", ...written.slice(0, -1)]], cross: [steps, read] }[kind.value];
       const named = `${kind.value}, layer ${+layer.value + 1}, ${head.value === "mean" ? "mean of the heads" : `head ${+head.value + 1}`}`;
       const sentences = [["Whole model", usual.text]];
-      if (silent.size) sentences.push([without(), changed.text]);
+      if (how) sentences.push([how, changed.text]);
       stage.replaceChildren(lines(sentences, data.languages[1]), make("p", { class: "what-if-title" }, named), heatmap(`Weights: ${named}`, rows, columns, weights));
     }
 
@@ -174,13 +181,13 @@
       again();
     };
     self.answer = async (text, ask) => {
-      usual = changed = undefined;
+      const names = [...silent].sort();
       const whole = await translate(ask, text, {}, say);
-      const cut = silent.size ? await translate(ask, text, { silent: [...silent] }, say) : whole;
-      [usual, changed] = [whole, cut];
+      const cut = names.length ? await translate(ask, text, { silent: names }, say) : whole;
+      [usual, changed, how] = [whole, cut, names.length && `Without ${names.map(spelled).join(", ")}`];
       draw();
-      if (!silent.size) say(`Translation: ${usual.text}`);
-      else say(`${without()}: ${changed.text === usual.text ? "the same translation" : changed.text}`);
+      if (!how) say(`Translation: ${usual.text}`);
+      else say(`${how}: ${changed.text === usual.text ? "the same translation" : changed.text}`);
     };
     draw();
   }
@@ -254,7 +261,8 @@
       });
       stage.firstChild.replaceWith(lines([["Causal mask", usual], ["No mask", freely]], data.languages[1]));
       const means = kinds.map((_, k) => tools.percent(entries.reduce((sum, shares) => sum + shares[k], 0) / entries.length));
-      say(`Mean share of these words: ${kinds.map((name, k) => `${means[k]} with ${name}`).join(", ")}. Left to itself, the model without a mask writes: ${freely}`);
+      const told = `Mean share of these words: ${means[0]} with the causal mask, ${means[1]} without it, ${means[2]} with the rest in view.`;
+      say(`${told} Left to itself without a mask, the model writes: ${freely}`);
     };
   }
 
@@ -274,9 +282,9 @@
       };
       return made;
     };
-    self.field.oninput = () => (only = undefined);
     self.answer = async (text, ask) => {
       const clicked = only;
+      only = undefined;
       const found = await ask({ task: "neighbors", text, token: clicked, options: { count: NEAREST } });
       if (clicked === undefined) ({ pieces } = found);
       const { token, nearest, median } = found;
@@ -333,6 +341,7 @@
         if (!calm) run();
       });
       done = true;
+      if (timer) said.setAttribute("aria-live", "off"); // until it has played
       show(calm ? rounds.length - 1 : now);
     };
 

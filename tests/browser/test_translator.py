@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tools.chapters import ROOT
+from tools.recordings import WHAT_IF
 from tools.web_model import MOST, SHOWN, page
 
 RECORDED = json.loads((ROOT / "book" / "recordings.json").read_text(encoding="utf-8"))
@@ -143,6 +144,20 @@ def test_what_if(open_first):
     lines = tab.locator(".translator-lines path").all()
     found = [float(line.get_attribute("stroke-opacity")) for line in lines]
     assert found != pytest.approx([weight for weight in recorded[-1] if weight >= 0.02], abs=0.002)
+
+
+def test_beam(open_first):
+    """With a beam it writes what the search in PyTorch has found."""
+    recorded = json.loads(WHAT_IF.read_text(encoding="utf-8"))["search"]
+    assert recorded["start"]["alpha"] == 0.6  # which the engine takes by itself
+    ended = [one for step in recorded["rounds"] for one in step if one["ended"]]
+    tab = open_first(**CALM)
+    greedy = translate(tab, recorded["text"]).partition("Translation: ")[2]
+    tab.locator(".book-translator summary").click()
+    tab.get_by_label("Beam").fill(str(recorded["start"]["beam"]))
+    best = max(ended, key=lambda one: one["score"])["text"]
+    assert best != greedy
+    tab.locator(f".translator-said:has-text('Translation: {best}')").wait_for()
 
 
 def test_odd_input_gets_a_sentence(open_first):
