@@ -9,6 +9,7 @@
 (() => {
   const PACE = 700; // milliseconds a step of a search
   const NEAREST = 10;
+  const PRINTED = 12; // rows and columns of a table whose numbers have room
   let tools, make; // shared with the translator
   let newest = 0, requests = 0, figures = 0;
 
@@ -120,7 +121,7 @@
 
   /** A table of weights, in percent where there is room; what is not in a row is hidden from it. */
   function heatmap(label, rows, columns, weights) {
-    const printed = rows.length <= 10 && columns.length <= 10;
+    const printed = Math.max(rows.length, columns.length) <= PRINTED;
     const cell = (weight) => {
       if (weight === undefined) return make("td", { class: "hidden" });
       const number = Math.round(100 * weight);

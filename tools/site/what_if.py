@@ -17,7 +17,7 @@ from tools.web_model import SHOWN, settings
 
 RECORDINGS = Path("book", "what_if.json")
 LABELS = {"neighbors": "Word"}  # of the field; of others, the language
-PRINTED = 10  # rows and columns of a table of weights whose numbers have room
+PRINTED = 12  # rows and columns of a table of weights whose numbers have room
 KINDS = ("causal mask", "no mask", "no mask, rest in view")
 
 
