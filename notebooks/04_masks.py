@@ -324,6 +324,14 @@ for layers in (1, 2):
 # %% [markdown]
 # The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With it, the state of an old word never changes again, so [decoding](19_decoding.ipynb#the-kv-cache) can keep it.
 #
+# The trained model lets you see what that does to the next word:
+#
+# :::{what-if} masks
+# What is the causal mask worth when the model writes? Each row is a word of a translation that was written with the mask; the bars are the share that the model gives to this word, with the mask and without it. In the last column all words that follow lie open before it, the next one among them. The first row has only `<s>` to read, so the first two columns agree there. Type a sentence of your own.
+#
+# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/04_masks.html#fig-what-if-masks).
+# :::
+#
 # ## What a forgotten causal mask costs
 #
 # The model learns nothing of use, and its loss looks excellent. To show it, we take sequences that can't be foreseen: each token is the one before it plus 1 or plus 3, counted around a circle of 8, and a coin decides which.

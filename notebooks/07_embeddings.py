@@ -375,6 +375,14 @@ inside = likeness[same & ~torch.eye(8).bool()].min()
 assert (likeness[~same] > inside).sum() == 2 and likeness[3, 7] > inside  # runs and grass
 
 # %% [markdown]
+# You can walk through the whole table:
+#
+# :::{what-if} neighbors
+# What lies near a word in the table? The tokens whose rows have the largest cosine with its row, and below them the median of all tokens. A + says that no space stands before a token. Type a word, in German or English, and choose a neighbor to go on from there. A word that falls into several tokens has no row of its own: choose one of its pieces.
+#
+# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
+# :::
+#
 # A word has the same row in every sentence; what *bank* means in this one is worked out above, with the help of attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it. (tensor2tensor does zero it, because it recognizes padding by vectors that are zero.)
 #
 # :::{admonition} For a second reading: what became of the words that are never written?

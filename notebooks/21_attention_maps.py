@@ -919,6 +919,14 @@ show(
 # The losses are very uneven. One head of the decoder costs 25 BLEU, and 13 of the 24 heads cost less than 2 (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. To point at the right word and to hand over what the decoder needs are two things. Small losses shouldn't be ranked: on 60 sentences, a few changed words move BLEU as much.
 #
 # If two heads do the same work, each can be removed at little cost, but not both (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` removed 38 of the 48 encoder heads of a translation model while training it on, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
+#
+# In the book's trained model you can take heads away yourself:
+#
+# :::{what-if} maps
+# What would the model write without a head? The two sentences are written by the whole model and without the silenced heads; the map shows the weights of the chosen head, in percent. In cross-attention a row is a step of the decoder, the token that it reads and, after the arrow, the token that it writes; a column is a token of the source (+ joins it to the one before). Choose a head and silence it, or all heads of a layer, until the translation breaks.
+#
+# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/21_attention_maps.html#fig-what-if-maps).
+# :::
 
 
 # %% [markdown]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from annotated_transformer.model_io import load_model
-from tools.recordings import OUTPUT, recordings
+from tools.recordings import OUTPUT, WHAT_IF, model_of_the_page, record_what_if, recordings
 from tools.web_model import SHOWN, pack, page, quantize, read_weights, rounded_weights
 
 
@@ -65,6 +65,27 @@ def test_recordings_are_what_the_model_says():
             assert was["look"] == pytest.approx(now["look"], abs=0.002)
             shares = [[share for _, share in step["best"]] for step in (was, now)]
             assert shares[0] == pytest.approx(shares[1], abs=0.002)
+
+
+@pytest.mark.slow
+def test_what_if_is_what_the_model_says():
+    """The same for the figures of the chapters; numbers may differ in the last digit."""
+
+    def compare(old, new):
+        assert type(old) is type(new)
+        if isinstance(old, dict):
+            assert old.keys() == new.keys()
+            for key in old:
+                compare(old[key], new[key])
+        elif isinstance(old, list):
+            for pair in zip(old, new, strict=True):
+                compare(*pair)
+        else:
+            assert old == (pytest.approx(new, abs=0.002) if isinstance(old, float) else new)
+
+    recorded = json.loads(WHAT_IF.read_text(encoding="utf-8"))
+    assert len(recorded) == 5
+    compare(recorded, json.loads(json.dumps(record_what_if(*model_of_the_page()))))
 
 
 def test_one_page_holds_everything():

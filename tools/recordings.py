@@ -1,4 +1,4 @@
-"""Record the translations that the first page shows before its model is loaded.
+"""Record what the first page and the chapters show before the page's model is loaded.
 
 They come from PyTorch, with the weights rounded as the page has them.
 
@@ -14,12 +14,15 @@ import torch
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.model_io import load_model
-from annotated_transformer.tokenization import SPECIAL, Tokenizer
+from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, greedy_decode
 from tools.chapters import ROOT
 from tools.web_model import SHOWN, rounded_weights
+from tools.what_if import record as record_what_if
+from tools.what_if import token_name
 
 OUTPUT = ROOT / "book" / "recordings.json"
+WHAT_IF = ROOT / "book" / "what_if.json"
 
 EXAMPLES = {  # a sentence -> what to say of its translation
     "Zwei Hunde spielen im Schnee.": "",
@@ -47,15 +50,6 @@ EXAMPLES = {  # a sentence -> what to say of its translation
 }
 
 
-def token_name(tokenizer: Tokenizer, token: int, place: int) -> str:
-    """Return how a token reads, as the page's engine has it."""
-    text = tokenizer.decode([token])
-    if "\ufffd" in text:
-        raise ValueError("a token is half a letter: take another sentence")
-    joined = f"+{text}" if place else text
-    return SPECIAL.get(token) or (text[1:] or "␣" if text.startswith(" ") else joined)
-
-
 @torch.no_grad()
 def record(model: Transformer, tokenizer: Tokenizer, text: str, note: str) -> dict[str, Any]:
     """Return what the page shows of one translation; shares and weights with three decimals."""
@@ -79,14 +73,23 @@ def record(model: Transformer, tokenizer: Tokenizer, text: str, note: str) -> di
     return {"text": text, "note": note, "source": names, "steps": steps, "done": True}
 
 
-def recordings(folder: Path = SHOWN) -> list[dict[str, Any]]:
-    """Record all examples."""
+def model_of_the_page(folder: Path = SHOWN) -> tuple[Transformer, Tokenizer]:
+    """Return a model with its weights rounded as the page has them."""
     model, tokenizer = load_model(folder)
     weights = {name: torch.from_numpy(array) for name, array in rounded_weights(folder).items()}
     model.load_state_dict(weights)
-    return [record(model, tokenizer, text, note) for text, note in EXAMPLES.items()]
+    return model, tokenizer
+
+
+def recordings() -> list[dict[str, Any]]:
+    """Record all examples of the first page."""
+    page = model_of_the_page()
+    return [record(*page, text, note) for text, note in EXAMPLES.items()]
 
 
 if __name__ == "__main__":
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in recordings())
     OUTPUT.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    figures = record_what_if(*model_of_the_page()).items()
+    lines = ",\n".join(f'"{name}": {json.dumps(row, ensure_ascii=False)}' for name, row in figures)
+    WHAT_IF.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")

@@ -7,7 +7,7 @@
 "use strict";
 
 function engine() {
-  const [PAD, BOS, EOS] = [0, 1, 2];
+  const [PAD, BOS, EOS, UNK] = [0, 1, 2, 3];
   const add = (x, y) => x.map((value, i) => value + y[i]);
   const largest = (values) => values.reduce((a, b) => Math.max(a, b));
 
@@ -46,7 +46,7 @@ function engine() {
     const split = (text) => text.match(SPLIT) ?? [];
     const spelled = (piece) => Array.from(new TextEncoder().encode(piece), (byte) => signs[byte]);
     const encode = (text) => split(text).flatMap((piece) => merge(spelled(piece)).map((part) => ids.get(part)));
-    const bytesOf = (tokens) => tokens.filter((id) => id > 3).flatMap((id) => Array.from(names[id] ?? "", (sign) => bytes.get(sign)));
+    const bytesOf = (tokens) => tokens.filter((id) => id > UNK).flatMap((id) => Array.from(names[id] ?? "", (sign) => bytes.get(sign)));
     const decode = (tokens) => new TextDecoder("utf-8", { ignoreBOM: true }).decode(new Uint8Array(bytesOf(tokens)));
 
     /** How a token reads: "+" before what goes on with a word, half a letter as a byte, special ones by name. */
@@ -206,12 +206,12 @@ function engine() {
     return { options, memories, tokens: [], past: [], maps: options.maps };
   }
 
-  /** Read one more target token: the logits of the next, this token's attention, and the state after it. */
-  function step(model, state, token) {
+  /** Read more target tokens: the logits at a place, the attention of these tokens, and the state after them. */
+  function read(model, state, added) {
     const options = { ...state.options, maps: {} };
     const { causal } = options;
-    const tokens = [...state.tokens, token];
-    const first = causal ? tokens.length - 1 : 0; // without the mask, a new token changes all before it
+    const tokens = [...state.tokens, ...added];
+    const first = causal ? state.tokens.length : 0; // without the mask, a new token changes all before it
     let xs = tokens.slice(first).map((id, t) => embed(model, id, first + t, options));
     const past = model.decoder.layers.map((layer, n) => {
       const context = { past: causal ? state.past[n] : undefined, memory: state.memories[n], causal };
@@ -219,12 +219,20 @@ function engine() {
       xs = ys;
       return known;
     });
-    const x = model.decoder.norm ? normalize(model.decoder.norm, xs.at(-1)) : xs.at(-1);
-    return { logits: multiply(model.embedding, x), maps: options.maps, state: { ...state, tokens, past } };
+    const { norm } = model.decoder;
+    const logitsAt = (place) => multiply(model.embedding, norm ? normalize(norm, xs.at(place)) : xs.at(place));
+    return { logitsAt, maps: options.maps, state: { ...state, tokens, past } };
+  }
+
+  /** Read one more target token: the logits of the next, its attention, and the state after it. */
+  function step(model, state, token) {
+    const { logitsAt, ...rest } = read(model, state, [token]);
+    return { logits: logitsAt(-1), ...rest };
   }
 
   // --------------------------------------------------------------------- Decoding (chapter 19)
 
+  const RIVALS = 2; // of each round, that are shown though they were dropped
   const limitOf = (model, source) => Math.min(source.length + 50, model.config.max_length);
 
   /** The best entries of a list, as indices, best first. */
@@ -252,39 +260,49 @@ function engine() {
     return kept.find((token) => (left -= shares[token]) < 0) ?? kept[0];
   };
 
-  /** Write token by token until `</s>`; yields each with the best five, their shares, and its attention. */
+  /** What to choose from: padding and `<s>` are no words. */
+  function forbid(logits) {
+    logits[PAD] = logits[BOS] = -Infinity;
+    return logits;
+  }
+
+  /** Write token by token until `</s>`; yields each with its share, the best five with theirs, and its attention,
+   * the first with the encoder's, too.
+   */
   function* write(model, source, { choose = greedy, ...options } = {}) {
     let state = begin(model, source, options);
     for (let token = BOS, n = 0; n < limitOf(model, source) && token !== EOS; n++) {
       const { logits, maps, state: after } = step(model, state, token);
-      logits[PAD] = logits[BOS] = -Infinity;
-      token = choose(logits);
+      token = choose(forbid(logits), n);
       const shares = softmax(logits);
-      yield { token, best: top(shares, 5).map((id) => [id, shares[id]]), maps };
+      yield { token, share: shares[token], best: top(shares, 5).map((id) => [id, shares[id]]), maps: n ? maps : { ...state.maps, ...maps } };
       state = after;
     }
   }
 
-  /** Beam search; yields the hypotheses that win each round, and returns the best that has ended. */
+  /** Beam search; yields the candidates of each round, winners first, and returns the best that has ended. */
   function* beamSearch(model, source, { beam = 4, alpha = 0.6, ...options } = {}) {
     const penalty = (length) => ((5 + length) / 6) ** alpha;
     const limit = limitOf(model, source);
-    let running = [{ tokens: [], total: 0, next: step(model, begin(model, source, options), BOS) }];
+    let running = [{ tokens: [], total: 0, place: 0, next: step(model, begin(model, source, options), BOS) }];
     let free = beam, best = { score: -Infinity };
     for (let length = 1; running.length; length++) {
-      const candidates = running.flatMap(({ tokens, total, next }) => {
-        const logs = softmax(Array.from(next.logits)).map(Math.log);
-        logs[PAD] = logs[BOS] = -Infinity;
-        return top(logs, free).map((token) => ({ tokens: [...tokens, token], total: total + logs[token], before: next.state }));
+      const candidates = running.flatMap(({ tokens, total, place, next }) => {
+        const logs = forbid(softmax(Array.from(next.logits)).map(Math.log));
+        const grown = (token) => ({ tokens: [...tokens, token], total: total + logs[token], from: place, before: next.state });
+        return top(logs, free + RIVALS).map(grown);
       });
-      const winners = candidates.sort((a, b) => b.total - a.total).slice(0, free);
+      candidates.sort((a, b) => b.total - a.total).forEach((candidate, place) => (candidate.place = place));
+      const winners = candidates.slice(0, free);
       for (const winner of winners) {
         winner.ended = winner.tokens.at(-1) === EOS || length >= limit;
         winner.score = winner.total / penalty(length);
         if (winner.ended) free--;
         if (winner.ended && winner.score > best.score) best = winner;
       }
-      yield winners.map(({ tokens, total, score, ended }) => ({ tokens, total, score, ended }));
+      yield candidates.slice(0, winners.length + RIVALS).map(({ tokens, total, from, score, ended }) => (
+        { token: tokens.at(-1), tokens, total, from, score, ended, kept: score !== undefined }
+      ));
       running = winners.filter(({ ended }) => !ended);
       // The best running one, its penalty as kind as it can get, can no longer win
       if (!running.length || !(running[0].total / Math.max(penalty(limit), penalty(length + 1)) > best.score)) break;
@@ -295,33 +313,120 @@ function engine() {
 
   // ---------------------------------------------------------------------------- In a worker
 
-  /** The first message brings the model; each later one a text to translate, and cancels the one before. */
+  /** What one can ask for; each task yields its answer piece by piece, and may be given up between two. */
+  const tasks = {
+    /** A translation, word by word, as beam search finds it, or drawn by lot. */
+    *translate(model, source, options) {
+      const { tokenizer } = model;
+      const tokens = [];
+      let choose = greedy;
+      if (options.temperature) choose = sampler(options);
+      else if (options.beam > 1) {
+        const found = yield* silently(beamSearch(model, source, options));
+        choose = (logits, n) => found.tokens[n];
+      }
+      for (const { token, best, maps } of write(model, source, { ...options, choose })) {
+        const name = (id) => tokenizer.show(id, tokens.length);
+        const step = { token: name(token), best: best.map(([id, share]) => [name(id), share]), maps };
+        tokens.push(token);
+        yield { ...step, text: tokenizer.decode(tokens) };
+      }
+      yield { done: true, ended: tokens.at(-1) === EOS };
+    },
+
+    /** The candidates of each round of a beam search; of each draw, if there is a temperature. */
+    *search(model, source, options) {
+      const { tokenizer } = model;
+      const told = ({ tokens, total, token, ...rest }) => (
+        { word: tokenizer.show(token, tokens.length - 1), text: tokenizer.decode(tokens), length: tokens.length, total, ...rest }
+      );
+      const draws = options.temperature ? draw(model, source, options) : beamSearch(model, source, options);
+      for (const round of draws) yield { round: round.map(told) };
+      yield { done: true };
+    },
+
+    /** The share of each word of a translation: with the mask, without it, and with the rest of the translation in view. */
+    *shares(model, source) {
+      const { tokenizer } = model;
+      const free = { causal: false };
+      const written = [];
+      const text = () => tokenizer.decode(written.map(({ token }) => token));
+      for (const step of write(model, source)) written.push(step), yield undefined;
+      const target = [BOS, ...written.slice(0, -1).map(({ token }) => token)];
+      const whole = read(model, begin(model, source, free), target);
+      yield { text: text() };
+      let state = begin(model, source, free);
+      for (const [place, { token, share }] of written.entries()) {
+        const next = step(model, state, target[place]);
+        const [alone, inView] = [next.logits, whole.logitsAt(place)].map((logits) => softmax(forbid(logits))[token]);
+        yield { word: tokenizer.show(token, place), shares: [share, alone, inView] };
+        state = next.state;
+      }
+      written.length = 0;
+      for (const step of write(model, source, free)) written.push(step), yield undefined;
+      yield { done: true, freely: text() };
+    },
+  };
+
+  /** Run a search to its end, telling nothing but that it goes on. */
+  function* silently(search) {
+    for (;;) {
+      const { done, value } = search.next();
+      if (done) return value;
+      yield undefined;
+    }
+  }
+
+  /** Draw words by lot; yields them as `beamSearch` does, each with the likeliest that were not drawn. */
+  function* draw(model, source, options) {
+    const tokens = [];
+    let total = 0;
+    for (const { token, share, best } of write(model, source, { ...options, choose: sampler(options) })) {
+      const grown = (id, share) => ({ token: id, tokens: [...tokens, id], total: total + Math.log(share), from: 0 });
+      const drawn = { ...grown(token, share), score: total + Math.log(share), ended: token === EOS, kept: true };
+      yield [drawn, ...best.filter(([id]) => id !== token).slice(0, 4).map(([id, share]) => ({ ...grown(id, share), kept: false }))];
+      [tokens[tokens.length], total] = [token, drawn.total];
+    }
+  }
+
+  /** The rows of the embedding matrix whose directions are nearest to that of a token (chapter 7). */
+  function neighbors({ embedding, tokenizer }, token, count) {
+    const directions = Array.from({ length: embedding.rows }, (_, id) => row(embedding, id));
+    const dot = (x, y) => x.reduce((sum, value, i) => sum + value * y[i], 0);
+    const lengths = directions.map((x) => Math.sqrt(dot(x, x)) || 1);
+    const cosines = directions.map((x, id) => dot(x, directions[token]) / (lengths[id] * lengths[token]));
+    const others = [...cosines.keys()].slice(UNK + 1).filter((id) => id !== token).sort((a, b) => cosines[b] - cosines[a]);
+    const entry = (id) => ({ id, name: tokenizer.show(id, 1), cosine: cosines[id] });
+    return { token: entry(token), nearest: others.slice(0, count).map(entry), median: cosines[others[others.length >> 1]] };
+  }
+
+  /** The first message brings the model; each later one a task, and cancels the one before. */
   function serve(port) {
     let model, newest;
 
-    async function translate({ number, text, most, options }) {
+    async function work({ number, task = "translate", text, token, most, options }) {
       const { tokenizer } = model;
-      const choose = options.temperature ? sampler(options) : greedy;
       const message = (content) => port.postMessage({ number, ...content });
+      if (task === "neighbors") {
+        const pieces = token === undefined ? tokenizer.encode(` ${text}`) : [token];
+        if (pieces.length > most) return message({ tooLong: pieces.length });
+        const named = pieces.map((id) => ({ id, name: tokenizer.show(id, 1) }));
+        return message({ pieces: named, ...neighbors(model, pieces[0], options.count), done: true });
+      }
       const source = [...tokenizer.encode(text), EOS];
-      const tokens = [];
       if (source.length > most) return message({ tooLong: source.length - 1 });
       message({ source: source.map(tokenizer.show) });
-      for (const { token, best, maps } of write(model, source, { ...options, choose })) {
-        const name = (id) => tokenizer.show(id, tokens.length);
-        const step = { token: name(token), best: best.map(([id, share]) => [name(id), share]), cross: maps.cross };
-        tokens.push(token);
-        message({ ...step, text: tokenizer.decode(tokens) });
+      for (const content of tasks[task](model, source, options)) {
+        if (content) message(content);
         await new Promise((resolve) => setTimeout(resolve)); // let the next message in
         if (newest !== number) return;
       }
-      message({ done: true, ended: tokens.at(-1) === EOS });
     }
 
     port.onmessage = ({ data }) => {
       if (!model) return void (model = readModel(data));
       newest = data.number;
-      translate(data).catch((error) => setTimeout(() => { throw error; })); // where `onerror` hears it
+      work(data).catch((error) => setTimeout(() => { throw error; })); // where `onerror` hears it
     };
   }
 

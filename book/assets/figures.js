@@ -65,7 +65,7 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
   /** Another figure names a script of ours; its `render({ data, el })` replaces the still. */
   async function enliven(figure) {
     const { render } = await load(figure.dataset.module);
-    render({ data: dataOf(figure), el: figure });
+    await render({ data: dataOf(figure), el: figure });
   }
 
   // Data lie beside the drawing, as JSON in a script element.

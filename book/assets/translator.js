@@ -54,6 +54,7 @@
     const positions = make("input", { type: "checkbox", checked: "" });
     const causal = make("input", { type: "checkbox", checked: "" });
     const heat = make("input", { type: "range", min: 0, max: 1.5, step: 0.1, value: 0 });
+    const beam = make("input", { type: "range", min: 1, max: 6, value: 1 });
     const head = make("select", {}, make("option", { value: "" }, "none"));
     for (const kind of ["encoder", "decoder", "cross"]) {
       for (let layer = 0; layer < data.layers; layer++) {
@@ -62,23 +63,26 @@
         head.append(...heads.map((value, h) => make("option", { value }, `${kind}, layer ${layer + 1}: head ${h + 1}`)));
       }
     }
-    const degree = make("output", {}, "0");
-    heat.oninput = () => (degree.value = heat.value);
+    const [degree, width] = [heat, beam].map(({ value }) => make("output", {}, value));
+    heat.oninput = () => ([degree.value, beam.disabled] = [heat.value, heat.value !== "0"]); // drawn by lot, without a search
+    beam.oninput = () => (width.value = beam.value);
     const choices = make("div", { class: "translator-options", role: "group", "aria-label": "What if" });
     choices.append(
       make("label", {}, positions, "Positions"),
       make("label", {}, causal, "Causal mask"),
       make("label", {}, "Silenced", head),
+      make("label", {}, "Beam", beam, width),
       make("label", {}, "Temperature", heat, degree),
     );
-    for (const control of [positions, causal, head, heat]) control.onchange = () => loaded && form.requestSubmit();
+    for (const control of [positions, causal, head, beam, heat]) control.onchange = () => loaded && form.requestSubmit();
     const options = () => ({
       positions: positions.checked,
       causal: causal.checked,
       silent: head.value ? head.value.split(",") : [],
+      beam: Number(beam.value),
       temperature: Number(heat.value),
     });
-    const changed = () => !positions.checked || !causal.checked || head.value !== "" || heat.value !== "0";
+    const changed = () => !positions.checked || !causal.checked || head.value !== "" || beam.value !== "1" || heat.value !== "0";
     const experiments = make("details", {}, make("summary", {}, "What if …"), choices);
 
     // ------------------------------------------------------------------- what is shown
@@ -132,11 +136,6 @@
       return svg("path", { d, "stroke-opacity": weight, "stroke-width": 1 + 4 * weight });
     }
 
-    function bar(name, share, chosen) {
-      const parts = [make("span", {}, name), make("i", { style: `--share:${share}` }), make("span", {}, percent(share))];
-      return make("li", chosen ? { class: "chosen" } : {}, ...parts);
-    }
-
     /** Put a translation on the empty stage. */
     function place(translation) {
       stop();
@@ -186,13 +185,6 @@
 
     // ------------------------------------------------------------------- the model
 
-    /** Why a text is not translated, or undefined. */
-    const refusal = (words) => {
-      if (!words.trim()) return "Type a sentence first.";
-      if (!/\p{L}/u.test(words)) return "There is no word in that. Type a sentence.";
-      return undefined;
-    };
-
     form.onsubmit = async (event) => {
       event.preventDefault();
       const refused = refusal(field.value);
@@ -216,7 +208,7 @@
         if (number !== mine || answer.done || answer.tooLong) worker.removeEventListener("message", hear);
         if (number !== mine) return;
         if (answer.tooLong) {
-          said.textContent = `That is ${answer.tooLong} subwords, and this page takes ${data.most}. Give it one sentence.`;
+          said.textContent = tooMany(answer.tooLong, data.most);
         } else if (answer.source) {
           translation.source = answer.source;
           place(translation);
@@ -225,8 +217,8 @@
           translation.note = remark(translation, answer.ended);
           if (!timer) show(now);
         } else {
-          const { cross, ...step } = answer;
-          translation.steps.push({ ...step, look: meanOfHeads(cross.at(-1)) });
+          const { maps, ...step } = answer;
+          translation.steps.push({ ...step, look: meanOfHeads(maps.cross.at(-1)) });
           if (translation.steps.length === 1) (show(0), run());
           else if (calm) show(now + 1);
         }
@@ -246,8 +238,22 @@
     }
   }
 
+  /** Why a text is not translated, or undefined. */
+  function refusal(words) {
+    if (!words.trim()) return "Type a sentence first.";
+    if (!/\p{L}/u.test(words)) return "There is no word in that. Type a sentence.";
+    return undefined;
+  }
+
+  const tooMany = (count, most, thing = "sentence") => `That is ${count} subwords, and this page takes ${most}. Give it one ${thing}.`;
+
+  function bar(name, share, chosen) {
+    const parts = [make("span", {}, name), make("i", { style: `--share:${share}` }), make("span", {}, percent(share))];
+    return make("li", chosen ? { class: "chosen" } : {}, ...parts);
+  }
+
   /** The last layer's heads look at each source token with these weights, in the mean. */
-  const meanOfHeads = (heads) => heads[0][0].map((_, s) => heads.reduce((sum, rows) => sum + rows[0][s], 0) / heads.length);
+  const meanOfHeads = (heads) => heads[0][0].map((_, s) => heads.reduce((sum, rows) => sum + rows.at(-1)[s], 0) / heads.length);
 
   /** What to say of a translation that went wrong in a way that the page can see. */
   function remark({ source, steps }, ended) {
@@ -271,5 +277,5 @@
     return element;
   }
 
-  bookFigures.translator = { render };
+  bookFigures.translator = { render, start, refusal, tooMany, make, svg, percent }; // the others for whatif.js
 })();

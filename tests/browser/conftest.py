@@ -90,3 +90,24 @@ def browser(site):
         chromium = playwright.chromium.launch(executable_path=find_browser(), args=QUIET)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """A function that opens an address in a new tab, and hears what goes wrong there."""
+    tabs = []
+
+    def open_page(address, **options):
+        tab = browser.new_page(**options)
+        tabs.append(tab)
+        tab.faults, tab.asked = [], []
+        tab.on("pageerror", lambda error: tab.faults.append(str(error)))
+        tab.on("console", lambda said: said.type == "error" and tab.faults.append(said.text))
+        tab.on("request", lambda request: tab.asked.append(request.url.rpartition("/")[2]))
+        tab.goto(address)
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        assert not tab.faults
+        tab.close()

@@ -54,6 +54,29 @@ def test_axe_finds_nothing(site, address, browser, axe, scheme):
     assert not problems, f"{len(problems)} findings\n" + "\n".join(problems)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_what_the_model_answers(site, address, browser, axe, scheme):
+    """Nor in the figures that ask the model, once it has answered."""
+    tab = browser.new_page(color_scheme=scheme, reduced_motion="reduce", viewport=SIZES["narrow"])
+    problems, asked = [], 0
+    for path in sorted(site.glob("notebooks/*.html")):
+        if 'data-module="whatif"' not in path.read_text(encoding="utf-8"):
+            continue
+        tab.goto(f"{address}notebooks/{path.name}")
+        figure = tab.locator("figure[data-module=whatif]")
+        figure.scroll_into_view_if_needed()
+        figure.locator("button[type=submit]").click()
+        figure.locator(
+            ".what-if-stage :is(.what-if-pieces, .what-if-map, .what-if-shares td + td, table)"
+        ).first.wait_for()
+        tab.wait_for_timeout(2000)
+        tab.evaluate(axe)
+        problems += [f"{path.name}: {problem}" for problem in tab.evaluate(RUN)]
+        asked += 1
+    tab.close()
+    assert asked == 5 and not problems, "\n".join(problems)
+
+
 def test_focus_is_visible(address, browser):
     """Whatever the Tab key reaches in the top bar and the text shows that it has the focus."""
     tab = browser.new_page(viewport=SIZES["wide"])

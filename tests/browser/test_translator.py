@@ -5,33 +5,13 @@ import json
 import pytest
 
 from tools.chapters import ROOT
+from tools.recordings import WHAT_IF
 from tools.web_model import MOST, SHOWN, page
 
 RECORDED = json.loads((ROOT / "book" / "recordings.json").read_text(encoding="utf-8"))
 FIRST = RECORDED[0]
 READY = "figure[data-module=translator][data-drawn=true]"
 CALM = {"reduced_motion": "reduce"}  # a translation is shown as soon as it is whole
-
-
-@pytest.fixture
-def open_page(browser):
-    """A function that opens an address in a new tab, and hears what goes wrong there."""
-    tabs = []
-
-    def open_page(address, **options):
-        tab = browser.new_page(**options)
-        tabs.append(tab)
-        tab.faults, tab.asked = [], []
-        tab.on("pageerror", lambda error: tab.faults.append(str(error)))
-        tab.on("console", lambda said: said.type == "error" and tab.faults.append(said.text))
-        tab.on("request", lambda request: tab.asked.append(request.url.rpartition("/")[2]))
-        tab.goto(address)
-        return tab
-
-    yield open_page
-    for tab in tabs:
-        assert not tab.faults
-        tab.close()
 
 
 @pytest.fixture
@@ -164,6 +144,20 @@ def test_what_if(open_first):
     lines = tab.locator(".translator-lines path").all()
     found = [float(line.get_attribute("stroke-opacity")) for line in lines]
     assert found != pytest.approx([weight for weight in recorded[-1] if weight >= 0.02], abs=0.002)
+
+
+def test_beam(open_first):
+    """With a beam it writes what the search in PyTorch has found."""
+    recorded = json.loads(WHAT_IF.read_text(encoding="utf-8"))["search"]
+    assert recorded["start"]["alpha"] == 0.6  # which the engine takes by itself
+    ended = [one for step in recorded["rounds"] for one in step if one["ended"]]
+    tab = open_first(**CALM)
+    greedy = translate(tab, recorded["text"]).partition("Translation: ")[2]
+    tab.locator(".book-translator summary").click()
+    tab.get_by_label("Beam").fill(str(recorded["start"]["beam"]))
+    best = max(ended, key=lambda one: one["score"])["text"]
+    assert best != greedy
+    tab.locator(f".translator-said:has-text('Translation: {best}')").wait_for()
 
 
 def test_odd_input_gets_a_sentence(open_first):

@@ -26,6 +26,7 @@ from tools.site import (
     terms,
     translator,
     typography,
+    what_if,
 )
 
 
@@ -47,6 +48,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
     app.add_directive("translator", translator.Translator)
+    app.add_directive("what-if", what_if.WhatIf)
     app.connect("build-finished", translator.write_model)
     app.connect("build-finished", assets.write_card)
     app.connect("doctree-read", heads.fold_imports)
