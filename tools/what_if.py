@@ -105,8 +105,8 @@ def record_maps(recorder: Recorder) -> Figure:
             break
     _, layer, head, changed = best
     with without_head(recorder.model, "cross", layer, head):
-        target = torch.tensor([[BOS, *changed[:-1]]])
-        weights = attention_maps(recorder.model, source, target).cross[layer, head]
+        read = torch.tensor([[BOS, *changed[:-1]]])
+        weights = attention_maps(recorder.model, source, read).cross[layer, head]
     return {
         "text": text,
         "start": {"kind": "cross", "layer": layer, "head": head},
