@@ -105,8 +105,8 @@ def record_maps(recorder: Recorder) -> Figure:
             break
     _, layer, head, changed = best
     with without_head(recorder.model, "cross", layer, head):
-        target = torch.tensor([[BOS, *changed[:-1]]])
-        weights = attention_maps(recorder.model, source, target).cross[layer, head]
+        read = torch.tensor([[BOS, *changed[:-1]]])
+        weights = attention_maps(recorder.model, source, read).cross[layer, head]
     return {
         "text": text,
         "start": {"kind": "cross", "layer": layer, "head": head},
@@ -139,7 +139,7 @@ def record_positions(recorder: Recorder) -> Figure:
     """A sentence and its words in another order, with positions and without."""
     positions = recorder.model.positions
     for text in SENTENCES:
-        orders = [{"text": order, "pair": []} for order in (text, shuffled(text))]
+        orders: list[Figure] = [{"text": order, "pair": []} for order in (text, shuffled(text))]
         for order in orders:
             order["pair"].append(translated(recorder, order["text"]))
             off = positions.register_forward_hook(lambda module, inputs, output: inputs[0])
@@ -207,7 +207,7 @@ def rounds(recorder: Recorder, source: Tensor) -> Iterator[list[Figure]]:
             for share, token in zip(*(part.tolist() for part in shares.topk(free + RIVALS))):
                 grown.append(([*target, token], total + share, place))
         length = len(grown[0][0]) - 1
-        shown, running, open_places = [], [], free
+        shown, running, open_places = list[Figure](), [], free
         grown.sort(key=lambda candidate: -candidate[1])
         for place, (tokens, total, parent) in enumerate(grown[: free + RIVALS]):
             kept = place < open_places
