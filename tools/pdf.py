@@ -113,7 +113,7 @@ def adapt(page: Page, known: dict[str, str], anchors: dict[str, set[str]], base:
     for link in article.find_all("a", href=True):
         link["href"] = target(link["href"], page, known, anchors, base)
     for image in article.find_all("img"):
-        image["src"] = urljoin(f"../html/{page.file}", image["src"])
+        image["src"] = urljoin((SITE / page.file).as_uri(), image["src"])
     for fold in article.find_all("details"):
         fold["open"] = ""
     for code in article.find_all("pre"):
@@ -146,7 +146,7 @@ def write_book(pages: list[Page], config: dict, numbers: dict[str, int]) -> str:
     head = BeautifulSoup((SITE / pages[0].file).read_bytes(), "lxml").head
     assert head is not None
     sheets = [
-        f'<link rel="stylesheet" href="{urljoin("../html/" + pages[0].file, link["href"])}">'
+        f'<link rel="stylesheet" href="{urljoin((SITE / pages[0].file).as_uri(), link["href"])}">'
         for link in head.find_all("link", rel="stylesheet")
     ]
     running = "\n".join(

@@ -49,6 +49,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("translator", translator.Translator)
     app.connect("build-finished", translator.write_model)
     app.connect("build-finished", assets.write_card)
+    app.connect("build-finished", assets.leave_out)
     # Before anything copies a title with a formula
     app.connect("doctree-read", formulas.typeset_formulas, priority=100)
     app.add_html_math_renderer(
