@@ -70,7 +70,7 @@ def main() -> None:
         (WORK / "book.html").write_text(write_book(pages, config, numbers), encoding="utf-8")
         print_page(browser, WORK / "book.html", WORK / "book.pdf")
         reader = PdfReader(WORK / "book.pdf")
-        places = reader.named_destinations
+        places = {n.lstrip("/"): place for n, place in reader.named_destinations.items()}
         numbers = {
             name: 1 + (reader.get_destination_page_number(place) or 0)
             for name, place in places.items()
@@ -111,11 +111,13 @@ def adapt(page: Page, known: dict[str, str], anchors: dict[str, set[str]], base:
     """Make a page's links those of one document, and its folds and choices plain to see."""
     article = page.article
     for link in article.find_all("a", href=True):
-        link["href"] = target(link["href"], page, known, anchors, base)
+        link["href"] = target_of(link["href"], page, known, anchors, base)
     for image in article.find_all("img"):
         image["src"] = urljoin((SITE / page.file).as_uri(), image["src"])
     for fold in article.find_all("details"):
         fold["open"] = ""
+        if (said := fold.select_one("summary .expanded")) is not None:
+            said.string = text(said).removeprefix("Hide the ").capitalize()
     for code in article.find_all("pre"):
         if code.get_text().count("\n") > LONG:
             code["class"] = [*code.get("class", []), "long"]
@@ -127,7 +129,7 @@ def adapt(page: Page, known: dict[str, str], anchors: dict[str, set[str]], base:
             step.insert(0, heading)
 
 
-def target(
+def target_of(
     link: str, page: Page, known: dict[str, str], anchors: dict[str, set[str]], base: str
 ) -> str:
     """Return where a link leads: to a place in the PDF, or to the site."""
@@ -136,7 +138,9 @@ def target(
         return link
     name = known.get(unquote(parts.path).lstrip("/"))
     if name is None:
-        return urljoin(base, f"{parts.path.lstrip('/')}{'#' * bool(parts.fragment)}{parts.fragment}")
+        return urljoin(
+            base, f"{parts.path.lstrip('/')}{'#' * bool(parts.fragment)}{parts.fragment}"
+        )
     fragment = unquote(parts.fragment)
     return f"#{name}--{fragment}" if fragment in anchors[name] else f"#{name}"
 
@@ -180,7 +184,7 @@ def write_book(pages: list[Page], config: dict, numbers: dict[str, int]) -> str:
 <p class="foot">{html.escape(config["author"][0].upper() + config["author"][1:])}, {config["copyright"]}<br>
 {config["html"]["baseurl"]}<br>Text and figures: CC BY 4.0. Code: MIT.</p>
 </section>
-<nav class="contents"><h1>Contents</h1>{"".join(contents(pages, numbers))}
+<nav class="book-contents"><h1>Contents</h1>{"".join(contents(pages, numbers))}
 <p class="left-out">The code that draws figures is left out here; the site and the notebooks have it, and the figures that react.</p></nav>
 {"".join(body)}
 </body>
@@ -191,11 +195,12 @@ def write_book(pages: list[Page], config: dict, numbers: dict[str, int]) -> str:
 def contents(pages: list[Page], numbers: dict[str, int]) -> Iterator[str]:
     """Yield the entries of the contents."""
     part = ""
-    for page in pages[1:]:
+    for page in pages:
         if page.part != part:
             part = page.part
             yield f'<p class="entry of-part">{html.escape(part)}</p>'
-        for level, name, title in [("chapter", page.name, page.title), *sections(page)]:
+        inside = sections(page) if part else ()
+        for level, name, title in [("chapter", page.name, page.title), *inside]:
             number = numbers.get(name, "")
             yield (
                 f'<p class="entry of-{level}"><a href="#{name}"><span>{html.escape(title)}</span>'

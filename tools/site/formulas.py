@@ -60,6 +60,5 @@ def visit_math_block(translator: HTML5Translator, node: nodes.math_block) -> Non
         translator.body.append(f'<span class="eqno">({number})')
         translator.add_permalink_ref(node, "Link to this equation")
         translator.body.append("</span>")
-    translator.body.append(f'{node["typeset"]}</div>\n')
+    translator.body.append(f"{node['typeset']}</div>\n")
     raise nodes.SkipNode
-
