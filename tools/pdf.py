@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 import yaml
@@ -31,9 +32,12 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 LONG = 28  # lines of code that may go on on the next page
 # What paper cannot do, and what is folded on the site without being of the book
 UNWANTED = (
-    "script, .headerlink, .colab-button, .book-buttons, .toctree-wrapper, .letters, .viewcode-link, "
-    ".player-controls, .cell:not(.tag_export):not(.tag_hide-cell) > details.hide, "
-    "#pst-page-navigation-heading-2"
+    "script, .headerlink, .colab-button, .book-buttons, .toctree-wrapper, .letters, "
+    ".viewcode-link, .player-controls, .cell:not(.tag_export):not(.tag_hide-cell) > details.hide"
+)
+LEFT_OUT = (
+    "The code that draws figures is left out here; the site and the notebooks have it, and the "
+    "figures that react."
 )
 
 
@@ -44,7 +48,7 @@ class Page:
     file: str
     name: str
     part: str
-    article: Tag
+    article: Any  # of Beautiful Soup, typed so widely that little passes
 
     @property
     def title(self) -> str:
@@ -145,13 +149,14 @@ def target_of(
     return f"#{name}--{fragment}" if fragment in anchors[name] else f"#{name}"
 
 
-def write_book(pages: list[Page], config: dict, numbers: dict[str, int]) -> str:
+def write_book(pages: list[Page], config: dict[str, Any], numbers: dict[str, int]) -> str:
     """Return the book as one page of HTML."""
     head = BeautifulSoup((SITE / pages[0].file).read_bytes(), "lxml").head
     assert head is not None
+    links: list[Any] = head.find_all("link", rel="stylesheet")
     sheets = [
         f'<link rel="stylesheet" href="{urljoin((SITE / pages[0].file).as_uri(), link["href"])}">'
-        for link in head.find_all("link", rel="stylesheet")
+        for link in links
     ]
     running = "\n".join(
         f"@page {style_name(page)} {{ @top-right {{ content: {quoted(page.title)} }} }}"
@@ -166,6 +171,7 @@ def write_book(pages: list[Page], config: dict, numbers: dict[str, int]) -> str:
             f"{opens}{page.article.decode_contents()}</article>"
         )
     title, subtitle = config["title"].split(", ")
+    author = config["author"][0].upper() + config["author"][1:]
     style = STYLE.read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en" data-theme="light" data-mode="light">
@@ -181,11 +187,11 @@ def write_book(pages: list[Page], config: dict, numbers: dict[str, int]) -> str:
 <p class="title">{html.escape(title)}</p>
 <p class="subtitle">{html.escape(subtitle)}</p>
 <p class="about">{html.escape(text(pages[0].article.select_one(".book-lede")))}</p>
-<p class="foot">{html.escape(config["author"][0].upper() + config["author"][1:])}, {config["copyright"]}<br>
+<p class="foot">{html.escape(author)}, {config["copyright"]}<br>
 {config["html"]["baseurl"]}<br>Text and figures: CC BY 4.0. Code: MIT.</p>
 </section>
 <nav class="book-contents"><h1>Contents</h1>{"".join(contents(pages, numbers))}
-<p class="left-out">The code that draws figures is left out here; the site and the notebooks have it, and the figures that react.</p></nav>
+<p class="left-out">{LEFT_OUT}</p></nav>
 {"".join(body)}
 </body>
 </html>
@@ -227,20 +233,24 @@ def print_page(browser: str, page: Path, out: Path) -> None:
 
 
 def finish(
-    reader: PdfReader, pages: list[Page], places: dict[str, Destination], config: dict
+    reader: PdfReader, pages: list[Page], places: dict[str, Destination], config: dict[str, Any]
 ) -> None:
     """Write the PDF with its outline and what it says of itself."""
     writer = PdfWriter(clone_from=reader)
-    parents = {"": None}
+    parents: dict[str, Any] = {"": None}
     for page in pages:
         start = reader.get_destination_page_number(places[page.name]) or 0
         if page.part not in parents:
-            parents[page.part] = writer.add_outline_item(page.part, start)
-        parent = writer.add_outline_item(page.title, start, parents[page.part])
+            parents[page.part] = writer.add_outline_item(title=page.part, page_number=start)
+        parent = writer.add_outline_item(
+            title=page.title, page_number=start, parent=parents[page.part]
+        )
         for _, name, title in sections(page):
             if place := places.get(name):
                 number = reader.get_destination_page_number(place) or 0
-                writer.add_outline_item(title, number, parent, fit=Fit.xyz(top=place.top))
+                writer.add_outline_item(
+                    title=title, page_number=number, parent=parent, fit=Fit.xyz(top=place.top)
+                )
     writer.add_metadata({"/Title": config["title"], "/Author": config["author"]})
     writer.page_mode = "/UseOutlines"
     writer.root_object[NameObject("/Lang")] = TextStringObject("en")
