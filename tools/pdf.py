@@ -264,7 +264,7 @@ def text(element: Tag | None) -> str:
     copy = BeautifulSoup(str(element), "lxml")
     for formula in copy.select(".katex-mathml"):
         formula.decompose()
-    return re.sub(r"\s+", " ", copy.get_text()).strip()
+    return re.sub(r"\s+", " ", copy.get_text().replace("\u200b", "")).strip()
 
 
 def style_name(page: Page) -> str:
