@@ -26,7 +26,7 @@ def test_every_page_says_what_it_is(site):
             if not text or text in seen:
                 problems.append(f"{name}: {what} {text!r} is that of {seen.get(text, 'none')}")
             seen[text] = name
-        if soup.html.get("lang") != "en" or len(soup.find_all("h1")) != 1:
+        if soup.html.get("lang") != "en" or len(soup.select("article h1")) != 1:
             problems.append(f"{name}: language or heading")
         address = urljoin(base, name)
         if canonical is None or canonical["href"] != address or f"<loc>{address}<" not in sitemap:
