@@ -11,12 +11,15 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LISTS := $(wildcard tools/requirements/*.txt)
 SITE := _build/html/index.html
-SPHINX := -b html -j auto -W --keep-going -q
+SPHINX := -b html -j auto -W --keep-going -q -d _build/doctrees
 TWO := -n 2 --dist loadfile# two processes; a file, and so a notebook, stays in one
 PORT ?= 8000
+PYTHONS ?= python3.10 python3.14# the oldest and the newest
+TORCHES ?= 2.6.0 2.13.0
+SPELLED := README.md CONTRIBUTING.md CHANGELOG.md book/*.md notebooks/*.py tools tests
 UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
 
-.PHONY: help book serve test test-slow check execute export lint clean
+.PHONY: help book serve pdf publish-check test test-slow test-matrix check execute export lint clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -28,6 +31,14 @@ book: $(VENV)/docs.done ## build the website from the stored outputs
 serve: $(VENV)/docs.done ## serve the website on 127.0.0.1 and rebuild when a page changes
 	@$(BIN)/python -m sphinx_autobuild --port $(PORT) --re-ignore $(UNWATCHED) $(SPHINX) . _build/html
 
+pdf: book ## print the website as one PDF, with Chromium
+	@$(BIN)/python -m tools.pdf
+
+publish-check: $(VENV)/test.done book ## spelling, links, what others read about pages, sizes; EXTERNAL=1: links to others
+	@$(BIN)/python -m codespell_lib $(SPELLED)
+	@$(BIN)/python -m pytest -q tests/browser/test_links.py tests/browser/test_publish.py
+	@if [ -n "$${EXTERNAL:-}" ]; then $(BIN)/python -m sphinx -b linkcheck -j auto -q -d _build/doctrees . _build/linkcheck; fi
+
 test: $(VENV)/test.done ## check, test and run every notebook, in ten minutes on two cores
 	@$(BIN)/python -m tools.check
 	@$(BIN)/python -m pytest --nbval $(TWO) -m "not slow"
@@ -35,6 +46,16 @@ test: $(VENV)/test.done ## check, test and run every notebook, in ten minutes on
 test-slow: $(VENV)/test.done ## more seeds, every variant, a training in full; the built site in a browser
 	@$(BIN)/python -m pytest $(TWO) -m slow --hypothesis-profile nightly
 	@$(BIN)/python -m pytest $(TWO) tests/browser
+
+# Torch as pip finds it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes the small builds
+test-matrix: ## the model's tests with each of PYTHONS and TORCHES that is there
+	@for python in $(PYTHONS); do for torch in $(TORCHES); do \
+	  command -v $$python >/dev/null || { echo "$$python: not installed"; continue; }; \
+	  place=_build/matrix/$$python-$$torch; $$python -m venv $$place; \
+	  $$place/bin/python -m pip install -q torch==$$torch . pytest hypothesis || { echo "$$python, torch $$torch: cannot be installed"; continue; }; \
+	  echo "$$python, torch $$torch:"; \
+	  $$place/bin/python -m pytest -q -m "not slow" tests/test_model.py tests/test_schedule.py tests/test_batching.py; \
+	done; done
 
 check: $(VENV)/test.done ## script = notebook = package, import law, ruff, mypy
 	@$(BIN)/python -m tools.check

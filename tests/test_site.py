@@ -21,6 +21,7 @@ from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils import new_document
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from py_mini_racer import JSEvalException
 
 from book import figures
 from tools.chapters import KERNEL, ROOT, chapters
@@ -28,6 +29,7 @@ from tools.package import defined_names, label_of, module_of, modules
 from tools.site.accessible import repair_body
 from tools.site.api import describe_class, markdown
 from tools.site.assets import without_unused_scripts
+from tools.site.formulas import typeset
 from tools.site.heads import only_imports, table
 from tools.site.links import meanings
 from tools.site.references import end_sentence
@@ -392,13 +394,12 @@ def test_launch_buttons_open_the_notebook(book):
 
 
 def test_scripts_come_along(book):
-    """Vega is written as a script, MathJax and its fonts are there, the icon script is not used."""
+    """Vega is written as a script, the icon script is not used; formulas need fonts alone."""
     static = book / "_build" / "html" / "_static"
     assert "bookFigures.vega={vegaEmbed:" in (static / "vega.js").read_text()[-100:]
-    assert (static / "mathjax" / "tex-chtml.js").exists()
-    assert list(static.glob("mathjax/output/chtml/fonts/woff-v2/MathJax_Main-Regular.woff"))
+    assert (static / "katex" / "fonts" / "KaTeX_Main-Regular.woff2").exists()
     scripts = [tag["src"] for tag in page(book, "notebooks/07_adding.html").select("script[src]")]
-    assert any("mathjax" in script for script in scripts)
+    assert not list(static.rglob("katex*.js")) and not list(static.rglob("*.map"))
     assert not any("fontawesome" in script or "//" in script for script in scripts)
 
 
@@ -487,6 +488,16 @@ def test_the_search_knows_sections_and_names(book):
     entry = found["book/api.html", "annotated_transformer.adding.add"]
     assert entry["title"] == "add" and entry["text"].startswith("Add two numbers")
     assert not (book / "_build" / "html" / "searchindex.js").exists()
+
+
+def test_formulas_are_typeset(book):
+    """A formula is there as text and as MathML; one that is wrong is an error."""
+    formula = page(book, "notebooks/07_adding.html").select_one("div.math")
+    assert formula.select_one(".eqno").get_text().startswith("(7.1)")
+    assert formula.select_one("math mo").get_text() == "+"
+    assert formula.select_one(".katex-html").get_text() == "a+b"
+    with pytest.raises(JSEvalException, match="ParseError"):
+        typeset(r"\frac{1}", display=True)
 
 
 @pytest.mark.parametrize(

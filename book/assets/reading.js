@@ -4,18 +4,15 @@
 "use strict";
 
 (() => {
-  const SCROLLS = "pre, .highlight, mjx-container, figure, .step, .image-box, .player-stage, .output, .output > div, .math, .pst-scrollable-table-container";
+  const SCROLLS = "pre, .highlight, .katex-display, figure, .step, .image-box, .player-stage, .output, .output > div, .math, .pst-scrollable-table-container";
   const NAMES = [
     ["pre, .highlight", "Code"],
-    ["mjx-container, .math", "Formula"],
+    [".katex-display, .math", "Formula"],
     [".pst-scrollable-table-container", "Table"],
   ];
 
   /** Let the keyboard reach what scrolls, and only that; a screen reader says what it is. */
   function reach() {
-    for (const formula of document.querySelectorAll('article mjx-container:not([display="true"])')) {
-      formula.classList.toggle("book-wide", formula.scrollWidth > formula.clientWidth + 4); // more than a slanted letter
-    }
     for (const element of document.querySelectorAll(`article :is(${SCROLLS})`)) {
       const scrolls = element.scrollWidth > element.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(element).overflowX);
       const apart = element.querySelector("a, button, input, summary") || element.closest("[aria-hidden=true]");
@@ -109,7 +106,6 @@
   makeRoomForNotes();
   reach();
   addEventListener("load", reach);
-  window.MathJax?.startup?.promise?.then(reach);
   let waiting;
   const later = () => {
     clearTimeout(waiting);

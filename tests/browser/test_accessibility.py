@@ -16,7 +16,6 @@ RUN = """() => axe.run(document, {
         `${id} (${nodes.length}): ${target.join(" ")}\\n    ${html.slice(0, 160)}\\n    `
         + failureSummary.split("\\n").slice(1, 2).join(" ").trim())))"""
 SETTLED = """async () => {
-    if (window.MathJax) await MathJax.startup.promise;
     await document.fonts.ready;
     await new Promise((resolve) => setTimeout(resolve, 400));
 }"""

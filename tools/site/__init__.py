@@ -17,6 +17,7 @@ from tools.site import (
     api,
     assets,
     captions,
+    formulas,
     heads,
     links,
     meta,
@@ -51,6 +52,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("what-if", what_if.WhatIf)
     app.connect("build-finished", translator.write_model)
     app.connect("build-finished", assets.write_card)
+    app.connect("build-finished", assets.leave_out)
+    # Before anything copies a title with a formula
+    app.connect("doctree-read", formulas.typeset_formulas, priority=100)
+    app.add_html_math_renderer(
+        "katex", (formulas.visit_math, None), (formulas.visit_math_block, None)
+    )
     app.connect("doctree-read", heads.fold_imports)
     app.connect("doctree-resolved", heads.add_head)
     app.connect("html-page-context", meta.describe)

@@ -3,21 +3,12 @@
 Each names the rule of axe-core that it satisfies; `tests/browser/test_accessibility.py` runs them.
 """
 
-import html
 import re
 from collections.abc import Callable
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
-
-from tools.site.search import without_tex
-
-
-def spoken(formula: str) -> str:
-    """Write a formula for those who listen."""
-    text = without_tex(html.unescape(formula).removeprefix("\\(").removesuffix("\\)"))
-    return f'<span class="heard">{html.escape(text)}</span>'
 
 
 def lines(entries: str) -> str:
@@ -33,15 +24,6 @@ BODY: list[tuple[re.Pattern[str], Replacement]] = [
     (re.compile(r' role="(?:doc-biblioentry|list)"'), ""),
     # empty-table-header: a cell without a heading is no heading
     (re.compile(r'<th class="head[^"]*">\s*(?:<p>\s*</p>)?\s*</th>'), "<td></td>"),
-    # empty-table-header: a heading that is a formula has its letters as text as well
-    (
-        re.compile(
-            r'(<th class="head[^"]*"><p>)(<span class="math [^"]*")>(.*?)</span>(?=</p></th>)'
-        ),
-        lambda found: (
-            f'{found[1]}{found[2]} aria-hidden="true">{found[3]}</span>{spoken(found[3])}'
-        ),
-    ),
     # definition-list: the arguments of a long signature are lines, and define nothing
     (
         re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[ld]>).)*</dd>\s*)+)</dl>", re.S),

@@ -1,6 +1,8 @@
 """The Vega bundle and the card of the site, written here, and the scripts a page can do without."""
 
+import json
 import re
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,22 @@ def write_card(app: Sphinx, exception: Exception | None) -> None:
         return
     drawing = (Path(app.srcdir) / "book" / "card.svg").read_text(encoding="utf-8")
     (Path(app.outdir) / "_static" / "card.png").write_bytes(vl_convert.svg_to_png(drawing))
+
+
+def leave_out(app: Sphinx, exception: Exception | None) -> None:
+    """Take out what no page asks for, and the dots of figures that a notebook has as drawings."""
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    shutil.rmtree(static / "locales", ignore_errors=True)
+    for file in [*static.rglob("*.map"), static / "scripts" / "fontawesome.js"]:
+        file.unlink(missing_ok=True)
+    for file in Path(app.outdir, "_sources").rglob("*.ipynb"):
+        notebook = json.loads(file.read_text(encoding="utf-8"))
+        for output in [each for cell in notebook["cells"] for each in cell.get("outputs", [])]:
+            if "text/html" in (data := output.get("data", {})):
+                data.pop("image/png", None)
+        file.write_text(json.dumps(notebook, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def add_helper(
