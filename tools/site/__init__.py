@@ -1,5 +1,5 @@
 """What the site needs beyond Jupyter Book: captions on exported cells, the API reference, and
-scripts that come from our own host. Nothing here imports the package, so no torch is needed.
+scripts that come from our own host. Nothing here needs torch: of the package, it imports `page`.
 """
 
 import zlib
