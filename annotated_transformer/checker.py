@@ -244,7 +244,7 @@ def feed_forward_exercise() -> Exercise:
         "the input is added, as a residual": lambda x, w, b, v, c: (x @ w + b).relu() @ v + c + x,
     }
     shapes = [((2, 3, 5), (5, 7), (7,), (7, 5), (5,)), ((5, 2, 3), (3, 11), (11,), (11, 3), (3,))]
-    inputs = {f"on numbers of shape {s[0]}": normal(1, *s) for s in shapes}
+    inputs = {f"on numbers of shape {s[0]}": normal(n, *s) for n, s in enumerate(shapes, 1)}
     return Exercise(lambda x, w, b, v, c: F.relu(x @ w + b) @ v + c, inputs, mistakes)
 
 

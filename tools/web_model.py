@@ -1,4 +1,4 @@
-"""The model in the pages of the site: which one, how it is packed, and its weights as rounded there."""
+"""The models in the pages of the site: which, how they are packed, what rounding makes of them."""
 
 import json
 from base64 import b64decode
@@ -28,11 +28,16 @@ def pack_folder(folder: Path) -> str:
     return pack(folder.name, read_config(folder), tokenizer, tensors)
 
 
-def rounded_weights(folder: Path) -> dict[str, np.ndarray]:
-    """Return the tensors as a page computes with them: rounded, and multiplied out again."""
-    found = load(b64decode(json.loads(pack_folder(folder))["weights"]))
+def unpacked(model: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the tensors of a packed model as a page computes with them: multiplied out again."""
+    found = load(b64decode(model["weights"]))
     scales = {name: found.pop(f"{name}.scales") for name in [*found] if f"{name}.scales" in found}
     return {n: t * scales[n][:, None] if n in scales else t for n, t in found.items()}
+
+
+def rounded_weights(folder: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a saved model as a page computes with them."""
+    return unpacked(json.loads(pack_folder(folder)))
 
 
 def settings(folder: Path) -> dict[str, Any]:

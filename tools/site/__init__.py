@@ -18,6 +18,7 @@ from tools.site import (
     assets,
     captions,
     heads,
+    learning,
     links,
     meta,
     numbering,
@@ -47,6 +48,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", assets.write_vega_bundle)
     app.add_directive("translator", translator.Translator)
     app.connect("build-finished", translator.write_model)
+    app.add_directive("learning", learning.Learning)
     app.connect("build-finished", assets.write_card)
     app.connect("doctree-read", heads.fold_imports)
     app.connect("doctree-resolved", heads.add_head)
