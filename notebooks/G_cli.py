@@ -35,7 +35,7 @@ sys.path.insert(0, "..")
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb), and `export`, which hands a model to [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](26_distributed.ipynb), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
+# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb), and `export`, which hands a model to [another engine](F_export.ipynb) or makes [a page](F_export.ipynb#a-page-to-send) of it. `train` and `evaluate` also run in [several processes](26_distributed.ipynb), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
 #
 # The commands don't call each other. They meet in files, so each can run on another day or another machine:
 #
@@ -46,6 +46,7 @@ sys.path.insert(0, "..")
 # | `checkpoints/` | weights and the optimizer's moments | `train` | `train`, to continue; `average` |
 # | `training.json` | all settings of the run | `train` | `train`, to refuse others |
 # | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
+# | `--output` of `export` | a folder for CTranslate2; with `--format page`, one HTML file | `export` | any machine without this package |
 # | `averaged.json` | how many checkpoints it is the mean of, and the settings of their training | `average` | you |
 # | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train`, `prepare` | `evaluate` |
 #
@@ -459,11 +460,14 @@ print(output, end="")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
 
 # %% [markdown]
-# The average goes to another engine. `prepare` is shown in [large corpora](D_large_corpora.ipynb), and all six in a row in [the last chapter](27_wmt14.ipynb).
+# The average goes to another engine, and into a page. `prepare` is shown in [large corpora](D_large_corpora.ipynb), and all six in a row in [the last chapter](27_wmt14.ipynb).
 
 # %%
 code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
 print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
+page = f"{home.name}/page.html"
+code, *_ = run("export", "--model", averaged, "--format", "page", "--output", page)
+print("exit code", code, "|", Path(page).read_text(encoding="utf-8").splitlines()[0])
 
 # %% [markdown]
 # And five mistakes: a folder without a model, settings that aren't those of the run, a table with a broken line, a folder that belongs to a training, more checkpoints than there are.

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix packs a trained model for a web page: its weights in whole numbers of eight bits, with its configuration and its merges, as text that a script can hold.
 #
-# A browser needs no PyTorch to translate. Some three hundred lines of JavaScript, `engine.js`, compute what chapters 3 to 10 compute, and the [first page](../book/index.md) runs on them. What they need of a model is packed here. [Export](F_export.ipynb) puts it into a page of its own, [the command line](G_cli.ipynb) does so for a folder, and this book's site packs its own model the same way, on machines that have no PyTorch: of the libraries, this module imports only NumPy and safetensors.
+# A browser needs no PyTorch to translate. A few hundred lines of JavaScript, `book/assets/engine.js`, compute what chapters 3 to 10 compute, and the [first page](../book/index.md) runs on them. What they need of a model is packed here. [Export](F_export.ipynb) puts it into a page of its own, [the command line](G_cli.ipynb) does so for a folder, and this book's site packs its own model the same way, on machines that have no PyTorch: of the libraries, this module imports only NumPy and safetensors.
 
 # %% tags=["export"]
 from base64 import b64encode
@@ -85,7 +85,7 @@ def pack(name: str, config: dict[str, Any], tokenizer: str, tensors: dict[str, n
 # %% [markdown]
 # ## What rounding costs
 #
-# The book's model, packed and read back as the page reads it. A third of the size would be a quarter, were it not for base 64, which writes three bytes as four letters:
+# Here is the book's model, packed and read back as the page reads it. What's left is about a third, not a quarter, because base 64 writes three bytes as four letters:
 
 # %%
 from base64 import b64decode
@@ -100,11 +100,10 @@ model, tokenizer = load_pretrained()
 exact = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 text = pack("captions", asdict(model.config), tokenizer.text, exact)
 found = load(b64decode(loads(text)["weights"]))
-print(
-    f"{sum(tensor.nbytes for tensor in exact.values()) / 1e6:.1f} MB become {len(text) / 1e6:.1f}"
-)
+megabytes = sum(tensor.nbytes for tensor in exact.values()) / 1e6
+print(f"{megabytes:.1f} MB become {len(text) / 1e6:.1f}")
 
-# %%
+# %% tags=["nbval-ignore-output"]
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.synchronous_grammar import grammar
 
@@ -118,15 +117,16 @@ pairs = [
 with torch.no_grad():
     before = [model(*pair)[0].softmax(dim=-1) for pair in pairs]
     rounded = {
-        name: torch.from_numpy(found[name] * found.get(f"{name}.scales", np.ones(1))[:, None])
-        if tensor.ndim == 2
-        else torch.from_numpy(found[name])
+        name: found[name] * found[f"{name}.scales"][:, None] if tensor.ndim == 2 else found[name]
         for name, tensor in exact.items()
     }
-    model.load_state_dict(rounded)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in rounded.items()})
     after = [model(*pair)[0].softmax(dim=-1) for pair in pairs]
 moved = torch.cat([(a - b).abs().amax(dim=-1) for a, b in zip(before, after)])
 same = torch.cat([a.argmax(dim=-1) == b.argmax(dim=-1) for a, b in zip(before, after)])
 print(f"the same next word at {same.sum()} of {len(same)} places")
 print(f"the probability that moved most: {moved.median():.3f} at half of them")
-assert same.double().mean() > 0.95 and moved.median() < 0.02
+assert same.double().mean() > 0.98 and moved.median() < 0.01
+
+# %% [markdown]
+# At one place in a hundred another word comes out on top, where two were nearly as likely as each other. The browser's tests compare the page with PyTorch on these rounded weights: every logit of fifty sentences agrees to a thousandth.

@@ -8,6 +8,7 @@ usage: python -m tools.learning
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch.optim import Adam
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.batching import EncodedCorpus, batches, encode_pairs
 from annotated_transformer.data import Pair, words
+from annotated_transformer.decoding import translate
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.page import pack
 from annotated_transformer.regularization import SmoothedLoss
@@ -32,10 +34,10 @@ from tools.web_model import ROOT, unpacked
 SCRIPT = ROOT / "book" / "assets" / "checkpoints.js"  # each model as a page has it
 OUTPUT = ROOT / "book" / "learning.json"
 
-STEPS = (0, 50, 100, 200, 400, 700, 1200, 2000)
+STEPS = (0, 50, 100, 200, 350, 600, 1000, 1600)
 SHAPE = {"layers": 2, "d_model": 40, "d_ff": 96, "heads": 4, "dropout": 0.0, "max_length": 128}
 MAX_TOKENS, WARMUP, LR_SCALE = 1024, 200, 0.5
-PAIRS, HELD_OUT, TRANSLATED, VOCABULARY = 21_000, 500, 200, 500
+PAIRS, HELD_OUT, TRANSLATED, VOCABULARY = 10_500, 500, 200, 500
 EXTRA = 8  # a translation has so many tokens more than its source, at most
 EXAMPLES = (
     "Die Frau gibt dem Kind einen Apfel.",
@@ -45,6 +47,7 @@ EXAMPLES = (
 )
 
 
+@cache
 def read_pairs() -> tuple[list[Pair], list[Pair]]:
     """Return pairs to learn from, and pairs that are put aside."""
     pairs = grammar(PAIRS)
@@ -99,14 +102,17 @@ def translation(model: Transformer, tokenizer: Tokenizer, text: str) -> dict[str
     }
 
 
+def validation(model: Transformer, corpus: EncodedCorpus) -> float:
+    """Return the loss in nats a token."""
+    return validation_loss(model, corpus, MAX_TOKENS)
+
+
 def evaluate(model: Transformer, tokenizer: Tokenizer, corpus: EncodedCorpus) -> dict[str, Any]:
     """Return the loss on held-out pairs, and how many of some come out as the grammar has them."""
-    _, held_out = read_pairs()
-    right = 0
-    for source, target, _ in held_out[:TRANSLATED]:
-        ids = torch.tensor([[*tokenizer.encode(source), EOS]])
-        right += tokenizer.decode(greedy_decode(model, ids)[0]) == target
-    return {"loss": round(validation_loss(model, corpus, MAX_TOKENS), 2), "right": right}
+    pairs = read_pairs()[1][:TRANSLATED]
+    found = translate(model, tokenizer, [pair.source for pair in pairs], beam=1)
+    right = sum(text == pair.target for text, pair in zip(found, pairs))
+    return {"loss": round(validation(model, corpus), 2), "right": right}
 
 
 def record(checkpoints: list[dict[str, Any]], tokenizer: Tokenizer) -> dict[str, Any]:

@@ -272,7 +272,9 @@ def test_a_page_of_its_own(open_page, tmp_path):
         assert tab.locator(".translator-lines path").count() > 0
         assert [name for name in tab.asked if "." in name] == [file.as_uri().rpartition("/")[2]]
         tab.locator(".book-translator summary").click()
-        assert tab.locator(".book-translator option").count() == 1 + 3 * 3 * (1 + 4)  # kinds, layers, heads
+        assert tab.locator(".book-translator option").count() == 1 + 3 * 3 * (
+            1 + 4
+        )  # kinds, layers, heads
         for width in (390, 320):
             tab.set_viewport_size({"width": width, "height": 844})
             assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
