@@ -806,6 +806,14 @@ figure.supylabel("query: the English word to write", fontsize=9)
 plt.show()
 
 # %% [markdown]
+# The same can be watched from step to step in a translator so small that eight checkpoints of it fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter, and you may give it sentences of your own:
+#
+# :::{learning}
+# What has a translator learned after so many updates? Choose a checkpoint of one training: the loss on pairs that it has never seen, the translation of the sentence, and where each token that is written looked, which is the cross-attention of the last layer, the mean of its heads, from white (0) to black (1). Each row sums to 1. Other sentences need the checkpoints themselves; the grammar has few words, and the figure says which of yours it lacks.
+#
+# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/18_training.html#fig-learning).
+# :::
+#
 # ## Captions it has never seen
 #
 # We take every two-hundredth of the test captions, so as to choose neither the good ones nor the bad ones.

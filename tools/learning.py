@@ -34,9 +34,9 @@ from tools.web_model import ROOT, unpacked
 SCRIPT = ROOT / "book" / "assets" / "checkpoints.js"  # each model as a page has it
 OUTPUT = ROOT / "book" / "learning.json"
 
-STEPS = (0, 50, 100, 200, 350, 600, 1000, 1600)
+STEPS = (0, 50, 100, 200, 350, 600, 1000, 1500)
 SHAPE = {"layers": 2, "d_model": 40, "d_ff": 96, "heads": 4, "dropout": 0.0, "max_length": 128}
-MAX_TOKENS, WARMUP, LR_SCALE = 1024, 200, 0.5
+MAX_TOKENS, WARMUP, LR_SCALE = 512, 200, 0.4
 PAIRS, HELD_OUT, TRANSLATED, VOCABULARY = 10_500, 500, 200, 500
 EXTRA = 8  # a translation has so many tokens more than its source, at most
 EXAMPLES = (
