@@ -40,10 +40,13 @@ def test_the_files_are_small_and_complete():
 def test_something_is_learned():
     """The loss falls from each checkpoint to the next, and the sentences come out at the end."""
     losses = [line["loss"] for line in RECORDED["steps"]]
-    assert losses == sorted(losses, reverse=True) and losses[0] > 6 and losses[-1] < 0.7
+    assert losses == sorted(losses, reverse=True) and losses[0] > 6 and losses[-1] < 0.5
     assert RECORDED["steps"][0]["right"] == 0 < RECORDED["steps"][-1]["right"]
-    held_out = {pair.source for pair in read_pairs()[1]}
-    assert len(held_out) == HELD_OUT
+    learned, held_out = ({pair.source for pair in part} for part in read_pairs())
+    assert len(held_out) == HELD_OUT and not learned & held_out
+    last = [example["steps"][-1]["text"] for example in RECORDED["examples"]]
+    assert last[0] == "Yesterday the teacher did not look for the book."
+    assert last[3] == "The dog chases the cat.", "the chapter says so: it is the other way round"
 
 
 def test_recordings_are_what_the_checkpoints_say(tokenizer):
