@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 from annotated_transformer.data import Pair, words
 
@@ -70,8 +70,8 @@ print(len("Er liest.\x85Sie schreibt.\u2028Ende".splitlines()), "lines by splitl
 LONGEST = 1_000_000  # bytes of a line
 
 
-def utf8_lines(file: IO[bytes], name: object) -> Iterator[str]:
-    """The lines of UTF-8 text, without line ends and without a byte order mark.
+def utf8_lines(file: Any, name: object) -> Iterator[str]:
+    """The lines of a binary file of UTF-8 text, without line ends and a byte order mark.
 
     Raises ValueError with the name, the line and a remedy.
     """

@@ -56,7 +56,7 @@ def token_name(tokenizer: Tokenizer, token: int, place: int) -> str:
     """Return how a token reads, as the page's engine has it."""
     text = tokenizer.decode([token])
     if "\ufffd" in text:  # half a letter
-        return " ".join(f"0x{SIGNS[sign]:x}" for sign in tokenizer.library.id_to_token(token))
+        return " ".join(f"0x{SIGNS[sign]:x}" for sign in str(tokenizer.library.id_to_token(token)))
     joined = f"+{text}" if place else text
     return SPECIAL.get(token) or (text[1:] or "␣" if text.startswith(" ") else joined)
 
