@@ -10,6 +10,7 @@ from .distributed import process_group as process_group
 from .evaluation import Scores as Scores
 from .evaluation import score as score
 from .export import export_ctranslate2 as export_ctranslate2
+from .export import export_page as export_page
 from .large_corpora import open_corpus as open_corpus
 from .large_corpora import prepare as prepare
 from .model_io import load_model as load_model

@@ -5,7 +5,6 @@ This appendix builds a checker for your own code: hand it your attention, your m
 layer norm, and it says in words what is wrong (exercises of all chapters).
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -112,7 +111,7 @@ def check(part: str, yours: Callable[..., Any]) -> str:
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
     by: Callable[[int, int], float] = lambda width, keys: width**0.5,
-    axis: int = -1, hidden: float = -math.inf, turned: bool = False, late: bool = False,
+    axis: int = -1, hidden: float = -torch.inf, turned: bool = False, late: bool = False,
 ) -> Tensor:  # fmt: skip
     """Attention with steps to exchange: divisor, softmax axis, hidden score; when to hide what."""
     scores = q @ k.mT / by(k.size(-1), k.size(-2))
@@ -171,17 +170,14 @@ def padding_mask_exercise() -> Exercise:
 
 def causal_mask_exercise() -> Exercise:
     """`causal_mask(length)`, boolean (T, T)."""
-
-    def full(length: int) -> Tensor:
-        return torch.ones(length, length, dtype=torch.bool)
-
+    on = partial(torch.ones, dtype=torch.bool)
     mistakes: Mistakes = {
-        "it is turned round: True must stand on and below the diagonal": lambda n: full(n).triu(1),
-        "it is transposed: a query sees the future": lambda n: full(n).triu(),
-        "a position may not see itself": lambda n: full(n).tril(-1),
-        "one word of the future is seen": lambda n: full(n).tril(1),
-        "it holds numbers, not True and False": lambda n: full(n).tril().long(),
-        "only the last four words are seen, not all before": lambda n: full(n).tril().triu(-3),
+        "it is turned round: True must stand on and below the diagonal": lambda n: on(n, n).triu(1),
+        "it is transposed: a query sees the future": lambda n: on(n, n).triu(),
+        "a position may not see itself": lambda n: on(n, n).tril(-1),
+        "one word of the future is seen": lambda n: on(n, n).tril(1),
+        "it holds numbers, not True and False": lambda n: on(n, n).tril().long(),
+        "only the last four words are seen, not all before": lambda n: on(n, n).tril().triu(-3),
     }
     inputs = {f"at length {length}": (length,) for length in (6, 1, 300)}
     return Exercise(lambda n: torch.arange(n) <= torch.arange(n)[:, None], inputs, mistakes)
@@ -247,10 +243,8 @@ def feed_forward_exercise() -> Exercise:
         "the biases are missing": lambda x, w, b, v, c: (x @ w).relu() @ v,
         "the input is added, as a residual": lambda x, w, b, v, c: (x @ w + b).relu() @ v + c + x,
     }
-    inputs = {
-        "on a batch": normal(1, (2, 3, 5), (5, 7), (7,), (7, 5), (5,)),
-        "on another batch": normal(2, (5, 2, 3), (3, 11), (11,), (11, 3), (3,)),
-    }
+    shapes = [((2, 3, 5), (5, 7), (7,), (7, 5), (5,)), ((5, 2, 3), (3, 11), (11,), (11, 3), (3,))]
+    inputs = {f"on numbers of shape {s[0]}": normal(n, *s) for n, s in enumerate(shapes, 1)}
     return Exercise(lambda x, w, b, v, c: F.relu(x @ w + b) @ v + c, inputs, mistakes)
 
 
@@ -321,10 +315,8 @@ def layer_norm_exercise() -> Exercise:
         "the mean is not subtracted": partial(normalize, center=False),
         "gain and bias are missing": lambda x, g, b, eps: F.layer_norm(x, g.shape, eps=eps),
     }  # fmt: skip
-    inputs = {
-        "on a batch": (*normal(1, (2, 3, 5), (5,), (5,)), 0.1),
-        "on another batch": (*normal(2, (5, 2, 7), (7,), (7,)), 0.01),
-    }
+    sizes = (2, 3, 5, 0.1), (5, 2, 7, 0.01)
+    inputs = {f"at width {d}": (*normal(d, (b, t, d), (d,), (d,)), eps) for b, t, d, eps in sizes}
     return Exercise(lambda x, g, b, eps: F.layer_norm(x, g.shape, g, b, eps), inputs, mistakes)
 
 
@@ -356,10 +348,8 @@ def shift_exercise() -> Exercise:
         "it is shifted the wrong way: it must say the past": lambda t: (t[:, 1:], t[:, :-1]),
         "both are whole: they have one position too many": lambda t: (t, t),
     }
-    inputs = {
-        "on two sentences": (torch.tensor([[1, 5, 7, 2, 0], [1, 6, 4, 8, 2]]),),
-        "on three sentences": (torch.tensor([[1, 9, 4, 3, 7, 2], [1, 5, 2, 0, 0, 0], [1] * 6]),),
-    }
+    batches = [[1, 5, 7, 2, 0], [1, 6, 4, 8, 2]], [[1, 9, 4, 3, 7, 2], [1, 5, 2, 0, 0, 0], [1] * 6]
+    inputs = {f"on {len(rows)} sentences": (torch.tensor(rows),) for rows in batches}
     return Exercise(lambda t: (t[:, :-1], t[:, 1:]), inputs, mistakes, returns=2)
 
 
@@ -392,14 +382,13 @@ def others_only(logits: Tensor, labels: Tensor, smoothing: float, first: int = 0
     share = torch.full_like(logits, smoothing / (logits.size(-1) - 1 - first))
     share[:, :first] = 0.0
     share.scatter_(1, labels[:, None], 1 - smoothing)
-    return -(share * logits.log_softmax(-1)).sum(-1)[labels != 0].mean()
+    return F.cross_entropy(logits[labels > 0], share[labels > 0])
 
 
 def divergence(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """The loss less the entropy of the smoothed target, which is the least that it can be."""
-    target = torch.full_like(logits[0], smoothing / logits.size(-1))
-    target[0] += 1 - smoothing
-    return smoothed(logits, labels, smoothing) + (target * target.log()).sum()
+    target = F.one_hot(labels, logits.size(-1)) * (1 - smoothing) + smoothing / logits.size(-1)
+    return F.kl_div(logits.log_softmax(-1), target, reduction="none")[labels > 0].sum(-1).mean()
 
 
 def smoothed_loss_exercise() -> Exercise:

@@ -24,7 +24,7 @@ from annotated_transformer.data import MissingData, Pair, multi30k
 from annotated_transformer.decoding import translate as decode
 from annotated_transformer.distributed import find_device, gather_texts, process_group
 from annotated_transformer.evaluation import compound_split_bleu, score
-from annotated_transformer.own_data import Splits, filter_pairs, read_pairs, split_pairs
+from annotated_transformer.own_data import Splits, filter_pairs, read_pairs, split_pairs, utf8_lines
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import Stopped, TrainingConfig, rank_and_world_size
@@ -189,16 +189,6 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
 # --- Translating ---
 
 
-def read_lines(content: bytes) -> list[str]:
-    """Return the lines of UTF-8 text; raises ValueError naming the first line that is none."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line} of the input is not UTF-8: {error.reason}") from error
-    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
 def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None) -> None:
     """Translate standard input to standard output, line for line.
 
@@ -209,7 +199,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
         device: cpu or cuda; if not given, a GPU if there is one.
     """
     loaded, tokenizer = model_io.load_model(model)
-    lines = read_lines(sys.stdin.buffer.read())
+    lines = [*utf8_lines(sys.stdin.buffer, "the input")]
     made = translate_together(loaded.to(find_device(device)), tokenizer, lines, beam, alpha)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in made).encode())
     sys.stdout.buffer.flush()
@@ -266,17 +256,21 @@ def evaluate(
 
 # --- Exporting ---
 
+Format = Literal["ctranslate2", "page"]
 
-def export(model: Path, output: Path) -> None:
-    """Write a model for CTranslate2, a fast engine for inference.
+
+def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
+    """Write a model for CTranslate2, a fast engine, or as a page that translates in a browser.
 
     Args:
         model: Folder of a trained model.
-        output: Folder for the exported one.
+        output: Folder for the exported one; for a page, a file that ends in .html.
+        format: What to write.
     """
-    from annotated_transformer.export import export_ctranslate2
+    from annotated_transformer.export import export_ctranslate2, export_page
 
-    export_ctranslate2(*model_io.load_model(model), output)
+    write = export_page if format == "page" else export_ctranslate2
+    write(*model_io.load_model(model), output)
 
 
 # --- One error, one line ---

@@ -2,9 +2,12 @@
 """Export.
 
 This appendix hands a trained model to CTranslate2, an engine made for serving, and checks
-that both give every token the same probability.
+that both give every token the same probability; or it writes a page that translates in a
+browser.
 """
 
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import torch
 
 from annotated_transformer.masks import BOS, EOS, UNK
 from annotated_transformer.model_io import TOKENIZER, atomic_write, check_vocabulary
+from annotated_transformer.page import pack
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
 from annotated_transformer.transformer import Transformer
 
@@ -77,8 +81,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     for place in (sides[0].embeddings[0], sides[1].embeddings, sides[1].projection):
         copy(place, {"weight": "weight"}, model.embedding)
     spec = specs.TransformerSpec(*sides)
-    name_of, rows = tokenizer.library.id_to_token, range(c.vocabulary_size)
-    names = [name_of(row) or f"<unused {row}>" for row in rows]
+    names = [tokenizer.library.id_to_token(n) or f"<unused {n}>" for n in range(c.vocabulary_size)]
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
     spec.config.bos_token = spec.config.decoder_start_token = SPECIAL[BOS]
@@ -90,7 +93,6 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 
 # --- A script that goes along ---
 
-SCRIPT = "translate.py"
 TRANSLATE = r"""# Translate standard input, line for line; needs: pip install ctranslate2 tokenizers
 import sys
 from pathlib import Path
@@ -134,4 +136,23 @@ def export_ctranslate2(
         converter.convert(str(aside), quantization=quantization)
         tokenizer.save(aside / TOKENIZER)
         script = TRANSLATE.replace("MAX_LENGTH", str(model.config.max_length))
-        (aside / SCRIPT).write_text(script, encoding="utf-8")
+        (aside / "translate.py").write_text(script, encoding="utf-8")
+
+
+# --- A page to send ---
+
+
+def export_page(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> None:
+    """Write a model as one HTML file that translates and draws its attention, without a network.
+
+    Its title is the name of the file, which must be new, and end in .html; raises ValueError.
+    """
+    path = Path(path)
+    if path.exists() or path.suffix != ".html":
+        raise ValueError(f"a page goes into a new file that ends in .html, not into {path}")
+    check_vocabulary(model, tokenizer)
+    tensors = {name: tensor.float().cpu().numpy() for name, tensor in model.state_dict().items()}
+    packed = pack(path.stem, asdict(model.config), tokenizer.text, tensors)
+    template = (files("annotated_transformer") / "page.html").read_text(encoding="utf-8")
+    with atomic_write(path) as aside:
+        aside.write_text(template.replace("THE MODEL", packed), encoding="utf-8")

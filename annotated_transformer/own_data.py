@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from annotated_transformer.data import Pair, words
 
@@ -20,24 +20,29 @@ from annotated_transformer.data import Pair, words
 LONGEST = 1_000_000  # bytes of a line
 
 
-def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, plain or .gz, without line ends and without a byte order mark.
+def utf8_lines(file: Any, name: object) -> Iterator[str]:
+    """The lines of a binary file of UTF-8 text, without line ends and a byte order mark.
 
-    Raises FileNotFoundError, or ValueError naming file, line and remedy.
+    Raises ValueError with the name, the line and a remedy.
     """
     number = 0
     try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-            while line := file.readline(LONGEST):
-                number += 1
-                if len(line) == LONGEST:
-                    raise ValueError(f"it has {LONGEST:,} bytes or more")
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        while line := file.readline(LONGEST):
+            number += 1
+            if len(line) == LONGEST:
+                raise ValueError(f"it has {LONGEST:,} bytes or more")
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         remedy = "save it as UTF-8 text with one sentence a line, or get it again"
-        raise ValueError(f"{path}, line {number}: {error}; {remedy}") from error
-    if not number:
-        raise ValueError(f"{path} is empty: there must be one sentence a line")
+        raise ValueError(f"{name}, line {number}: {error}; {remedy}") from error
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a file, plain or .gz; raises FileNotFoundError, or ValueError as above."""
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        yield from utf8_lines(file, path)
+        if not file.tell():
+            raise ValueError(f"{path} is empty: there must be one sentence a line")
 
 
 def aligned_lines(*paths: str | Path) -> Iterator[tuple[str, ...]]:
@@ -84,8 +89,7 @@ def filter_pairs(
 
     A side may have `max_words` words, and be `ratio` times as long as the other.
     """
-    kept: dict[tuple[str, str], Pair] = {}
-    dropped: Counter[str] = Counter()
+    kept, dropped = dict[tuple[str, str], Pair](), Counter[str]()
     for pair in pairs:
         source, target = (" ".join(text.split()) for text in pair[:2])
         both = sizes(source), sizes(target)

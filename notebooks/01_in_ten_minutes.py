@@ -213,6 +213,15 @@ show_drawing(
 #
 # [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100; one point is a difference that readers may notice. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [last chapter](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
 #
+# ## Send it to a friend
+#
+# Your own translator fits into one file. This call writes a page that translates and draws its attention in any browser, without Python and without a network, as [the first page](../book/index.md) of this book does:
+#
+# ```python
+# from annotated_transformer import export_page
+# export_page(own, own_tokenizer, "grammar.html")
+# ```
+#
 # ## What to remember
 #
 # - The encoder reads the source all at once; the decoder writes one token at a time and looks back at the source through attention.

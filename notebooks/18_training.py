@@ -818,6 +818,14 @@ figure.supylabel("query: the English word to write", fontsize=9)
 plt.show()
 
 # %% [markdown]
+# The same can be watched in a translator so small that seven checkpoints of it fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end, because it takes more than 1,500 updates to trust an ending more than the order of the words. Give it sentences of your own:
+#
+# :::{learning}
+# What has a translator learned after so many updates? Choose a checkpoint of one training: the loss on pairs that it has never seen, the translation of the sentence, and where each token that is written looked, which is the cross-attention of the last layer, the mean of its heads, from white (0) to black (1). Each row sums to 1. Other sentences need the checkpoints themselves; the grammar has few words, and the figure says which of yours it lacks.
+#
+# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/18_training.html#fig-learning).
+# :::
+#
 # ## Captions it has never seen
 #
 # We take every two-hundredth of the test captions, so as to choose neither the good ones nor the bad ones.

@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Export
 #
-# This appendix hands a trained model to CTranslate2, an engine made for serving, and checks that both give every token the same probability.
+# This appendix hands a trained model to CTranslate2, an engine made for serving, and checks that both give every token the same probability; or it writes a page that translates in a browser.
 #
 # Our decoder is written to be read, and it needs PyTorch. [CTranslate2](https://opennmt.net/CTranslate2/) is a library in C++ that translates with the same weights, without PyTorch, and in 8 bits if you like. Install it with `pip install "annotated-transformer[export]"`. Then
 #
@@ -36,6 +36,8 @@ sys.path.insert(0, "..")
 # writes a folder, and `python served/translate.py < in.txt > out.txt` uses it where this book isn't installed. [On the command line](G_cli.ipynb#exporting) it's `export`.
 
 # %% tags=["export"]
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ import torch
 
 from annotated_transformer.masks import BOS, EOS, UNK
 from annotated_transformer.model_io import TOKENIZER, atomic_write, check_vocabulary
+from annotated_transformer.page import pack
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
 from annotated_transformer.transformer import Transformer
 
@@ -139,8 +142,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     for place in (sides[0].embeddings[0], sides[1].embeddings, sides[1].projection):
         copy(place, {"weight": "weight"}, model.embedding)
     spec = specs.TransformerSpec(*sides)
-    name_of, rows = tokenizer.library.id_to_token, range(c.vocabulary_size)
-    names = [name_of(row) or f"<unused {row}>" for row in rows]
+    names = [tokenizer.library.id_to_token(n) or f"<unused {n}>" for n in range(c.vocabulary_size)]
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
     spec.config.bos_token = spec.config.decoder_start_token = SPECIAL[BOS]
@@ -156,7 +158,6 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 # Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb#why-do-searches-prefer-short-sentences) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. A line too long for the model is an error that names it; a line ends [only at](C_own_data.ipynb#reading) `\n`.
 
 # %% tags=["export"]
-SCRIPT = "translate.py"
 TRANSLATE = r"""# Translate standard input, line for line; needs: pip install ctranslate2 tokenizers
 import sys
 from pathlib import Path
@@ -204,7 +205,7 @@ def export_ctranslate2(
         converter.convert(str(aside), quantization=quantization)
         tokenizer.save(aside / TOKENIZER)
         script = TRANSLATE.replace("MAX_LENGTH", str(model.config.max_length))
-        (aside / SCRIPT).write_text(script, encoding="utf-8")
+        (aside / "translate.py").write_text(script, encoding="utf-8")
 
 
 # %% [markdown]
@@ -226,7 +227,7 @@ captions = [
     "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster.",
 ]
 program = "import runpy, sys; sys.modules['torch'] = sys.modules['annotated_transformer'] = None; "
-program += f"runpy.run_path({str(folder / SCRIPT)!r})"
+program += f"runpy.run_path({str(folder / 'translate.py')!r})"
 text = "".join(f"{caption}\n" for caption in captions).encode()
 done = subprocess.run([sys.executable, "-c", program], input=text, capture_output=True, check=True)
 print(done.stdout.decode(), end="")
@@ -264,4 +265,34 @@ for record in map(json.loads, log):
     if "bleu" in record:
         speed = f"{record['times_ours']:.2f} times as fast as ours"
         print(f"{record['search']:7} {record['system']:20} BLEU {record['bleu']:.2f}, {speed}")
+
+# %% [markdown]
+# ## A page to send
+#
+# The other way out needs no installation at the other end: one HTML file with the weights, [rounded to eight bits](J_page.ipynb), and the scripts of the [first page](../book/index.md). It translates and draws its attention in any browser, without a network, and what is typed stays in it. Every model of this book will do: other positions, other widths of heads, pre-norm, biases.
+
+
+# %% tags=["export"]
+def export_page(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> None:
+    """Write a model as one HTML file that translates and draws its attention, without a network.
+
+    Its title is the name of the file, which must be new, and end in .html; raises ValueError.
+    """
+    path = Path(path)
+    if path.exists() or path.suffix != ".html":
+        raise ValueError(f"a page goes into a new file that ends in .html, not into {path}")
+    check_vocabulary(model, tokenizer)
+    tensors = {name: tensor.float().cpu().numpy() for name, tensor in model.state_dict().items()}
+    packed = pack(path.stem, asdict(model.config), tokenizer.text, tensors)
+    template = (files("annotated_transformer") / "page.html").read_text(encoding="utf-8")
+    with atomic_write(path) as aside:
+        aside.write_text(template.replace("THE MODEL", packed), encoding="utf-8")
+
+
+# %%
+page = Path(home.name, "captions.html")
+export_page(model, tokenizer, page)
+text = page.read_text(encoding="utf-8")
+elsewhere = sum(map(text.count, ("src=", "url(", "<link", "import ")))
+print(f"{page.name}: {len(text) / 1e6:.1f} MB; it asks for {elsewhere} other files")
 home.cleanup()

@@ -35,7 +35,7 @@ sys.path.insert(0, "..")
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb#reading), and `export`, which hands a model to [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](26_distributed.ipynb#in-and-out), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
+# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb#reading), and `export`, which hands a model to [another engine](F_export.ipynb) or makes [a page](F_export.ipynb#a-page-to-send) of it. `train` and `evaluate` also run in [several processes](26_distributed.ipynb#in-and-out), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
 #
 # The commands don't call each other. They meet in files, so each can run on another day or another machine:
 #
@@ -46,6 +46,7 @@ sys.path.insert(0, "..")
 # | `checkpoints/` | weights and the optimizer's moments | `train` | `train`, to continue; `average` |
 # | `training.json` | all settings of the run | `train` | `train`, to refuse others |
 # | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
+# | `--output` of `export` | a folder for CTranslate2; with `--format page`, one HTML file | `export` | any machine without this package |
 # | `averaged.json` | how many checkpoints it is the mean of, and the settings of their training | `average` | you |
 # | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train`, `prepare` | `evaluate` |
 #
@@ -77,7 +78,7 @@ from annotated_transformer.data import MissingData, Pair, multi30k
 from annotated_transformer.decoding import translate as decode
 from annotated_transformer.distributed import find_device, gather_texts, process_group
 from annotated_transformer.evaluation import compound_split_bleu, score
-from annotated_transformer.own_data import Splits, filter_pairs, read_pairs, split_pairs
+from annotated_transformer.own_data import Splits, filter_pairs, read_pairs, split_pairs, utf8_lines
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import Stopped, TrainingConfig, rank_and_world_size
@@ -258,16 +259,6 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
 
 
 # %% tags=["export"]
-def read_lines(content: bytes) -> list[str]:
-    """Return the lines of UTF-8 text; raises ValueError naming the first line that is none."""
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line} of the input is not UTF-8: {error.reason}") from error
-    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
-
-
 def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None) -> None:
     """Translate standard input to standard output, line for line.
 
@@ -278,7 +269,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
         device: cpu or cuda; if not given, a GPU if there is one.
     """
     loaded, tokenizer = model_io.load_model(model)
-    lines = read_lines(sys.stdin.buffer.read())
+    lines = [*utf8_lines(sys.stdin.buffer, "the input")]
     made = translate_together(loaded.to(find_device(device)), tokenizer, lines, beam, alpha)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in made).encode())
     sys.stdout.buffer.flush()
@@ -342,16 +333,21 @@ def evaluate(
 
 
 # %% tags=["export"]
-def export(model: Path, output: Path) -> None:
-    """Write a model for CTranslate2, a fast engine for inference.
+Format = Literal["ctranslate2", "page"]
+
+
+def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
+    """Write a model for CTranslate2, a fast engine, or as a page that translates in a browser.
 
     Args:
         model: Folder of a trained model.
-        output: Folder for the exported one.
+        output: Folder for the exported one; for a page, a file that ends in .html.
+        format: What to write.
     """
-    from annotated_transformer.export import export_ctranslate2
+    from annotated_transformer.export import export_ctranslate2, export_page
 
-    export_ctranslate2(*model_io.load_model(model), output)
+    write = export_page if format == "page" else export_ctranslate2
+    write(*model_io.load_model(model), output)
 
 
 # %% [markdown]
@@ -464,11 +460,14 @@ print(output, end="")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
 
 # %% [markdown]
-# The average goes to another engine. `prepare` is shown in [large corpora](D_large_corpora.ipynb#in-use), and all six in a row in [the last chapter](27_wmt14.ipynb#a-rehearsal).
+# The average goes to another engine, and into a page. `prepare` is shown in [large corpora](D_large_corpora.ipynb#in-use), and all six in a row in [the last chapter](27_wmt14.ipynb#a-rehearsal).
 
 # %%
 code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
 print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
+page = f"{home.name}/page.html"
+code, *_ = run("export", "--model", averaged, "--format", "page", "--output", page)
+print("exit code", code, "|", Path(page).read_text(encoding="utf-8").splitlines()[0])
 
 # %% [markdown]
 # And five mistakes: a folder without a model, settings that aren't those of the run, a table with a broken line, a folder that belongs to a training, more checkpoints than there are.

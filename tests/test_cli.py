@@ -22,10 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotated_transformer import cli, run_folder, speed
-from annotated_transformer.cli import Data, main, read_lines, read_splits, recipe
+from annotated_transformer.cli import Data, main, read_splits, recipe
 from annotated_transformer.data import Pair
 from annotated_transformer.evaluation import compound_split_bleu
-from annotated_transformer.own_data import split_pairs
+from annotated_transformer.own_data import split_pairs, utf8_lines
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.training import TrainingConfig
 
@@ -325,18 +325,22 @@ def test_lines_in_lines_out(trained: Path) -> None:
 def test_lines_are_what_stands_between_line_feeds(lines: list[str], end: str) -> None:
     text = "".join(line + end for line in lines).encode(errors="replace")
     wanted = [line.encode(errors="replace").decode() for line in lines]
-    assert read_lines(b"\xef\xbb\xbf" + text) == wanted
+
+    def read(content: bytes) -> list[str]:
+        return [*utf8_lines(io.BytesIO(content), "a name")]
+
+    assert read(b"\xef\xbb\xbf" + text) == (wanted or [""])  # a mark alone is a line
     if not text.startswith(b"\xef\xbb\xbf"):
-        assert read_lines(text) == wanted
+        assert read(text) == wanted
     if lines and lines[-1]:
-        assert read_lines(text.removesuffix(end.encode())) == wanted
+        assert read(text.removesuffix(end.encode())) == wanted
 
 
 def test_bytes_that_are_no_text(trained: Path) -> None:
     for text in (b"gut\n\xff\n", b"\xef\xbb\xbfgut\nK\xe4se\n"):
         result = run("translate", "--model", trained, text=text)
         assert result.code == 2 and not result.out
-        assert "line 2 of the input is not UTF-8" in result.err
+        assert "the input, line 2: 'utf-8' codec can't decode" in result.err
 
 
 @pytest.mark.parametrize("alpha", ["nan", "inf", "400", "-400"])
@@ -473,6 +477,21 @@ def test_wmt14_is_scored_on_the_sets_of_sacrebleu(
 
 
 # --- Exporting ---
+
+
+def test_a_model_becomes_a_page(trained: Path, tmp_path: Path) -> None:
+    page = tmp_path / "german.html"
+    export = ["export", "--model", trained, "--format", "page", "--output"]
+    assert run(*export, page).code == 0
+    before = page.read_text(encoding="utf-8")
+    assert "<!doctype html>" in before and '"name":"german"' in before
+    for taken in (page, tmp_path / "folder", trained):
+        result = run(*export, taken)
+        assert result.code == 2 and f"not into {taken}" in result.err
+    assert page.read_text(encoding="utf-8") == before
+    result = run("export", "--model", tmp_path, "--format", "page", "--output", tmp_path / "x.html")
+    assert result.code == 2 and "holds no model" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["german.html"]
 
 
 def test_an_exported_model_is_a_folder_of_its_own(trained: Path, tmp_path: Path) -> None:

@@ -163,6 +163,7 @@ def book(tmp_path_factory) -> Path:
     (root / "book" / "page.md").write_text(PAGE)
     (root / "book" / "glossary.md").write_text(GLOSSARY)
     (root / "annotated_transformer" / "adding.py").write_text(MODULE)
+    shutil.copy(ROOT / "annotated_transformer" / "page.py", root / "annotated_transformer")
     for stem, made in (("07_adding", notebook()), ("A_using", appendix())):
         (root / "notebooks" / f"{stem}.py").touch()
         nbformat.write(made, root / "notebooks" / f"{stem}.ipynb")

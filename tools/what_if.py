@@ -34,11 +34,16 @@ BEAM, ALPHA, RIVALS = 3, 0.6, 2
 Figure = dict[str, Any]
 
 
+VISIBLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+OTHERS = [byte for byte in range(256) if byte not in VISIBLE]  # their signs are those from 256 on
+SIGNS = {chr(byte): byte for byte in VISIBLE} | {chr(256 + n): b for n, b in enumerate(OTHERS)}
+
+
 def token_name(tokenizer: Tokenizer, token: int, place: int) -> str:
     """Return how a token reads, as the page's engine has it."""
     text = tokenizer.decode([token])
-    if "\ufffd" in text:
-        raise ValueError("a token is half a letter: take another sentence")
+    if "\ufffd" in text:  # half a letter
+        return " ".join(f"0x{SIGNS[sign]:x}" for sign in str(tokenizer.library.id_to_token(token)))
     joined = f"+{text}" if place else text
     return SPECIAL.get(token) or (text[1:] or "␣" if text.startswith(" ") else joined)
 

@@ -1,5 +1,5 @@
 // The Transformer of this book in JavaScript: it translates in a page, with the weights that
-// tools/web_model.py packs. Vectors are arrays of numbers, and a sentence is a list of vectors.
+// annotated_transformer/page.py packs. Vectors are arrays of numbers, a sentence is a list of vectors.
 //
 // A worker is started from the text of the one function here, since a page that was opened as a
 // file may not load a worker from another.
@@ -23,12 +23,13 @@ function engine() {
     return Array.from({ length: 256 }, (_, byte) => String.fromCodePoint(visible(byte) ? byte : next++));
   }
 
-  /** Byte-level BPE from a list of merges, each "left right". */
+  /** Byte-level BPE from a list of merges, each [left, right]. */
   function makeTokenizer(merges) {
     const signs = byteSigns();
     const special = ["<pad>", "<s>", "</s>", "<unk>"];
-    const names = [...new Set([...special, ...[...signs].sort(), ...merges.map((pair) => pair.replace(" ", ""))])];
-    const [ids, bytes, ranks] = [names, signs, merges].map((list) => new Map(list.map((entry, i) => [entry, i])));
+    const names = [...new Set([...special, ...[...signs].sort(), ...merges.map(([left, right]) => left + right)])];
+    const spaced = merges.map((pair) => pair.join(" "));
+    const [ids, bytes, ranks] = [names, signs, spaced].map((list) => new Map(list.map((entry, i) => [entry, i])));
 
     /** The earliest merge first, the leftmost of several, until none is left. */
     function merge(parts) {
@@ -62,19 +63,23 @@ function engine() {
 
   // -------------------------------------------------------------------------- Reading the file
 
-  /** From the packed file to a model: matrices of whole numbers, one scale a row. */
-  function readModel({ config, merges, tensors, singles, weights }) {
+  /** From the packed file to a model: safetensors, each matrix in whole numbers, one scale a row. */
+  function readModel({ config, merges, weights }) {
     const text = atob(weights);
     const bytes = new Uint8Array(text.length);
     for (let i = 0; i < bytes.length; i++) bytes[i] = text.charCodeAt(i);
-    const values = new Float32Array(bytes.buffer, 0, singles);
-    const whole = new Int8Array(bytes.buffer, 4 * singles);
+    const start = 8 + Number(new DataView(bytes.buffer).getBigUint64(0, true)); // a header, and its length before it
+    const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, start)));
 
+    function numbers(name) {
+      const { dtype, data_offsets: [from, to] } = header[name];
+      const [Numbers, size] = dtype === "I8" ? [Int8Array, 1] : [Float32Array, 4];
+      return new Numbers(bytes.buffer, start + from, (to - from) / size);
+    }
     function tensor(name) {
-      if (!tensors[name]) return undefined;
-      const [[rows, columns], single, byte] = tensors[name];
-      const scales = values.subarray(single, single + rows);
-      return columns ? { rows, columns, scales, whole: whole.subarray(byte, byte + rows * columns) } : scales;
+      if (!header[name]) return undefined;
+      const [rows, columns] = header[name].shape;
+      return columns ? { rows, columns, scales: numbers(`${name}.scales`), whole: numbers(name) } : numbers(name);
     }
     const linear = (name) => ({ weight: tensor(`${name}.weight`), bias: tensor(`${name}.bias`) });
     const norm = (name) => ({ gain: tensor(`${name}.gain`), bias: tensor(`${name}.bias`) });
@@ -83,7 +88,7 @@ function engine() {
       return { ...Object.fromEntries(parts), heads: config.heads, kind, layer };
     };
     const stack = (side) => ({
-      norm: tensors[`${side}.norm.gain`] && norm(`${side}.norm`),
+      norm: header[`${side}.norm.gain`] && norm(`${side}.norm`),
       layers: Array.from({ length: config.layers }, (_, n) => {
         const name = `${side}.layers.${n}`;
         return {

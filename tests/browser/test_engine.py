@@ -19,7 +19,7 @@ from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig, greedy_decode
 from tools.chapters import ROOT
-from tools.web_model import pack, rounded_weights
+from tools.web_model import pack_folder, rounded_weights
 
 PRETRAINED = ROOT / "annotated_transformer" / "pretrained" / "multi30k-de-en"
 
@@ -69,7 +69,7 @@ def open_engine(site, browser):
         tabs.append(tab)
         tab.add_script_tag(content="var bookFigures = {};")
         tab.add_script_tag(path=site / "_static" / "engine.js")
-        tab.add_script_tag(content=pack(folder))
+        tab.add_script_tag(content=f"bookFigures.model = {pack_folder(folder)};")
         tab.evaluate(SETUP)
         return tab
 

@@ -3,10 +3,14 @@
 import json
 
 import pytest
+import torch
 
+from annotated_transformer.export import export_page
+from annotated_transformer.model_io import load_pretrained
+from annotated_transformer.transformer import Transformer, TransformerConfig
 from tools.chapters import ROOT
+from tools.page import MOST
 from tools.recordings import WHAT_IF
-from tools.web_model import MOST, SHOWN, page
 
 RECORDED = json.loads((ROOT / "book" / "recordings.json").read_text(encoding="utf-8"))
 FIRST = RECORDED[0]
@@ -251,9 +255,33 @@ def test_a_lost_model_is_told(open_first):
 
 
 def test_a_page_of_its_own(open_page, tmp_path):
-    """The command writes one file that asks for nothing else."""
-    (tmp_path / "own.html").write_text(page(SHOWN), encoding="utf-8")
+    """One file, opened without a network, translates and draws; its name stays text."""
+    file = tmp_path / "<b>captions<!--.html"
+    export_page(*load_pretrained(), file)
     for scheme in ("light", "dark"):
-        tab = open_page((tmp_path / "own.html").as_uri(), color_scheme=scheme, **CALM)
+        tab = open_page(file.as_uri(), color_scheme=scheme, offline=True, **CALM)
+        assert tab.title() == "<b>captions<!-- translates"
+        assert tab.locator("h1").inner_text() == "<b>captions<!--"
         assert translate(tab, FIRST["text"]).endswith(FIRST["steps"][-1]["text"])
-        assert [name for name in tab.asked if "." in name] == ["own.html"]  # and a blob
+        assert tab.locator(".translator-lines path").count() > 0
+        assert [name for name in tab.asked if "." in name] == [file.as_uri().rpartition("/")[2]]
+        tab.locator(".book-translator summary").click()
+        assert tab.locator(".book-translator option").count() == 1 + 3 * 3 * (
+            1 + 4
+        )  # kinds, layers, heads
+        for width in (390, 320):
+            tab.set_viewport_size({"width": width, "height": 844})
+            assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_page_of_a_model_with_few_positions(open_page, tmp_path):
+    """It says what it can take, which is less than usual."""
+    _, tokenizer = load_pretrained()
+    torch.manual_seed(0)
+    few = TransformerConfig(len(tokenizer), 1, 8, 12, 2, max_length=9, positions="learned")
+    export_page(Transformer(few), tokenizer, tmp_path / "few.html")
+    tab = open_page((tmp_path / "few.html").as_uri(), **CALM)
+    tab.locator(".translator-form input").fill("Hund " * 9)
+    tab.keyboard.press("Enter")
+    tab.locator(".translator-said").get_by_text("this page takes 8.").wait_for()
+    assert translate(tab, "Hund Hund")

@@ -1,5 +1,5 @@
 """What the site needs beyond Jupyter Book: captions on exported cells, the API reference, and
-scripts that come from our own host. Nothing here imports the package, so no torch is needed.
+scripts that come from our own host. Nothing here needs torch: of the package, it imports `page`.
 """
 
 import zlib
@@ -19,6 +19,7 @@ from tools.site import (
     captions,
     formulas,
     heads,
+    learning,
     links,
     meta,
     numbering,
@@ -51,6 +52,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("translator", translator.Translator)
     app.add_directive("what-if", what_if.WhatIf)
     app.connect("build-finished", translator.write_model)
+    app.add_directive("learning", learning.Learning)
     app.connect("build-finished", assets.write_card)
     app.connect("build-finished", assets.leave_out)
     # Before anything copies a title with a formula

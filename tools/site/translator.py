@@ -14,7 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from tools.web_model import SHOWN, pack, settings
+from tools.web_model import SHOWN, pack_folder, settings
 
 RECORDINGS = Path("book", "recordings.json")
 START = 2  # the step that is shown at first
@@ -24,7 +24,7 @@ LEAST = 0.02  # weight of a line that is drawn
 @cache
 def packed() -> str:
     """The script with the model."""
-    return pack(SHOWN)
+    return f"bookFigures.model = {pack_folder(SHOWN)};\n"
 
 
 def write_model(app: Sphinx, exception: Exception | None) -> None:

@@ -1,0 +1,132 @@
+# %% tags=["remove-cell"]
+# Find the book's figures; in Colab, fetch the book and install what it needs first
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
+# %% [markdown]
+# # A model in a page
+#
+# This appendix packs a trained model for a web page: its weights in whole numbers of eight bits, with its configuration and its merges, as text that a script can hold.
+#
+# A browser needs no PyTorch to translate. A few hundred lines of JavaScript, `book/assets/engine.js`, compute what chapters 3 to 10 compute, and the [first page](../book/index.md) runs on them. What they need of a model is packed here. [Export](F_export.ipynb) puts it into a page of its own, [the command line](G_cli.ipynb) does so for a folder, and this book's site packs its own model the same way, on machines that have no PyTorch: of the libraries, this module imports only NumPy and safetensors.
+
+# %% tags=["export"]
+from base64 import b64encode
+from json import dumps, loads
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+# %% [markdown]
+# ## One scale a row
+#
+# Weights of 32 bits are four times what a page has to carry. Each row $w$ of a matrix becomes whole numbers $n$ from -127 to 127 and one scale $s$:
+#
+# $$ s = \frac{\max_i |w_i|}{127}, \qquad n_i = \operatorname{round}(w_i / s), \qquad w_i \approx s \, n_i $$
+#
+# A row has a scale of its own, because one large weight makes the steps coarse for all that share its scale. In a product with a vector each row is used at once, so the scale multiplies the sum and costs next to nothing. Vectors, such as the gain of a layer norm, stay as they are.
+
+
+# %% tags=["export"]
+def quantize(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return whole numbers (R, C) and scales (R,) whose product is nearest to the matrix (R, C)."""
+    scales = np.abs(matrix).max(axis=1).clip(1e-30) / np.float32(127)  # a row of zeros has one, too
+    return np.rint(matrix / scales[:, None]).astype(np.int8), scales
+
+
+# %%
+row = np.array([[0.5, -0.02, 0.3, 0.0], [8.0, -0.02, 0.3, 0.0]], np.float32)
+whole, scales = quantize(row)
+print(whole)
+print((whole * scales[:, None]).round(3))
+assert (np.abs(whole * scales[:, None] - row) <= 0.501 * scales[:, None]).all()
+
+# %% [markdown]
+# No weight moves by more than half a step. In the second row, where a step is 0.063 wide, that is enough to lose the 0.02.
+#
+# ## One text
+#
+# The matrices and their scales are saved as safetensors, like [every model here](A_model_io.ipynb): a header that names each tensor, its type, shape and place, then the numbers. In base 64 that can stand in JSON. Whatever a name or a merge may contain, JSON text can end a script in one way only, with a `<`, so each is written as `\u003c`.
+
+
+# %% tags=["export"]
+def pack(name: str, config: dict[str, Any], tokenizer: str, tensors: dict[str, np.ndarray]) -> str:
+    """Return a model as JSON for a page, from its tokenizer's JSON and its tensors by name."""
+    packed = dict[str, np.ndarray]()
+    for key, tensor in tensors.items():
+        packed[key] = tensor.astype(np.float32)
+        if tensor.ndim == 2:
+            packed[key], packed[f"{key}.scales"] = quantize(packed[key])
+    merges, weights = loads(tokenizer)["model"]["merges"], b64encode(save(packed)).decode()
+    model = {"name": name, "config": config, "merges": merges, "weights": weights}
+    return dumps(model, separators=(",", ":")).replace("<", "\\u003c")
+
+
+# %% [markdown]
+# ## What rounding costs
+#
+# Here is the book's model, packed and read back as the page reads it. What's left is about a third, not a quarter, because base 64 writes three bytes as four letters:
+
+# %%
+from base64 import b64decode
+from dataclasses import asdict
+
+import torch
+from safetensors.numpy import load
+
+from annotated_transformer.model_io import load_pretrained
+
+model, tokenizer = load_pretrained()
+exact = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+text = pack("captions", asdict(model.config), tokenizer.text, exact)
+found = load(b64decode(loads(text)["weights"]))
+megabytes = sum(tensor.nbytes for tensor in exact.values()) / 1e6
+print(f"{megabytes:.1f} MB become {len(text) / 1e6:.1f}")
+
+# %% tags=["nbval-ignore-output"]
+from annotated_transformer.masks import BOS, EOS
+from annotated_transformer.synchronous_grammar import grammar
+
+pairs = [
+    (
+        torch.tensor([[*tokenizer.encode(source), EOS]]),
+        torch.tensor([[BOS, *tokenizer.encode(target)]]),
+    )
+    for source, target, _ in grammar(100)
+]
+with torch.no_grad():
+    before = [model(*pair)[0].softmax(dim=-1) for pair in pairs]
+    rounded = {
+        name: found[name] * found[f"{name}.scales"][:, None] if tensor.ndim == 2 else found[name]
+        for name, tensor in exact.items()
+    }
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in rounded.items()})
+    after = [model(*pair)[0].softmax(dim=-1) for pair in pairs]
+moved = torch.cat([(a - b).abs().amax(dim=-1) for a, b in zip(before, after)])
+same = torch.cat([a.argmax(dim=-1) == b.argmax(dim=-1) for a, b in zip(before, after)])
+print(f"the same next word at {same.sum()} of {len(same)} places")
+print(f"the probability that moved most: {moved.median():.3f} at half of them")
+assert same.double().mean() > 0.98 and moved.median() < 0.01
+
+# %% [markdown]
+# At one place in a hundred another word comes out on top, where two were nearly as likely as each other. The browser's tests compare the page with PyTorch on these rounded weights: every logit of fifty sentences agrees to a thousandth.
