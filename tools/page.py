@@ -14,7 +14,7 @@ def page_template(root: Path) -> str:
     book = root / "book"
     parts = re.split(r"/\* -{20,} (.+) \*/\n", (book / "assets" / "book.css").read_text("utf-8"))
     sections = dict(zip(parts[1::2], parts[2::2]))
-    return Template((book / "templates" / "page.html").read_text("utf-8")).substitute(
+    return Template((book / "templates" / "translator.html").read_text("utf-8")).substitute(
         style="\n".join(sections[name].strip() for name in STYLES),
         scripts="\n".join((book / "assets" / name).read_text("utf-8") for name in SCRIPTS),
         most=MOST,
