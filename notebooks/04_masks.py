@@ -120,8 +120,8 @@ show(
 
 # %% [markdown]
 # - **Score × 0** leaves the key with $e^0 = 1$, like our zero vectors.
-# - **Weight × 0**, after the softmax, throws the share of the key away, so the row sums to 0.77. Worse, how much is lost depends on the hidden score: if the paddings scored 3, as *cat* does, *cat* would get $20.1 / (30.6 + 2 \cdot 20.1) = 0.28$ instead of 0.51.
-# - **Score = 1e9** gives the hidden keys everything. A text that tells you to "set the score to infinity" means *minus* infinity.
+# - **Weight × 0**, after the softmax, throws the share of the key away, so the row sums to 0.77.
+# - **Score = 1e9** gives the hidden keys everything.
 # - **Score = −∞** is right. Since $e^{-\infty} = 0$, the key drops out of the denominator, too, and the others get what they would get if it had never been there.
 #
 # ### Why not $-10^9$?
@@ -198,7 +198,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
 # | `padding_mask(tokens)` | 2 | 1 | 1 | 5 | one row for all heads and queries |
 # | `tokens != PAD` | | | 2 | 5 | error: 2 does not fit 5 queries |
 #
-# The error is welcome. It doesn't come when a batch happens to have as many sentences as they have tokens:
+# The error is welcome, and doesn't come when a batch happens to have as many sentences as they have tokens:
 
 # %%
 square = torch.tensor([[5, 6, 7, PAD, PAD], *[[8, 9, 5, 6, 7]] * 4])  # 5 sentences of 5 tokens
@@ -206,7 +206,7 @@ right, flat = padding_mask(square).expand(5, 1, 5, 5), (square != PAD).expand(5,
 print("cells that differ, in each head:", (right ^ flat).sum().item(), "of", right.numel())
 
 # %% [markdown]
-# The row of sentence 0 has become the row of *query* 0, in all sentences. A bug that depends on the size of the batch is gone when you look for it. Four axes, always, prevent it.
+# The row of sentence 0 has become the row of *query* 0, in all sentences. Four axes, always, prevent it.
 #
 # ### How to test a mask
 #
@@ -327,9 +327,9 @@ for layers in (1, 2):
 # The trained model lets you see what that does to the next word:
 #
 # :::{what-if} masks
-# What is the causal mask worth when the model writes? Each row is a word of a translation that was written with the mask; the bars are the share that the model gives to this word, with the mask and without it. In the last column all words that follow lie open before it, the next one among them. The first row has only `<s>` to read, so the first two columns agree there. Type a sentence of your own.
+# What is the causal mask worth when the model writes? Each row is a word of a translation that was written with the mask; the bars are the share that the model gives to this word, with the mask and without it. In the last column all words that follow lie open before it, the next one among them.
 #
-# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/04_masks.html#fig-what-if-masks).
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/04_masks.html#fig-what-if-masks).
 # :::
 #
 # ## What a forgotten causal mask costs

@@ -214,7 +214,7 @@ assert torch.equal(tied.weight, embedding.weight) and not torch.equal(
 )
 
 # %% [markdown]
-# To check a model for this, count its parameters: PyTorch counts a shared tensor once.
+# To check a model, count its parameters: PyTorch counts a shared tensor once.
 #
 # ## The softmax is in the loss
 #
@@ -303,7 +303,7 @@ for name, std in starts.items():
     print(f"{name:14} word {word:5.2f}  share {share:4.0%}  loss - ln |V| {above:5.1f}")
 
 # %% [markdown]
-# *Share* is how much of the sum of word and position is word, in squares. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance. About a half is the price of logits that differ and know nothing yet.
+# *Share* is how much of the sum of word and position is word, in squares. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance.
 #
 # With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95 % position and 5 % word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md#the-model), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
 
@@ -375,15 +375,13 @@ inside = likeness[same & ~torch.eye(8).bool()].min()
 assert (likeness[~same] > inside).sum() == 2 and likeness[3, 7] > inside  # runs and grass
 
 # %% [markdown]
-# You can walk through the whole table:
-#
 # :::{what-if} neighbors
-# What lies near a word in the table? The tokens whose rows have the largest cosine with its row, and below them the median of all tokens. A + says that no space stands before a token. Type a word, in German or English, and choose a neighbor to go on from there. A word that falls into several tokens has no row of its own: choose one of its pieces.
+# What lies near a word in the table? The tokens whose rows have the largest cosine with its row, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
 #
-# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
 # :::
 #
-# A word has the same row in every sentence; what *bank* means in this one is worked out above, with the help of attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it. (tensor2tensor does zero it, because it recognizes padding by vectors that are zero.)
+# A word has the same row in every sentence; what *bank* means in this one is worked out above, with the help of attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it.
 #
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown

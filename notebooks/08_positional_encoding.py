@@ -120,12 +120,10 @@ for name, places in (("without", 0 * PE), ("with", PE)):
 #
 # Attention sees a bag of words. Its scores ask *what* a key is, never *where*, and the feed-forward network, which looks at one position at a time, can't help.
 #
-# The trained translator can be asked the same question:
-#
 # :::{what-if} positions
-# Does the order of the words matter to the model? Above is a sentence, below the same words shuffled (the first one stays, because its token has no space before it). Left with positions, right without: the translation, and where each word of it looks in the source. Rows are tokens of the translation, columns tokens of the source (+ joins one to the one before), numbers percent, the mean of the last layer's heads. Without positions both orders get the same translation, and only the columns of the map change places. Type a sentence, and shuffle it.
+# Does the order of the words matter to the model? Above is a sentence, below the same words shuffled. Left with positions, right without: the translation, and where each word of it looks in the source. The maps show the last layer's cross-attention in percent, the mean of its heads. Without positions both orders get the same translation, and only the columns of the map change places. Shuffle your own.
 #
-# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/08_positional_encoding.html#fig-what-if-positions).
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/08_positional_encoding.html#fig-what-if-positions).
 # :::
 #
 # ### Doesn't the causal mask tell the order?

@@ -261,7 +261,7 @@ def training_step(
 
 
 # %% [markdown]
-# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. With `grad_clip`, a longer one is shortened to that length and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Under Adam, clipping *every* gradient would change little; it is for the single one that is far too long and would dominate the average for ten steps. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
+# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. With `grad_clip`, a longer one is shortened to that length and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Under Adam it is for the single gradient that is far too long. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
 #
 # :::{margin}
 # With several processes, each loss is multiplied by their number, because they will take the mean of their gradients.
@@ -511,7 +511,7 @@ def validate(training: Training) -> dict[str, float]:
 
 
 # %% [markdown]
-# If `patience` validations in a row bring no new best score, training ends, which is **early stopping**. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4, and the weights of the second validation come back. Their score is a little flattering, being the largest of several noisy numbers. That is why a test set must have no say in any choice.
+# If `patience` validations in a row bring no new best score, training ends, which is **early stopping**. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4, and the weights of the second validation come back. Their score, the largest of several noisy numbers, flatters; so a test set must have no say in any choice.
 #
 # ### Why is the training loss above the validation loss?
 #
@@ -634,7 +634,7 @@ assert 4 * lengths[0] < lengths[1]
 #
 # ## One call
 #
-# `train` puts it together. What can't work is refused before the first step: a pair that is too long for the model would otherwise stop the run when its batch comes up, perhaps after hours. In a folder, the settings are kept beside the checkpoints, and a run is continued only with the same ones; half a run with one learning rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself, with its log and lock, is [an appendix](I_run_folder.ipynb). The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more.
+# `train` puts it together. What can't work is refused before the first step: a pair that is too long for the model would otherwise stop the run when its batch comes up, perhaps after hours. In a folder, the settings are kept beside the checkpoints, and a run is continued only with the same ones; half a run with one learning rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself is [an appendix](I_run_folder.ipynb). The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more.
 
 
 # %% tags=["export", "hide-input"]
@@ -715,7 +715,7 @@ def train(
 
 
 # %% [markdown]
-# Adam's rate is zero because the loop sets it before each step; a loop that forgot to do so would learn nothing, which you'd notice at once. `fused=True` updates all weights in one pass over memory. And here is the old result in the new loop:
+# Adam's rate is zero because the loop sets it before each step. `fused=True` updates all weights in one pass over memory. And here is the old result in the new loop:
 
 # %% tags=["nbval-ignore-output"]
 config = TrainingConfig(**{name: settings[name] for name in vars(TrainingConfig())} | {"steps": 50})
@@ -756,7 +756,7 @@ same = zip(straight.state_dict().values(), broken.state_dict().values())
 print("numbers that differ:", sum(int((one != other).sum()) for one, other in same))
 
 # %% [markdown]
-# The steps from 40 to 50 were made twice, and the log shows them once. On one machine, with the same number of threads and the same release of PyTorch, the weights are equal to the last bit. With another number of threads, sums are added in another order.
+# The steps from 40 to 50 were made twice, and the log shows them once. On one machine, with the same number of threads and the same release of PyTorch, the weights are equal to the last bit.
 #
 # ## A test that it reads the German
 #
@@ -818,12 +818,12 @@ figure.supylabel("query: the English word to write", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# The same can be watched in a translator so small that seven checkpoints of it fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end, because it takes more than 1,500 updates to trust an ending more than the order of the words. Give it sentences of your own:
+# The same can be watched in a translator so small that seven checkpoints of it fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end, because it takes more than 1,500 updates to trust an ending more than the order of the words.
 #
 # :::{learning}
-# What has a translator learned after so many updates? Choose a checkpoint of one training: the loss on pairs that it has never seen, the translation of the sentence, and where each token that is written looked, which is the cross-attention of the last layer, the mean of its heads, from white (0) to black (1). Each row sums to 1. Other sentences need the checkpoints themselves; the grammar has few words, and the figure says which of yours it lacks.
+# What has a translator learned after so many updates? Choose a checkpoint of one training: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, white 0 to black 1). The grammar has few words; the figure says which of yours it lacks.
 #
-# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/18_training.html#fig-learning).
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/18_training.html#fig-learning).
 # :::
 #
 # ## Captions it has never seen

@@ -1259,7 +1259,7 @@ assert kept[0] < 5 < kept[1] < 100 < 1000 < kept[2]
 # :::{what-if} search
 # How does a translation come about? Each row is a step. A box holds a token and the log-probability of all tokens up to it, the best on the left. Boxes with a solid frame are kept, dashed ones are dropped, filled ones have ended, and the thick path leads to the best score, for which the table divides by the length penalty. Change the beam (a beam of 1 is greedy search) or the exponent $\alpha$ of the length penalty, or have the words drawn by lot and change temperature and top-p; then the dashed boxes are the likeliest words that weren't drawn.
 #
-# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/19_decoding.html#fig-what-if-search).
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/19_decoding.html#fig-what-if-search).
 # :::
 #
 # **Why does the model repeat itself?** Having written a phrase makes the same phrase likelier, most of all in models that haven't learned enough. Programs that forbid a sequence of three words to come twice hide the loop, not its cause.

@@ -925,7 +925,7 @@ show(
 # :::{what-if} maps
 # What would the model write without a head? The two sentences are written by the whole model and without the silenced heads; the map shows the weights of the chosen head, in percent. In cross-attention a row is a step of the decoder, the token that it reads and, after the arrow, the token that it writes; a column is a token of the source (+ joins it to the one before). Choose a head and silence it, or all heads of a layer, until the translation breaks.
 #
-# Here in the notebook the figure is only text; it runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/21_attention_maps.html#fig-what-if-maps).
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/21_attention_maps.html#fig-what-if-maps).
 # :::
 
 

@@ -595,7 +595,7 @@ print(f"on this processor the fast loss trains x {gain:.2f} as fast as the reada
 
 
 # %% [markdown]
-# On a processor the two differ by a few percent, in either direction from run to run. What the chunks save is memory.
+# On a processor the two differ by a few percent, in either direction. The chunks save memory.
 #
 # ## Compiling a layer
 #
@@ -782,7 +782,7 @@ assert (
 
 
 # %% [markdown]
-# On a processor both halves of the estimate can be held against a measurement. One series of steps has longer and fewer sentences, always 4,096 tokens a side; the other has more and more sentences of 32 tokens.
+# On a processor both halves of the estimate can be held against a measurement.
 #
 # ```bash
 # python benchmarks/growth.py --preset small
@@ -838,7 +838,7 @@ print(f", memory times {long['bytes'] / short['bytes']:.1f}")
 assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
 
 # %% [markdown]
-# Time follows the operations. Sentences 64 times as long cost two and a half times as much for each token, because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes more than the layers keep: on the way back gradients of activations need room as well, and memory that was given back doesn't always fit the next request.
+# Time follows the operations. Sentences 64 times as long cost two and a half times as much for each token, because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes more than the layers keep: on the way back gradients of activations need room as well.
 #
 # The paper's base model is an hour's work for one current GPU, *if* it reaches such a share. No measurement of ours stands behind that.
 #
