@@ -290,3 +290,13 @@ def test_systems_take_turns() -> None:
     assert "".join(order) == "ABCBCACABABC"
     assert [turn["round"] for turn in turns] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert [turn["tokens"] for turn in turns if turn["system"] == "A"] == [2, 3, 4]
+
+
+@pytest.mark.slow
+def test_growth_has_a_process_for_each_point(tmp_path: Path) -> None:
+    """More tokens take more time and more memory."""
+    brief = {"preset": "tiny", "tokens": 256, "lengths": (8, 64), "batches": (4, 256), "size": 300}
+    settings, points = run("growth", tmp_path, **brief)
+    assert settings["preset"] == "tiny"
+    assert [(p["sentences"], p["length"]) for p in points] == [(32, 8), (4, 64), (4, 32), (256, 32)]
+    assert points[3]["seconds"] > points[2]["seconds"] and points[3]["bytes"] > points[2]["bytes"]

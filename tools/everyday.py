@@ -28,14 +28,16 @@ def typed(text: str) -> str:
     return text.lower().rstrip(".!? ")
 
 
-def main(archive: str, direction: str, output: str) -> None:
-    """Write the table."""
-    pairs = tatoeba(Path(archive)) + multi30k("train")
+def pairs_of(archive: Path, direction: str) -> list[Pair]:
+    """Return all pairs of the table."""
+    pairs = tatoeba(archive) + multi30k("train")
     if direction == "en-de":
         pairs = [Pair(target, source) for source, target, _ in pairs]
-    pairs += [Pair(typed(s), t) for s, t, _ in pairs if hash_share(f"{s}\t{t}", seed=0) < TYPED]
-    Path(output).write_text("".join(f"{s}\t{t}\n" for s, t, _ in pairs), encoding="utf-8")
+    hurried = [pair for pair in pairs if hash_share("\t".join(pair[:2]), seed=0) < TYPED]
+    return pairs + [Pair(typed(source), target) for source, target, _ in hurried]
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    archive, direction, output = sys.argv[1:]
+    lines = (f"{source}\t{target}\n" for source, target, _ in pairs_of(Path(archive), direction))
+    Path(output).write_text("".join(lines), encoding="utf-8")
