@@ -14,7 +14,7 @@
   /** Let the keyboard reach what scrolls, and only that; a screen reader says what it is. */
   function reach() {
     for (const element of document.querySelectorAll(`article :is(${SCROLLS})`)) {
-      const scrolls = element.scrollWidth > element.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(element).overflowX);
+      const scrolls = element.scrollWidth > element.clientWidth && /auto|scroll/.test(getComputedStyle(element).overflowX);
       const apart = element.querySelector("a, button, input, summary") || element.closest("[aria-hidden=true]");
       if (scrolls && !apart && !element.hasAttribute("tabindex")) {
         element.tabIndex = 0;

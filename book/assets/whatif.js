@@ -225,16 +225,16 @@
       shuffle.disabled = orders.length < 2;
       stage.replaceChildren(...found.flatMap(([order, pair]) => [
         make("p", { class: "what-if-source", lang: data.languages[0] }, order),
-        make("div", { class: "what-if-pair" }, ...pair.map((translation, without) => panel(translation, without ? "Without positions" : "With positions"))),
+        make("div", { class: "what-if-pair" }, ...pair.map((translation, without) => panel(order, translation, without ? "Without positions" : "With positions"))),
       ]));
       if (orders.length < 2) return void say("Too few words to shuffle: the first one stays where it is. Type a longer sentence.");
       const same = [0, 1].map((i) => found[0][1][i].text === found[1][1][i].text);
       say(`Shuffled, the translation ${same[0] ? "stays the same" : "changes"} with positions and ${same[1] ? "stays the same" : "changes"} without.`);
     };
 
-    function panel({ read, written, text, maps }, title) {
+    function panel(order, { read, written, text, maps }, title) {
       const weights = meanOf(maps.cross.at(-1));
-      return make("div", {}, lines([[title, text]], data.languages[1]), heatmap(`Cross-attention. ${title}: ${text}`, written, read, weights));
+      return make("div", {}, lines([[title, text]], data.languages[1]), heatmap(`Cross-attention. ${title}: ${order} → ${text}`, written, read, weights));
     }
   }
 

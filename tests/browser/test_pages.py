@@ -48,7 +48,7 @@ UNNAMED = """() => {
             bad.push(`img ${image.getAttribute("src")} alt=${alt}`);
     }
     for (const svg of document.querySelectorAll("figure svg, .cell_output svg"))
-        if (!svg.closest("button") && !svg.parentElement.closest("svg") && !name(svg)?.trim())
+        if (!svg.closest("button, [aria-hidden=true], svg svg") && !name(svg)?.trim())
             bad.push(`svg in ${svg.closest("figure")?.id || "an output"}`);
     return bad;
 }"""
@@ -200,7 +200,7 @@ def test_readable_without_scripts(address, browser):
 def test_the_first_view_of_a_chapter_is_small(site, address, tab):
     """What a chapter loads before the reader scrolls, compressed."""
     loaded = []
-    tab.on("response", loaded.append)
+    tab.on("response", lambda answer: loaded.append(answer))
     sizes = {}
     for page in pages(site):
         if page.startswith("notebooks/"):

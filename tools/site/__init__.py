@@ -54,6 +54,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", translator.write_model)
     app.add_directive("learning", learning.Learning)
     app.connect("build-finished", assets.write_card)
+    app.connect("build-finished", assets.keep_used_icons)
     app.connect("build-finished", assets.leave_out)
     # Before anything copies a title with a formula
     app.connect("doctree-read", formulas.typeset_formulas, priority=100)

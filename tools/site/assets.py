@@ -1,4 +1,4 @@
-"""The Vega bundle and the card of the site, written here, and the scripts a page can do without."""
+"""The Vega bundle, the icons and the card of the site, written here; what a page can do without."""
 
 import json
 import re
@@ -7,8 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pydata_sphinx_theme
 import vl_convert
 from docutils import nodes
+from fontTools import subset
 from sphinx.application import Sphinx
 
 BUNDLE = "vega.js"
@@ -27,6 +29,30 @@ def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
         return
     bundle = vl_convert.javascript_bundle("bookFigures.vega = { vegaEmbed };")
     target.write_text(f'{heading}(() => {{"use strict";{bundle}}})();\n', encoding="utf-8")
+
+
+def keep_used_icons(app: Sphinx, exception: Exception | None) -> None:
+    """Leave in the theme's icon fonts what the pages and the theme show: a dozen of 2,000 icons."""
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    style = (static / "styles" / "pydata-sphinx-theme.css").read_text(encoding="utf-8")
+    pages = "".join(path.read_text(encoding="utf-8") for path in Path(app.outdir).rglob("*.html"))
+    shown = set(re.findall(r"\bfa-[\w-]+", pages))
+    codes = {int(code, 16) for code in re.findall(r':"\\([ef][0-9a-f]{3})"', style)}
+    for rule, code in re.findall(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\([0-9a-f]+)"', style):
+        if shown.isdisjoint(re.findall(r"fa-[\w-]+", rule)):
+            codes.discard(int(code, 16))
+    fonts = Path("vendor", "fontawesome", "webfonts")
+    theme = Path(pydata_sphinx_theme.__file__).parent / "theme" / "pydata_sphinx_theme" / "static"
+    for path in (theme / fonts).glob("*.woff2"):
+        options = subset.Options(flavor="woff2", drop_tables=["FFTM"])
+        font = subset.load_font(path, options)
+        subsetter = subset.Subsetter(options)
+        subsetter.populate(unicodes=codes)
+        subsetter.subset(font)
+        subset.save_font(font, static / fonts / path.name, options)
+        (static / fonts / path.name).with_suffix(".ttf").unlink(missing_ok=True)
 
 
 def write_card(app: Sphinx, exception: Exception | None) -> None:

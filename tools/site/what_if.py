@@ -140,8 +140,8 @@ def maps(found: dict[str, Any]) -> str:
 def positions(found: dict[str, Any]) -> str:
     """Chapter 8: two orders of the same words, each with positions and without."""
 
-    def panel(title: str, one: dict[str, Any]) -> str:
-        label = f"Cross-attention. {title}: {one['text']}"
+    def panel(order: str, title: str, one: dict[str, Any]) -> str:
+        label = f"Cross-attention. {title}: {order} → {one['text']}"
         drawn = heatmap(label, one["written"], one["read"], one["weights"])
         return tag("div", sentences((title, one["text"])) + drawn)
 
@@ -149,7 +149,8 @@ def positions(found: dict[str, Any]) -> str:
         tag("p", html.escape(order["text"]), kind="what-if-source", lang="de")
         + tag(
             "div",
-            "".join(map(panel, ("With positions", "Without positions"), order["pair"])),
+            panel(order["text"], "With positions", order["pair"][0])
+            + panel(order["text"], "Without positions", order["pair"][1]),
             kind="what-if-pair",
         )
         for order in found["orders"]
