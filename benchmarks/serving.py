@@ -61,7 +61,7 @@ def main(
 ) -> None:  # fmt: skip
     """Translate test captions with this book's decoder and with CTranslate2."""
     torch.set_num_threads(threads)
-    ours, tokenizer = load_model(model) if model else load_pretrained()
+    ours, tokenizer = load_model(model) if model else load_pretrained("captions-de-en")
     pairs = common.read(corpus, "test_2016_flickr")[:sentences]
     lines, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     records: list[dict[str, Any]] = []
@@ -106,7 +106,7 @@ def main(
                 records.append({"search": search, "system": "CTranslate2 float32", **result})
                 print(f"{search}, length_penalty {penalty}, patience {patience}: {same} as ours")
     print(common.table(["system", "sentences/s", "times ours", "BLEU", "same as ours"], rows))
-    name = model.name if model else "multi30k-de-en"
+    name = model.name if model else "captions-de-en"
     settings = {"benchmark": "serving", "model": name, "corpus": f"{corpus} test_2016_flickr"}
     settings |= {"command": f"python benchmarks/serving.py --threads {threads} --rounds {rounds}"}
     settings |= {"threads": threads, "max_tokens": MAX_TOKENS, "clock": "wall"}

@@ -251,7 +251,7 @@ def ill(
 
 def decodings(captions: int) -> Iterator[dict[str, Any]]:
     """Ask the book's trained model for translations in wrong ways."""
-    model, tokenizer = load_pretrained()
+    model, tokenizer = load_pretrained("captions-de-en")
     learned, pairs = multi30k("train"), multi30k("val")[:captions]
     other = Tokenizer.train(learned[: len(learned) // 2], len(tokenizer))
     right_source, strange = (collate([*encode_pairs(t, pairs)]).source for t in (tokenizer, other))

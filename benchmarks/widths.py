@@ -34,7 +34,7 @@ def score_of(found: Hypothesis, alpha: float) -> float:
 
 def sweep(widths: tuple[int, ...], sentences: int = 250) -> list[dict[str, Any]]:
     """Return BLEU, length over that of the references, and mean log-probability."""
-    model, tokenizer = load_pretrained()
+    model, tokenizer = load_pretrained("captions-de-en")
     pairs = multi30k("val")[:sentences]
     sources = [*encode_sources(tokenizer, [pair.source for pair in pairs], 1024)]
     references = [[pair.target for pair in pairs]]

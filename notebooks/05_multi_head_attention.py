@@ -440,7 +440,7 @@ print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item()
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 looks at the word that has just been translated. Head 1 looks ahead. Heads 2 and 4 often rest on the period and `</s>`. Grey is the weight, from 0 (paper) to 1 (ink)."}}
 from itertools import combinations
 
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 german = [*tokenizer.encode("Ein kleines Mädchen spielt mit einem roten Ball."), EOS]
 english = [BOS, *tokenizer.encode("A little girl plays with a red ball.")]
 cross = model.decoder.layers[1].cross_attention

@@ -234,7 +234,7 @@ for d_ff in (8, 64, 512):
 # In an untrained network a sum is as often above zero as below, so half of the units fire. We look ahead to the model that comes with this book, which translates German captions of photographs. A *hook* reads what a layer computes: PyTorch calls our function with the layer's input and output.
 
 # %% tags=["nbval-ignore-output"]
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 model.eval()
 seen = {}
 linear1 = model.encoder.layers[-1].feed_forward.linear1

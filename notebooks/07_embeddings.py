@@ -347,7 +347,7 @@ show(
 # Random rows are nearly at right angles: with 512 columns, the cosine of two of them is spread by $1/\sqrt{512} = 0.04$ around 0. After training, some rows are much closer. We ask this book's trained model, which knows captions of photographs, what lies nearest to three of its words.
 
 # %% tags=["nbval-ignore-output"]
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 directions = F.normalize(model.embedding.weight.detach(), dim=1)
 
 

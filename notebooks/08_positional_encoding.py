@@ -466,7 +466,7 @@ Der Koch schneidet in der Küche Gemüse. = The cook cuts vegetables in the kitc
 Ein kleines Mädchen mit einem Hut isst ein Eis. = A little girl with a hat eats ice cream."""
 
 # %% tags=["nbval-ignore-output"]
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 model.eval()
 sides = [[tokenizer.encode(side) for side in line.split(" = ")] for line in text.splitlines()]
 pairs = [(torch.tensor([[*s, EOS]]), torch.tensor([[BOS, *t, EOS]])) for s, t in sides]

@@ -188,7 +188,7 @@ for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
         print(error)
 
 # %% [markdown]
-# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny`, `mini`, `captions`, `everyday` and `small` are ours, for laptops.
+# A **preset** is a name for a few changes. Each row of the paper's Table 3 has one: A varies the heads (their widths follow), B the width of keys, C the size, D dropout and label smoothing, E the positions, and `big` changes several numbers at once. `tiny`, `captions`, `everyday` and `small` are ours, for laptops.
 #
 # :::{margin}
 # Label smoothing belongs to the [loss](17_regularization.ipynb#why-smooth-the-labels), so its rows of Table 3 have the base model's shape.
@@ -197,8 +197,7 @@ for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
 # %% tags=["export"]
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
-    "mini": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.15},
-    "captions": {"layers": 4, "d_model": 128, "d_ff": 256, "heads": 4, "dropout": 0.3},
+    "captions": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.3},
     "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {}, "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16},
@@ -623,7 +622,7 @@ PAPER = {
     "base": 65, "B-dk16": 58, "B-dk32": 60, "C-N2": 36, "C-N4": 50, "C-N8": 80, "C-d256": 28,
     "C-d1024": 168, "C-ff1024": 53, "C-ff4096": 90, "big": 213,
 }  # fmt: skip
-drawn = [name for name in PRESETS if name not in ("tiny", "mini", "captions", "everyday", "small")]
+drawn = [name for name in PRESETS if name not in ("tiny", "captions", "everyday", "small")]
 for name in drawn:
     rest = parameter_count(preset(name)) - sum(multiplications(preset(name), 0).values())
     assert rest < 0.7e6 and (name == "E-learned" or rest < 0.3e6)

@@ -68,7 +68,7 @@ from annotated_transformer.synchronous_grammar import grammar
 from book.figures import INK, RESIDUAL, curves, show, show_steps
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's trained model; an underscore marks a space. Its 3,740 merges were learned from captions, in which *black* is common, so *black* is one token after 500. Few captions say that anyone *likes* anything: that word stays in three pieces."}}
-pretrained = json.loads(load_pretrained()[1].text)["model"]
+pretrained = json.loads(load_pretrained("captions-de-en")[1].text)["model"]
 likes = {"German": "Die schwarze Katze mag Fisch.", "English": "The black cat likes fish."}
 
 

@@ -773,7 +773,7 @@ assert gaps[-1] > 2.5 and gaps[0] < 1
 # The gap shows how much the model *trusts* the source. It isn't what the source tells it, because a wrong sentence misleads. To see the difference, take away the source instead; the model that comes with this book, which was trained for much longer, gives:
 
 # %%
-trained, its_tokenizer = load_pretrained("multi30k-de-en")
+trained, its_tokenizer = load_pretrained("captions-de-en")
 ours = val[:100]
 sources = {
     "its own German": [pair.source for pair in ours],
@@ -876,7 +876,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 # A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 30,000 updates, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/multi30k-de-en/README.md). Its weights are the mean of its last eight checkpoints.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The log of the model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 32 after nine epochs, at 35 after eighteen, and near 37 from epoch 40 on."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.3 and 1.7. BLEU rises to 32 within nine epochs and then slowly to 37."}}
-home = files("annotated_transformer") / "pretrained" / "multi30k-de-en"
+home = files("annotated_transformer") / "pretrained" / "captions-de-en"
 records = [json.loads(line) for line in (home / run_folder.LOG).read_text().splitlines()]
 records = [record for record in records if "loss" in record]
 learning_curves(records, "epoch")

@@ -98,7 +98,7 @@ def search(next_words, beam, limit, end="</s>", watch=None):
 # Each round *expands* every hypothesis by every word, *scores* the results by adding logarithms, and *prunes* them to the best few. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the small German-English model that comes with the package and the caption *Zwei Männer beim Militär spielen Baseball*, two men in the military are playing baseball. (`watch` collects the steps for the picture.)
 
 # %% tags=["hide-input"]
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 captions = multi30k("val")[:250]
 sources = [[*tokenizer.encode(pair.source), EOS] for pair in captions]
 caption = next(pair for pair in captions if "beim Militär" in pair.source)
@@ -940,7 +940,7 @@ def translate(
 
 # %% tags=["nbval-ignore-output"]
 lines = ["Ein Hund läuft über die Wiese.", "", caption.source, "Eine Frau liest."]
-exact = load_pretrained()[0].double()
+exact = load_pretrained("captions-de-en")[0].double()
 together = translate(exact, tokenizer, lines, max_tokens=20)
 for line, translation in zip(lines, together):
     print(f"{line!r} -> {translation!r}")

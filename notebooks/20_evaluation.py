@@ -329,7 +329,7 @@ print("a list for each sentence:", round(BLEU().corpus_score(two, [[r] for r in 
 # Now the trained model translates the 1,000 captions of Multi30k's test set with a beam of 4. It wasn't trained on them, and no setting of it was chosen by them. (Some pages of this book, this one too, score several settings on them; that is harmless as long as nothing is picked by it.)
 
 # %% tags=["nbval-ignore-output"]
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 pairs = multi30k("test_2016_flickr")
 sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
 outputs = translate(model, tokenizer, sources)

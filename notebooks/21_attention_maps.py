@@ -103,7 +103,7 @@ from annotated_transformer.transformer import greedy_decode, preset
 
 
 # %%
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 text = "Zwei Hunde spielen im Schnee."
 source = torch.tensor([[*tokenizer.encode(text), EOS]])
 first = model.encoder.layers[0].self_attention

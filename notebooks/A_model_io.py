@@ -188,7 +188,7 @@ print(f"{sum(same)} of {len(same)} parameters read back to the bit")
 
 
 # %% tags=["export"]
-def load_pretrained(name: str = "multi30k-de-en") -> tuple[Transformer, Tokenizer]:
+def load_pretrained(name: str = "everyday-de-en") -> tuple[Transformer, Tokenizer]:
     """Read a trained model that comes with the package, in evaluation mode.
 
     Raises ValueError if there is none of that name.

@@ -214,7 +214,7 @@ def export_ctranslate2(
 # We export the book's model and run the script without PyTorch and this book: a module that is `None` can't be imported.
 
 # %%
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 home = tempfile.TemporaryDirectory()
 folder = Path(home.name, "served")
 export_ctranslate2(model, tokenizer, folder)
@@ -260,7 +260,7 @@ assert largest < 1e-4
 # %%
 import json
 
-log = Path("../benchmarks/results/serving-multi30k-de-en-2.jsonl").read_text().splitlines()
+log = Path("../benchmarks/results/serving-captions-de-en-2.jsonl").read_text().splitlines()
 for record in map(json.loads, log):
     if "bleu" in record:
         speed = f"{record['times_ours']:.2f} times as fast as ours"

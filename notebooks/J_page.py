@@ -96,7 +96,7 @@ from safetensors.numpy import load
 
 from annotated_transformer.model_io import load_pretrained
 
-model, tokenizer = load_pretrained()
+model, tokenizer = load_pretrained("captions-de-en")
 exact = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 text = pack("captions", asdict(model.config), tokenizer.text, exact)
 found = load(b64decode(loads(text)["weights"]))

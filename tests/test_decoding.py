@@ -447,7 +447,7 @@ Trained = tuple[Transformer, Tokenizer]
 @pytest.fixture(scope="module")
 def trained() -> Trained:
     """The model that comes along, in double precision and with few positions."""
-    model, tokenizer = load_pretrained()
+    model, tokenizer = load_pretrained("captions-de-en")
     few = Transformer(replace(model.config, max_length=120))
     few.load_state_dict(model.state_dict())
     return few.double().eval(), tokenizer

@@ -118,7 +118,7 @@ def test_same_greedy_words_of_random_models(name: str, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pretrained") / "model"
-    export_ctranslate2(*load_pretrained(), folder)
+    export_ctranslate2(*load_pretrained("captions-de-en"), folder)
     return folder
 
 
@@ -131,7 +131,7 @@ def captions(count: int) -> list[str]:
 
 @pytest.mark.parametrize(("beam", "may_differ"), [(1, 0), (4, 0.06)])
 def test_same_translations(beam: int, may_differ: float, pretrained: Path) -> None:
-    model, tokenizer = load_pretrained()
+    model, tokenizer = load_pretrained("captions-de-en")
     lines = captions(200)
     sources = [tokens_of(tokenizer, line) for line in lines]
     found = engine(pretrained).translate_batch(
@@ -148,14 +148,14 @@ def test_same_translations(beam: int, may_differ: float, pretrained: Path) -> No
 
 
 def test_eight_bits_say_nearly_the_same(pretrained: Path) -> None:
-    _, tokenizer = load_pretrained()
+    _, tokenizer = load_pretrained("captions-de-en")
     source = [tokens_of(tokenizer, "Ein Hund läuft über die Wiese.")]
     words = engine(pretrained, "int8").translate_batch(source, beam_size=1, **SEARCH)
     assert "dog" in tokenizer.decode(ids(tokenizer, words[0].hypotheses[0]))
 
 
 def test_the_script_needs_neither_torch_nor_this_package(pretrained: Path) -> None:
-    model, tokenizer = load_pretrained()
+    model, tokenizer = load_pretrained("captions-de-en")
     lines = ["\ufeffEin Hund läuft über die Wiese.", "", "  ", "Zwei Männer </s> reden.", "Ja.\r"]
     lines += ["Eine Frau\u2028liest.", "Ein Mann\x0bschläft."]  # a line ends at \n alone
     program = (
@@ -181,7 +181,7 @@ def test_the_script_needs_neither_torch_nor_this_package(pretrained: Path) -> No
 
 
 def test_the_tokenizer_beside_it_is_ours(pretrained: Path) -> None:
-    _, tokenizer = load_pretrained()
+    _, tokenizer = load_pretrained("captions-de-en")
     assert Tokenizer.load(pretrained / "tokenizer.json").sha256 == tokenizer.sha256
     config = json.loads((pretrained / "config.json").read_text())
     assert config["layer_norm_epsilon"] == 1e-6 and config["add_source_eos"] is True
@@ -192,7 +192,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_line_that_is_too_long_is_one_error(tmp_path: Path) -> None:
-    model, tokenizer = load_pretrained()
+    model, tokenizer = load_pretrained("captions-de-en")
     few = Transformer(replace(model.config, max_length=12))
     few.load_state_dict(model.state_dict())
     export_ctranslate2(few.eval(), tokenizer, tmp_path / "model")
@@ -209,7 +209,7 @@ def test_a_line_that_is_too_long_is_one_error(tmp_path: Path) -> None:
 
 
 def test_eight_bits_on_disk(tmp_path: Path, pretrained: Path) -> None:
-    export_ctranslate2(*load_pretrained(), tmp_path / "model", quantization="int8")
+    export_ctranslate2(*load_pretrained("captions-de-en"), tmp_path / "model", quantization="int8")
     sizes = [(path / "model.bin").stat().st_size for path in (tmp_path / "model", pretrained)]
     assert sizes[0] < 0.4 * sizes[1]
 

@@ -258,10 +258,12 @@ def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
     check_vocabulary(make(), TOKENIZER)
 
 
-def test_the_pretrained_model_is_small_and_whole() -> None:
-    model, tokenizer = load_pretrained()
-    assert not model.training and len(tokenizer) == model.config.vocabulary_size
-    folder = Path(annotated_transformer.__file__).parent / "pretrained" / "multi30k-de-en"
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 12_000_000
-    with pytest.raises(ValueError, match='no pretrained model "latin": take one of multi30k-de-en'):
+def test_the_pretrained_models_are_small_and_whole() -> None:
+    home = Path(annotated_transformer.__file__).parent / "pretrained"
+    names = sorted(path.name for path in home.iterdir())
+    for name in names:
+        model, tokenizer = load_pretrained(name)
+        assert not model.training and len(tokenizer) == model.config.vocabulary_size
+    assert sum(path.stat().st_size for path in home.rglob("*")) <= 30 * 2**20
+    with pytest.raises(ValueError, match=f'model "latin": take one of {", ".join(names)}'):
         load_pretrained("latin")

@@ -196,10 +196,11 @@ def test_the_model_file_computes_the_same(model_file, changes):
     other.load_state_dict(ours.state_dict())
 
 
-# The model that comes along
+# The models that come along
 
 
-def test_the_card_says_what_the_folder_holds():
+@pytest.mark.parametrize("name", ["captions-de-en", "everyday-de-en"])
+def test_a_card_says_what_its_folder_holds(name):
     """No number of it is typed; it was written by `python -m tools.card`."""
-    folder = ROOT / "annotated_transformer" / "pretrained" / "multi30k-de-en"
+    folder = ROOT / "annotated_transformer" / "pretrained" / name
     assert card(folder) == (folder / "README.md").read_text(encoding="utf-8")

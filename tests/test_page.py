@@ -40,7 +40,7 @@ def test_a_row_is_rounded_to_its_own_scale():
 
 def test_the_text_holds_every_tensor():
     """Vectors as they are, matrices in whole numbers with their scales; twice the same text."""
-    model, tokenizer = load_pretrained()
+    model, tokenizer = load_pretrained("captions-de-en")
     tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     text = pack("captions", asdict(model.config), tokenizer.text, tensors)
     assert text == pack("captions", asdict(model.config), tokenizer.text, tensors)

@@ -186,7 +186,7 @@ def test_the_file_of_the_library_is_ours(tmp_path: Path) -> None:
 
 
 def test_the_pretrained_tokenizer_loses_nothing() -> None:
-    tokenizer = load_pretrained()[1]
+    tokenizer = load_pretrained("captions-de-en")[1]
     assert [tokenizer.library.id_to_token(index) for index in SPECIAL] == [*SPECIAL.values()]
     assert tokenizer.decode(tokenizer.encode(TYPED + "日本語\x00")) == TYPED + "日本語\x00"
 

@@ -4,23 +4,58 @@ usage: python -m tools.card annotated_transformer/pretrained/NAME
 """
 
 import json
+import statistics
 import sys
+from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from annotated_transformer.cli import recipe
 from annotated_transformer.model_io import load_model
-from annotated_transformer.run_folder import LOG, SETTINGS
-from annotated_transformer.training import TrainingConfig
+from annotated_transformer.run_folder import LOG
 from annotated_transformer.transformer import PRESETS, TransformerConfig, parameter_count, preset
 
-EVALUATION, CARD = "evaluation.jsonl", "README.md"
+EVALUATION, JUDGED, CARD = "evaluation.jsonl", "judged.tsv", "README.md"
 TIME = "%Y-%m-%d %H:%M:%S%z"
-SPLITS = {
-    "validation": "validation, 1,014 captions; all choices were made on them",
-    "test": "test_2016_flickr, 1,000 captions",
+LANGUAGES = {"de": "German", "en": "English"}
+
+ABOUT = {
+    "captions": """A small Transformer that translates captions of pictures from {source} to
+{target}, trained by this repository from nothing. It is made for reading and experiments: the book
+decodes, scores and takes it apart. It knows 29,000 captions and little else; for any other kind of
+text take the everyday models.""",
+    "everyday": """A small Transformer that translates everyday sentences from {source} to {target},
+trained by this repository from nothing. It is made for reading, experiments and the page that
+translates. It knows short sentences, and captions of pictures; expect errors on news, and on
+sentences of more than about twenty words.""",
+}
+SETS = {
+    "captions": {
+        "validation": "Multi30k, validation; all choices were made on it",
+        "captions": "Multi30k, test_2016_flickr",
+    },
+    "everyday": {
+        "validation": "Tatoeba, validation; all choices were made on it",
+        "tatoeba": "Tatoeba, held out",
+        "captions": "Multi30k, test_2016_flickr",
+    },
+}
+MULTI30K = """The task 1 captions of [Multi30k](https://github.com/multi30k/dataset) (Elliott,
+Frank, Sima'an and Specia, 2016), at commit a3d2e0d26b56f3846f66a952536ffed4e401d05a; for research
+and education. They describe pictures from Flickr, so they speak of people, dogs and streets as
+people on the internet saw them around 2014, with their prejudices about who does what."""
+TATOEBA = """The German-English pairs of [Tatoeba](https://tatoeba.org), as
+[manythings.org](https://www.manythings.org/anki/) packed them on 2018-05-13
+(SHA-256 b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28), by the contributors
+of Tatoeba, under [CC BY 2.0 France](https://creativecommons.org/licenses/by/2.0/fr/). One sentence
+in a hundred was put aside for validation and one for the test, with all its translations and all
+that these translate, so none of them was seen on either side. {both}"""
+DATA = {
+    "captions": MULTI30K,
+    "everyday": TATOEBA.format(both="And " + MULTI30K[0].lower() + MULTI30K[1:]),
 }
 
 
@@ -33,7 +68,7 @@ def hours(log: list[dict[str, Any]]) -> float:
     """Return how long a run took, without the pauses between a last line and the next start."""
     timed, total = [record for record in log if "time" in record], 0.0
     for before, after in pairwise(timed):
-        if "torch" not in after or "torch" in before:  # early logs have the time of starts only
+        if "torch" not in after:
             start, end = (datetime.strptime(r["time"], TIME) for r in (before, after))
             total += (end - start).total_seconds()
     return total / 3600
@@ -47,81 +82,117 @@ def preset_of(config: TransformerConfig) -> str:
     raise ValueError("the model has the shape of no preset")
 
 
-def commands(folder: Path, config: TransformerConfig, averaged: int, steps: int) -> str:
+def commands(name: str, config: TransformerConfig, made_of: dict[str, Any], steps: int) -> str:
     """Return the commands that make the model anew, from its settings."""
-    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    settings["training.steps"] = steps  # it may have been stopped before its end
-    words = ["annotated-transformer train --corpus multi30k", f"--preset {preset_of(config)}"]
-    words.append(f"--vocabulary-size {config.vocabulary_size}")
-    for name, default in asdict(TrainingConfig()).items():
-        value = settings.get(f"training.{name}", default)
+    kind, _, direction = name.partition("-")
+    settings = made_of["settings"] | {"training.steps": steps}  # stopped before its end, perhaps
+    lines, corpus = list[str](), "--corpus multi30k"
+    if kind == "everyday":
+        lines = [f"python -m tools.everyday deu-eng.zip {direction} everyday.tsv"]
+        corpus = "--data everyday.tsv"
+    options = [f"annotated-transformer train {corpus} --preset {preset_of(config)}"]
+    options[0] += f" --vocabulary-size {config.vocabulary_size}"
+    for key, default in asdict(recipe(preset_of(config))).items():
+        value = settings.get(f"training.{key}", default)
         if value != default:
-            words.append(f"--{name.replace('_', '-')} {value}")
-    return (
-        " \\\n    ".join([" ".join(words[:3]), *words[3:], "--output run"])
-        + f"\nannotated-transformer average --run run --last {averaged} --half --output model"
-    )
+            options.append(f"--{key.replace('_', '-')} {value}")
+    lines.append(" \\\n    ".join([*options, "--output run"]))
+    average = f"annotated-transformer average --run run --last {made_of['last']}"
+    return "\n".join([*lines, f"{average} --half --output model"])
 
 
-def scores(records: list[dict[str, Any]]) -> str:
-    """Return the table of scores."""
-    rows = ["| captions | search | BLEU | chrF2 |", "|---|---|---|---|"]
-    for record in records:
-        search = f"beam {record['beam']}, alpha {record['alpha']}"
-        search = "greedy" if record["beam"] == 1 else search
-        name = SPLITS[record["split"]]
-        rows.append(f"| {name} | {search} | {record['bleu']:.1f} | {record['chrf']:.1f} |")
+def search(record: dict[str, Any]) -> str:
+    """Return how a set was translated."""
+    return "greedy" if record["beam"] == 1 else f"beam {record['beam']}, alpha {record['alpha']}"
+
+
+def scores(name: str, made_of: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """Return the table of scores, and how they vary from seed to seed."""
+    sets = SETS[name.partition("-")[0]]
+    seed = made_of["settings"]["training.seed"]
+    rows = ["| what | sentences | search | BLEU | chrF2 |", "|---|---|---|---|---|"]
+    for r in records:
+        if r["seed"] == seed and r["averaged"] == made_of["last"]:
+            cells = sets[r["set"]], f"{r['sentences']:,}", search(r)
+            rows.append(f"| {' | '.join(cells)} | {r['bleu']:.1f} | {r['chrf']:.1f} |")
+    own, last = list(sets)[-1], records[-1]
+    found = {r["seed"]: r["bleu"] for r in records if r["set"] == own and search(r) == search(last)}
+    if len(found) > 1:
+        each = ", ".join(f"{bleu:.1f} (seed {seed})" for seed, bleu in found.items())
+        mean, spread = statistics.mean(found.values()), statistics.stdev(found.values())
+        what = f"{sets[own]} with {search(last)} by seed, each with choices of its own"
+        rows += ["", f"{what}: {each}; mean {mean:.1f}, standard deviation {spread:.1f}."]
     return "\n".join(rows)
+
+
+def judged(path: Path) -> str:
+    """Return the table of sentences judged by hand; raises ValueError if one was not."""
+    if not path.exists():
+        return ""
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+    counts = Counter(row[2] for row in rows)
+    if strange := set(counts) - {"right", "understandable", "wrong"}:
+        raise ValueError(f"{path} has judgements {sorted(strange)}: right, understandable or wrong")
+    told = ", ".join(f"{counts[name]} {name}" for name in ("right", "understandable", "wrong"))
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"""
+## What a visitor tries first
+
+{len(rows)} sentences, written before the model was trained, translated with a beam of 4 and judged
+by hand: {told}.
+
+| sentence | translation | judged |
+|---|---|---|
+{table}
+"""
 
 
 def card(folder: Path) -> str:
     """Return the text of the card."""
+    name = folder.resolve().name
+    kind, source, target = name.split("-")
     model, tokenizer = load_model(folder)
     config, log = model.config, read_lines(folder / LOG)
     records = read_lines(folder / EVALUATION)
+    made_of = json.loads((folder / "averaged.json").read_text(encoding="utf-8"))
+    settings, averaged = made_of["settings"], made_of["last"]
     starts = [record for record in log if "torch" in record]
     last = [record for record in log if "epoch" in record][-1]
-    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    threads = " then ".join(dict.fromkeys(str(record["threads"]) for record in starts))
-    averaged = json.loads((folder / "averaged.json").read_text())["last"]
-    return f"""# multi30k-de-en
+    about = ABOUT[kind].format(source=LANGUAGES[source], target=LANGUAGES[target])
+    return f"""# {name}
 
-A small Transformer that translates captions of pictures from German to English, trained by this
-repository from nothing. It is made for reading and experiments. It knows 29,000 captions and little
-else: expect nonsense on any other kind of text.
+{about}
 
 | | |
 |---|---|
 | shape | {config.layers} + {config.layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, \
-{config.heads} heads, post-norm, {parameter_count(config):,} parameters |
-| vocabulary | {len(tokenizer):,} byte-level subwords, joint; learned from the training captions |
+{config.heads} heads, post-norm, dropout {config.dropout}, {parameter_count(config):,} parameters |
+| vocabulary | {len(tokenizer):,} byte-level subwords, joint; learned from the training pairs |
 | trained | {last["step"]:,} updates, {last["epoch"]:.0f} epochs, batches of at most \
 {settings["training.max_tokens"]:,} tokens a side, seed {settings["training.seed"]} |
 | weights | mean of the last {averaged} checkpoints, {settings["training.save_every"]:,} steps \
 apart; stored in half precision |
-| time | {hours(log):.1f} hours on a processor ({starts[-1]["machine"]}, threads: {threads}), with \
+| time | {hours(log):.1f} hours on a processor ({starts[-1]["machine"]}, one thread), with \
 torch {starts[-1]["torch"].split("+")[0]} |
 
 Made by
 
 ```bash
-{commands(folder, config, averaged, last["step"])}
+{commands(name, config, made_of, last["step"])}
 ```
 
 ## Scores
 
-{scores(records)}
+{scores(name, made_of, records)}
 
 Cased, on plain text, by sacreBLEU: `{records[0]["bleu_signature"]}` and
 `{records[0]["chrf_signature"]}`. The other test sets of Multi30k were not looked at.
-
+{judged(folder / JUDGED)}
 ## Data and terms
 
-The task 1 captions of [Multi30k](https://github.com/multi30k/dataset) (Elliott, Frank, Sima'an and
-Specia, 2016), at commit a3d2e0d26b56f3846f66a952536ffed4e401d05a; for research and education. They
-describe pictures from Flickr, so they speak of people, dogs and streets as people on the internet
-saw them around 2014, with their prejudices about who does what. Code and weights: MIT; mind the
-terms of the data for what you do with them.
+{DATA[kind]}
+
+Code and weights: MIT; mind the terms of the data for what you do with them.
 """
 
 

@@ -12,7 +12,7 @@ from annotated_transformer.page import pack
 from tools.page import MOST
 
 ROOT = Path(__file__).parents[1]
-SHOWN = ROOT / "annotated_transformer" / "pretrained" / "multi30k-de-en"  # on the first page
+SHOWN = ROOT / "annotated_transformer" / "pretrained" / "everyday-de-en"  # on the first page
 
 
 def read_config(folder: Path) -> dict[str, Any]:

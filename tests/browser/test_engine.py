@@ -18,10 +18,7 @@ from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig, greedy_decode
-from tools.chapters import ROOT
-from tools.web_model import pack_folder, rounded_weights
-
-PRETRAINED = ROOT / "annotated_transformer" / "pretrained" / "multi30k-de-en"
+from tools.web_model import SHOWN, pack_folder, rounded_weights
 
 SETUP = """() => {
     window.tools = bookFigures.engine();
@@ -107,8 +104,8 @@ def difference(tab, model, source, target, options=None):
 
 def test_every_logit_of_fifty_sentences(open_engine):
     """Pairs of the grammar, at every position of the target."""
-    model, tokenizer = rounded(PRETRAINED)
-    tab = open_engine(PRETRAINED)
+    model, tokenizer = rounded(SHOWN)
+    tab = open_engine(SHOWN)
     most = [difference(tab, model, *ids_of(tokenizer, pair)) for pair in grammar(50, seed=0)]
     assert len(most) == 50 and 0 < max(most) < 1e-3
 
@@ -139,8 +136,8 @@ def test_every_shape_of_model(open_engine, tmp_path, changes):
 
 def test_attention_and_what_if(open_engine):
     """The maps agree; so do a silenced head, no positions, and no causal mask."""
-    model, tokenizer = rounded(PRETRAINED)
-    tab = open_engine(PRETRAINED)
+    model, tokenizer = rounded(SHOWN)
+    tab = open_engine(SHOWN)
     source, target = ids_of(tokenizer, grammar(1, seed=1)[0])
     kinds = attention_maps(model, torch.tensor([source]), torch.tensor([target]))._asdict()
     found = tab.evaluate("([s, t]) => read(s, t).maps", [source, target])
@@ -173,8 +170,8 @@ def test_attention_and_what_if(open_engine):
 
 def test_greedy_translations_of_captions(open_engine, captions):
     """200 captions come out as PyTorch has them, each in under a second."""
-    model, tokenizer = rounded(PRETRAINED)
-    tab = open_engine(PRETRAINED)
+    model, tokenizer = rounded(SHOWN)
+    tab = open_engine(SHOWN)
     script = """(sources) => sources.map((text) => {
         const started = performance.now();
         const written = [...tools.write(model, [...model.tokenizer.encode(text), 2])];
@@ -193,8 +190,8 @@ def test_greedy_translations_of_captions(open_engine, captions):
 @pytest.mark.parametrize(("beam", "alpha"), [(1, 0.6), (4, 0.6), (4, 1.2), (3, -1)])
 def test_beam_search(open_engine, beam, alpha):
     """The same best hypothesis with the same score."""
-    model, tokenizer = rounded(PRETRAINED)
-    tab = open_engine(PRETRAINED)
+    model, tokenizer = rounded(SHOWN)
+    tab = open_engine(SHOWN)
     script = """([sources, options]) => sources.map((source) => {
         const search = tools.beamSearch(model, source, options);
         for (;;) {
@@ -213,7 +210,7 @@ def test_beam_search(open_engine, beam, alpha):
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 0.9), (2.0, 0.3)])
 def test_sampling(open_engine, temperature, top_p):
     """Each token gets its share of the line from 0 to 1 on which the lot falls."""
-    tab = open_engine(PRETRAINED)
+    tab = open_engine(SHOWN)
     logits = torch.randn(12, generator=torch.Generator().manual_seed(0))
     script = """([logits, temperature, topP]) => Array.from({ length: 1000 }, (_, i) => {
         const draw = tools.sampler({ temperature, topP, random: () => (i + 0.5) / 1000 });
@@ -229,7 +226,7 @@ def test_tokenizer_on_every_block_of_unicode(open_engine):
 
     Of the long rows of Chinese and Korean signs, one in 64 is taken.
     """
-    tokenizer = Tokenizer.load(PRETRAINED / "tokenizer.json")
+    tokenizer = Tokenizer.load(SHOWN / "tokenizer.json")
     splits = tokenizer.library.pre_tokenizer.pre_tokenize_str
     characters = [
         chr(code)
@@ -256,7 +253,7 @@ def test_tokenizer_on_every_block_of_unicode(open_engine):
         "日本語" * 40,
         "\u2028\u3000\u180e",
     ]
-    tab = open_engine(PRETRAINED)
+    tab = open_engine(SHOWN)
     script = """([text, pieces, ids]) => {
         const { split, encode, decode } = model.tokenizer, found = encode(text);
         const same = (a, b) => a.length === b.length && a.every((value, i) => value === b[i]);

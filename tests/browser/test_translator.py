@@ -257,7 +257,7 @@ def test_a_lost_model_is_told(open_first):
 def test_a_page_of_its_own(open_page, tmp_path):
     """One file, opened without a network, translates and draws; its name stays text."""
     file = tmp_path / "<b>captions<!--.html"
-    export_page(*load_pretrained(), file)
+    export_page(*load_pretrained("captions-de-en"), file)
     for scheme in ("light", "dark"):
         tab = open_page(file.as_uri(), color_scheme=scheme, offline=True, **CALM)
         assert tab.title() == "<b>captions<!-- translates"
@@ -276,7 +276,7 @@ def test_a_page_of_its_own(open_page, tmp_path):
 
 def test_a_page_of_a_model_with_few_positions(open_page, tmp_path):
     """It says what it can take, which is less than usual."""
-    _, tokenizer = load_pretrained()
+    _, tokenizer = load_pretrained("captions-de-en")
     torch.manual_seed(0)
     few = TransformerConfig(len(tokenizer), 1, 8, 12, 2, max_length=9, positions="learned")
     export_page(Transformer(few), tokenizer, tmp_path / "few.html")
