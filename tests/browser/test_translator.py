@@ -141,7 +141,7 @@ def test_what_if(open_first):
         assert said(tab) != usual
         undo()
         tab.locator(".translator-said").get_by_text(usual).wait_for()
-    tab.get_by_label("Positions").uncheck()
+    tab.get_by_role("checkbox", name="Positions").uncheck()
     tab.get_by_role("button", name=RECORDED[2]["text"], exact=True).click()
     tab.locator(".translator-said:has-text('Translation:')").wait_for()
     recorded = [step["look"] for step in RECORDED[2]["steps"]]
