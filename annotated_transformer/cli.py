@@ -78,8 +78,10 @@ def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
 
 def recipe(preset: str) -> TrainingConfig:
     """Return the settings that go with a preset; those of the paper's models are in section 5."""
-    if preset in ("tiny", "mini", "captions", "everyday", "small"):
+    if preset in ("tiny", "small"):
         return TrainingConfig()
+    if preset in ("captions", "everyday"):
+        return TrainingConfig(12_000, 2048, warmup=1000, lr_scale=1.0, keep_checkpoints=12)
     paper = TrainingConfig(100_000, 25_000, warmup=4000, lr_scale=1.0, save_every=1500)
     if preset == "big":
         return replace(paper, steps=300_000, save_every=600, keep_checkpoints=20)

@@ -136,7 +136,7 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
 # --- Models that come with the package ---
 
 
-def load_pretrained(name: str = "multi30k-de-en") -> tuple[Transformer, Tokenizer]:
+def load_pretrained(name: str = "everyday-de-en") -> tuple[Transformer, Tokenizer]:
     """Read a trained model that comes with the package, in evaluation mode.
 
     Raises ValueError if there is none of that name.

@@ -31,20 +31,20 @@ sys.path.insert(0, "..")
 #
 # ## Translate
 #
-# A small model comes with the package. It has read 29,000 photo captions in German and English, and nothing else.
+# A small model comes with the package. It has read everyday sentences and photo captions in German and English, 220,000 pairs, and nothing else.
 
 # %%
 from annotated_transformer import load_pretrained, translate
 
 model, tokenizer = load_pretrained()
-captions = ["Ein Hund läuft über die Wiese.", "Zwei kleine Kinder spielen im Sand."]
-print(translate(model, tokenizer, captions))
+german = ["Ich habe heute leider keine Zeit.", "Zwei kleine Kinder spielen im Sand."]
+print(translate(model, tokenizer, german))
 
 # %% [markdown]
-# Replace the captions with your own. Anything you could photograph tends to work. Ask about politics and you still get a picture, because pictures are all that this model has ever read about:
+# Replace the sentences with your own. Short ones, as people say them, tend to work. A line from the news has words the model has never met. It gets a sentence all the same, and no warning:
 
 # %%
-print(translate(model, tokenizer, ["Der Präsident hielt gestern eine Rede."]))
+print(translate(model, tokenizer, ["Die Bundesregierung hat den Gesetzentwurf abgelehnt."]))
 
 # %% [markdown]
 # Four words are enough to say what just happened.
@@ -55,7 +55,7 @@ print(translate(model, tokenizer, ["Der Präsident hielt gestern eine Rede."]))
 # - The **loss** measures how improbable the model found the right next token. Training makes it smaller; that is all training does.
 
 # %%
-ids = tokenizer.encode(captions[1])
+ids = tokenizer.encode(german[1])
 print([(number, tokenizer.decode([number])) for number in ids])
 print(f"{len(tokenizer):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters")
 
@@ -71,7 +71,7 @@ from annotated_transformer.attention_maps import attention_maps, token_names
 from annotated_transformer.masks import BOS, EOS
 from book.figures import heatmap, show
 
-(english,) = translate(model, tokenizer, captions[1:])
+(english,) = translate(model, tokenizer, german[1:])
 source = torch.tensor([[*ids, EOS]])
 target = torch.tensor([[BOS, *tokenizer.encode(english)]])
 weights = attention_maps(model, source, target).cross[-1].mean(dim=0)

@@ -873,7 +873,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 # %% [markdown]
 # ## The model that comes with this book
 #
-# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 30,000 updates, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/multi30k-de-en/README.md). Its weights are the mean of its last eight checkpoints.
+# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 30,000 updates, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last eight checkpoints.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The log of the model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 32 after nine epochs, at 35 after eighteen, and near 37 from epoch 40 on."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.3 and 1.7. BLEU rises to 32 within nine epochs and then slowly to 37."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"

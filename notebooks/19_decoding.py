@@ -95,7 +95,7 @@ def search(next_words, beam, limit, end="</s>", watch=None):
 
 
 # %% [markdown]
-# Each round *expands* every hypothesis by every word, *scores* the results by adding logarithms, and *prunes* them to the best few. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the small German-English model that comes with the package and the caption *Zwei Männer beim Militär spielen Baseball*, two men in the military are playing baseball. (`watch` collects the steps for the picture.)
+# Each round *expands* every hypothesis by every word, *scores* the results by adding logarithms, and *prunes* them to the best few. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Zwei Männer beim Militär spielen Baseball*, two men in the military are playing baseball. (`watch` collects the steps for the picture.)
 
 # %% tags=["hide-input"]
 model, tokenizer = load_pretrained("captions-de-en")

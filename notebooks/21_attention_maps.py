@@ -99,7 +99,7 @@ from annotated_transformer.transformer import greedy_decode, preset
 # %% [markdown]
 # ## Taking the weights out
 #
-# The book's captions model translates from German to English. We let it read a sentence and ask the first layer for its weights:
+# The book's captions model translates from German to English; it is the smaller of two, with few enough heads to look at each. We let it read a sentence and ask the first layer for its weights:
 
 
 # %%

@@ -68,7 +68,7 @@ def hours(log: list[dict[str, Any]]) -> float:
     """Return how long a run took, without the pauses between a last line and the next start."""
     timed, total = [record for record in log if "time" in record], 0.0
     for before, after in pairwise(timed):
-        if "torch" not in after:
+        if "torch" not in after or "torch" in before:  # early logs have the time of starts only
             start, end = (datetime.strptime(r["time"], TIME) for r in (before, after))
             total += (end - start).total_seconds()
     return total / 3600
@@ -77,7 +77,8 @@ def hours(log: list[dict[str, Any]]) -> float:
 def preset_of(config: TransformerConfig) -> str:
     """Return the name of the preset that has this shape."""
     for name in PRESETS:
-        if preset(name, vocabulary_size=config.vocabulary_size) == config:
+        same = {"vocabulary_size": config.vocabulary_size, "dropout": config.dropout}
+        if preset(name, **same) == config:
             return name
     raise ValueError("the model has the shape of no preset")
 
@@ -92,6 +93,8 @@ def commands(name: str, config: TransformerConfig, made_of: dict[str, Any], step
         corpus = "--data everyday.tsv"
     options = [f"annotated-transformer train {corpus} --preset {preset_of(config)}"]
     options[0] += f" --vocabulary-size {config.vocabulary_size}"
+    if config.dropout != preset(preset_of(config)).dropout:
+        options[0] += f" --dropout {config.dropout}"
     for key, default in asdict(recipe(preset_of(config))).items():
         value = settings.get(f"training.{key}", default)
         if value != default:
@@ -157,6 +160,7 @@ def card(folder: Path) -> str:
     made_of = json.loads((folder / "averaged.json").read_text(encoding="utf-8"))
     settings, averaged = made_of["settings"], made_of["last"]
     starts = [record for record in log if "torch" in record]
+    threads = " then ".join(dict.fromkeys(str(record["threads"]) for record in starts))
     last = [record for record in log if "epoch" in record][-1]
     about = ABOUT[kind].format(source=LANGUAGES[source], target=LANGUAGES[target])
     return f"""# {name}
@@ -172,7 +176,7 @@ def card(folder: Path) -> str:
 {settings["training.max_tokens"]:,} tokens a side, seed {settings["training.seed"]} |
 | weights | mean of the last {averaged} checkpoints, {settings["training.save_every"]:,} steps \
 apart; stored in half precision |
-| time | {hours(log):.1f} hours on a processor ({starts[-1]["machine"]}, one thread), with \
+| time | {hours(log):.1f} hours on a processor ({starts[-1]["machine"]}, threads: {threads}), with \
 torch {starts[-1]["torch"].split("+")[0]} |
 
 Made by

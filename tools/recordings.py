@@ -25,27 +25,22 @@ OUTPUT = ROOT / "book" / "recordings.json"
 WHAT_IF = ROOT / "book" / "what_if.json"
 
 EXAMPLES = {  # a sentence -> what to say of its translation
+    "Weißt du, wo der Bahnhof ist?": "",
+    "Sie hat mir nicht gesagt, dass sie krank ist.": "",
+    "Ich stehe jeden Tag um sechs Uhr auf.": "",
     "Zwei Hunde spielen im Schnee.": "",
-    "Eine Frau im roten Kleid fährt auf einem Fahrrad durch die Stadt.": "",
-    "Ein Feuerwehrmann klettert auf eine Leiter.": "",
-    "Ein Mann repariert ein Elektronenmikroskop.": (
-        "Not quite: it is an electron microscope. The model has never met the word, "
-        "which falls into nine pieces, and makes do with them."
-    ),
+    "Wenn es morgen regnet, bleibe ich zu Hause.": "",
     "Den Mann beißt der Hund.": (
         "Wrong: the dog bites the man. German may put the object first, "
         "and says so only by the endings of “den” and “der”."
     ),
-    "Der Hund rennt nicht.": (
-        "Wrong: “nicht” means “not”. Captions say what a picture shows, "
-        "so the model has seldom met the word."
+    "Das Buch, das du mir geliehen hast, habe ich noch nicht gelesen.": (
+        "Wrong: “I haven’t read the book you lent me yet.” The object comes first again, "
+        "and with it a whole clause."
     ),
-    "zwei hunde spielen im schnee": (
-        "Wrong: without capitals the nouns fall into other subwords, "
-        "which the model has seldom seen."
-    ),
-    "Ich habe heute keine Zeit.": (
-        "Wrong: “I have no time today” is no caption, and captions are all that it has read."
+    "Die Bundesregierung hat den Gesetzentwurf abgelehnt.": (
+        "Wrong: the federal government rejected the bill. These are words of the news, "
+        "and the model has read how people talk."
     ),
 }
 

@@ -64,7 +64,7 @@ def write_card(app: Sphinx, exception: Exception | None) -> None:
 
 
 def leave_out(app: Sphinx, exception: Exception | None) -> None:
-    """Take out what no page asks for, and the dots of figures that a notebook has as drawings."""
+    """Take out what no page asks for; a notebook is downloaded to be run, without its outputs."""
     if exception or app.builder.format != "html":
         return
     static = Path(app.outdir) / "_static"
@@ -73,9 +73,8 @@ def leave_out(app: Sphinx, exception: Exception | None) -> None:
         file.unlink(missing_ok=True)
     for file in Path(app.outdir, "_sources").rglob("*.ipynb"):
         notebook = json.loads(file.read_text(encoding="utf-8"))
-        for output in [each for cell in notebook["cells"] for each in cell.get("outputs", [])]:
-            if "text/html" in (data := output.get("data", {})):
-                data.pop("image/png", None)
+        for cell in notebook["cells"]:
+            cell.update({"outputs": [], "execution_count": None} if "outputs" in cell else {})
         file.write_text(json.dumps(notebook, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
