@@ -118,6 +118,7 @@ def adapt(page: Page, known: dict[str, str], anchors: dict[str, set[str]], base:
         link["href"] = target_of(link["href"], page, known, anchors, base)
     for image in article.find_all("img"):
         image["src"] = urljoin((SITE / page.file).as_uri(), image["src"])
+        image["loading"] = "eager"
     for fold in article.find_all("details"):
         fold["open"] = ""
         if (said := fold.select_one("summary .expanded")) is not None:

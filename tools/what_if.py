@@ -27,6 +27,9 @@ SENTENCES = [
     "Der alte Mann hilft dem kleinen Jungen.",
     "Zwei Männer stehen neben einem Auto und reden miteinander.",
     "Die Kinder warten vor der Schule auf den Bus.",
+    "Ich habe heute leider keine Zeit.",
+    "Wann fährt der nächste Zug nach Hamburg?",
+    "Er hat am Wochenende seine Eltern besucht.",
 ]
 WORD, NEAREST = "snow", 10
 BEAM, ALPHA, RIVALS = 3, 0.6, 2

@@ -92,6 +92,11 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
     for (const element of document.querySelectorAll(selector)) watch.observe(element);
   }
 
-  whenNear('figure.book-chart:has(script[type="application/json"])', draw);
+  // Vega is large: a chart stays the picture that it is until the reader moves
+  const moved = new Promise((resolve) => {
+    const signs = ["scroll", "pointermove", "pointerdown", "keydown"];
+    for (const sign of signs) addEventListener(sign, resolve, { once: true, passive: true });
+  });
+  moved.then(() => whenNear('figure.book-chart:has(script[type="application/json"])', draw));
   whenNear("figure[data-module]", enliven);
 })();

@@ -17,7 +17,8 @@
     starting ??= Promise.all([bookFigures.load("engine"), bookFigures.load("model")]).then(([engine, model]) => {
       const text = new Blob([`"use strict"; (${engine})().serve(self);`], { type: "text/javascript" });
       const worker = new Worker(URL.createObjectURL(text));
-      worker.postMessage(model);
+      const weights = engine().unpack(model.weights);
+      worker.postMessage({ ...model, weights }, [weights.buffer]);
       delete model.weights; // the worker has them now
       return worker;
     });

@@ -49,6 +49,7 @@ def test_axe_finds_nothing(site, address, browser, axe, scheme, asked):
     for page in pages(site):
         tab.set_viewport_size(SIZES["wide"])
         tab.goto(address + page)
+        tab.mouse.move(1, 1)  # charts wait for that
         for figure in tab.locator(DRAWN).element_handles():
             figure.scroll_into_view_if_needed()
             tab.wait_for_function("figure => figure.dataset.drawn", arg=figure, timeout=20_000)

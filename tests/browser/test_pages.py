@@ -97,6 +97,7 @@ def listen(tab, address):
 def check_page(tab):
     """Return what is wrong with the page in the tab, whatever its colors and width."""
     yield from tab.evaluate(UNNAMED)
+    tab.mouse.move(1, 1)  # charts wait for that
     for figure in tab.locator(DRAWN).element_handles():
         figure.scroll_into_view_if_needed()
         try:

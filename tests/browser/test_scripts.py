@@ -43,6 +43,7 @@ def open_page(site, browser, serve, tmp_path):
     def open_page(body):
         (tmp_path / "index.html").write_text(PAGE.format(body=body), encoding="utf-8")
         tab.goto(server)
+        tab.mouse.move(1, 1)
         return tab
 
     with serve(tmp_path) as server:

@@ -161,7 +161,7 @@ def test_beam(open_first):
     tab.get_by_label("Beam").fill(str(recorded["start"]["beam"]))
     best = max(ended, key=lambda one: one["score"])["text"]
     assert best != greedy
-    tab.locator(f".translator-said:has-text('Translation: {best}')").wait_for()
+    tab.locator(".translator-said", has_text=f"Translation: {best}").wait_for()
 
 
 def test_odd_input_gets_a_sentence(open_first):
@@ -176,12 +176,12 @@ def test_odd_input_gets_a_sentence(open_first):
         field.fill(text)
         tab.keyboard.press("Enter")
         tab.locator(".translator-said").get_by_text(answer).wait_for()
-    answer = translate(tab, "二匹の犬が雪の中で遊んでいる")
+    answer = translate(tab, 20 * "犬")
     assert "byte by byte" in answer and "no end" in answer
     assert translate(tab, "<b>Hund</b> </s> \ud83e\udd8a")
     field.fill("Ein Mann schläft.")  # the last one asked is the one that is answered
     tab.keyboard.press("Enter")
-    assert "dogs" in translate(tab, FIRST["text"])
+    assert FIRST["steps"][-1]["text"] in translate(tab, FIRST["text"])
 
 
 def test_keyboard_and_announcements(open_first):
@@ -257,7 +257,7 @@ def test_a_lost_model_is_told(open_first):
 def test_a_page_of_its_own(open_page, tmp_path):
     """One file, opened without a network, translates and draws; its name stays text."""
     file = tmp_path / "<b>captions<!--.html"
-    export_page(*load_pretrained("captions-de-en"), file)
+    export_page(*load_pretrained(), file)
     for scheme in ("light", "dark"):
         tab = open_page(file.as_uri(), color_scheme=scheme, offline=True, **CALM)
         assert tab.title() == "<b>captions<!-- translates"
@@ -276,7 +276,7 @@ def test_a_page_of_its_own(open_page, tmp_path):
 
 def test_a_page_of_a_model_with_few_positions(open_page, tmp_path):
     """It says what it can take, which is less than usual."""
-    _, tokenizer = load_pretrained("captions-de-en")
+    _, tokenizer = load_pretrained()
     torch.manual_seed(0)
     few = TransformerConfig(len(tokenizer), 1, 8, 12, 2, max_length=9, positions="learned")
     export_page(Transformer(few), tokenizer, tmp_path / "few.html")

@@ -39,6 +39,8 @@ BODY: list[tuple[re.Pattern[str], Replacement]] = [
         ),
         name_formula,
     ),
+    # No rule, but a first view that is small: pictures come when the reader is near
+    (re.compile(r'<img (?=[^>]*src="[./]*_images/)'), '<img loading="lazy" '),
     # definition-list: the arguments of a long signature are lines, and define nothing
     (
         re.compile(r"<dl>\s*((?:<dd>(?:(?!</?d[ld]>).)*</dd>\s*)+)</dl>", re.S),
