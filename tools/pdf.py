@@ -187,7 +187,7 @@ def write_book(pages: list[Page], config: dict[str, Any], numbers: dict[str, int
 <img src="../../book/assets/logo.svg" alt="">
 <p class="title">{html.escape(title)}</p>
 <p class="subtitle">{html.escape(subtitle)}</p>
-<p class="about">{html.escape(text(pages[0].article.select_one(".book-lede")))}</p>
+<p class="title-lede">{html.escape(text(pages[0].article.select_one(".book-lede")))}</p>
 <p class="foot">{html.escape(author)}, {config["copyright"]}<br>
 {config["html"]["baseurl"]}<br>Text and figures: CC BY 4.0. Code: MIT.</p>
 </section>
