@@ -38,7 +38,7 @@ SETS = {
         "captions": "Multi30k, test_2016_flickr",
     },
     "everyday": {
-        "validation": "Tatoeba, validation; all choices were made on it",
+        "validation": "Tatoeba, validation; averaging and alpha were chosen on it",
         "tatoeba": "Tatoeba, held out",
         "captions": "Multi30k, test_2016_flickr",
     },
@@ -56,6 +56,13 @@ that these translate, so none of them was seen on either side. {both}"""
 DATA = {
     "captions": MULTI30K,
     "everyday": TATOEBA.format(both="And " + MULTI30K[0].lower() + MULTI30K[1:]),
+}
+
+
+STOPPED = {
+    "everyday-de-en": """
+The run was planned for 12,000 updates and stopped early, when an average of it had already been
+scored on the test sets once: when to stop was not chosen on validation alone."""
 }
 
 
@@ -141,8 +148,8 @@ def judged(path: Path) -> str:
     return f"""
 ## What a visitor tries first
 
-{len(rows)} sentences, written before the model was trained, translated with a beam of 4 and judged
-by hand: {told}.
+{len(rows)} sentences, translated with a beam of 4 and judged by hand, by one reader:
+{told}.
 
 | sentence | translation | judged |
 |---|---|---|
@@ -176,8 +183,9 @@ def card(folder: Path) -> str:
 {settings["training.max_tokens"]:,} tokens a side, seed {settings["training.seed"]} |
 | weights | mean of the last {averaged} checkpoints, {settings["training.save_every"]:,} steps \
 apart; stored in half precision |
-| time | {hours(log):.1f} hours on a processor ({starts[-1]["machine"]}, threads: {threads}), with \
-torch {starts[-1]["torch"].split("+")[0]} |
+| time | {hours(log):.1f} hours by the clock, pauses and other work included, on a processor \
+({starts[-1]["machine"]}, threads: {threads}), with torch \
+{starts[-1]["torch"].split("+")[0]} |
 
 Made by
 
@@ -191,6 +199,7 @@ Made by
 
 Cased, on plain text, by sacreBLEU: `{records[0]["bleu_signature"]}` and
 `{records[0]["chrf_signature"]}`. The other test sets of Multi30k were not looked at.
+{STOPPED.get(name, "")}
 {judged(folder / JUDGED)}
 ## Data and terms
 
