@@ -60,9 +60,12 @@ DATA = {
 
 
 STOPPED = {
+    "captions-de-en": """
+The run was planned for 16,000 updates and stopped at 8,223, because time ran out; the test set
+had not been looked at before.""",
     "everyday-de-en": """
 The run was planned for 12,000 updates and stopped early, when an average of it had already been
-scored on the test sets once: when to stop was not chosen on validation alone."""
+scored on the test sets once: when to stop was not chosen on validation alone.""",
 }
 
 
