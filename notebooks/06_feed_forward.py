@@ -244,9 +244,9 @@ model.encode(torch.tensor([ids]))
 fresh = nn.Linear(linear1.in_features, linear1.out_features)(seen["x"])  # untrained, same input
 firing = [(out > 0).float().mean().item() for out in (fresh, seen["out"])]
 print(f"units that fire: untrained {firing[0]:.0%}, trained {firing[1]:.1%}")
-assert 0.45 < firing[0] < 0.55 and firing[1] < 0.02
+assert 0.45 < firing[0] < 0.55 and 0.015 < firing[1] < 0.03
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-firing", "caption": "Which units fire at which token? The top encoder layer of the trained model, and an untrained layer on the same input; the first 128 of 512 units. A dot is a unit that fires, its area says how strongly. Untrained, half of the dots are there; trained, only a handful."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-firing", "caption": "Which units fire at which token? The top encoder layer of the trained model, and an untrained layer on the same input; the first 128 of 512 units. A dot is a unit that fires, its area says how strongly. Untrained, half of the dots are there; trained, some two dozen."}}
 names = [f"{t} {tokenizer.decode([i]).strip() or '</s>'}" for t, i in enumerate(ids)]
 records = [
     {"unit": j, "token": names[t], "output": round(out[0, t, j].item(), 2), "layer": name}
@@ -263,7 +263,7 @@ show(
 )
 
 # %% [markdown]
-# About one unit in a hundred is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0 % fire in T5-Base and 6.3 % in a vision Transformer. It even happens with random labels, so it isn't the meaning of words that makes the units so quiet; the authors look for the cause in the dynamics of training.
+# About one unit in fifty is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0 % fire in T5-Base and 6.3 % in a vision Transformer. It even happens with random labels, so it isn't the meaning of words that makes the units so quiet; the authors look for the cause in the dynamics of training.
 #
 # Quiet units can be asked for their subject. The model reads words of its vocabulary, each as a sentence of its own. We take the unit that a word excites most, relative to that unit's mean, and list the words that excite *it* most.
 
@@ -280,11 +280,12 @@ def same_unit(word):
     return {list(whole)[i]: round(outputs[i, unit].item(), 2) for i in outputs[:, unit].topk(8)[1]}
 
 
-print("the unit of Schnee (snow):", ", ".join(same_unit("Schnee")))
-assert {"Gras", "Wiese"} < set(same_unit("Schnee"))  # grass, meadow
+snow = same_unit("Schnee")
+print("the unit of Schnee (snow):", ", ".join(snow))
+assert all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:]) < 0.1
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-units", "caption": "What does a unit look for? Choose a German word: snow, walks, ball, red or brown. The bars are the words that excite its unit most, in the top encoder layer of the trained model. The unit of *Schnee* (snow) answers to the ground outdoors: grass, meadow, rain, lawn."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-units", "caption": "What does a unit look for? Choose a German word: snow, walks, ball, red or brown. The bars are the words that excite its unit most, in the top encoder layer of the trained model. The unit of *Schnee* (snow) answers to four forms of its word and to hardly anything else."}}
 def bars(word):
     found = same_unit(word)
     data = alt.Data(values=[{"word": w, "output": v} for w, v in found.items()])

@@ -361,18 +361,18 @@ for word in ("guitar", "running", "snow"):
     print(f"{word:8}", ", ".join(tokenizer.decode([token]).strip() for token in nearest))
 
 # %% [markdown]
-# *Runs* and *walking* lie near *running*, *grass* and *sand* near *snow*, a violin near the guitar. Words that can stand in for each other get similar gradients and drift the same way. Meaning isn't all that counts, as *microphone*, *graffiti* and the fragment *ycle* show.
+# *Runs* and *walking* lie near *running*, *grass* and *ice* near *snow*, a violin near the guitar. Words that can stand in for each other get similar gradients and drift the same way. Meaning isn't all that counts, as the *skateboard* near the guitar shows.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-neighbors", "caption": "Which words does a trained table put together? The cosine for all pairs of eight English words: people, motion, ground. Along the diagonal three blocks stand out. Outside them only *runs* and *grass* are as close, perhaps because so many captions have somebody running on grass. We chose the order; the model knows nothing of the groups."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-neighbors", "caption": "Which words does a trained table put together? The cosine for all pairs of eight English words: people, motion, ground. Along the diagonal three blocks stand out. Outside them only *runs* is as close to *grass* and *snow*, perhaps because so many captions have somebody running there. We chose the order; the model knows nothing of the groups."}}
 chosen = ["man", "woman", "girl", "runs", "walking", "snow", "sand", "grass"]
 rows = directions[[row(word) for word in chosen]]
 likeness, same = rows @ rows.T, torch.block_diag(*[torch.ones(n, n) for n in (3, 2, 3)]).bool()
 show(
     heatmap(likeness, chosen, chosen, titles=("", "cosine of the angle"), signed=True),
-    alt="Within people, verbs of motion and kinds of ground the cosines are 0.38 to 0.52, between them at most 0.35, except 0.46 for runs and grass.",
+    alt="Within people, verbs of motion and kinds of ground the cosines are 0.28 to 0.49, between them at most 0.21, except 0.32 for runs and grass and 0.30 for runs and snow.",
 )
 inside = likeness[same & ~torch.eye(8).bool()].min()
-assert (likeness[~same] > inside).sum() == 2 and likeness[3, 7] > inside  # runs and grass
+assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > inside  # runs
 
 # %% [markdown]
 # :::{what-if} neighbors
@@ -386,7 +386,7 @@ assert (likeness[~same] > inside).sum() == 2 and likeness[3, 7] > inside  # runs
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown
 #
-# German words are read and never written. As outputs they are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is about twice that of their English translations. A shared table carries traces of both its jobs.
+# German words are read and never written. As outputs they are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is two and a half times that of their English translations. A shared table carries traces of both its jobs.
 # :::
 
 # %% tags=["nbval-ignore-output", "hide-cell"]
@@ -395,7 +395,7 @@ for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zw
     rows = directions[[row(word) for word in nouns.split()]]
     alike.append((rows @ rows.T)[~torch.eye(6).bool()].mean().item())
     print(f"{alike[-1]:.2f}  {nouns}")
-assert alike[1] > 1.8 * alike[0]
+assert 2.3 < alike[1] / alike[0] < 3
 
 # %% [markdown]
 # ## What it pays

@@ -485,13 +485,14 @@ def read(table):
 
 none, _ = read(torch.zeros_like(rows))
 moved = {k: read(rows[k:]) for k in (*range(26), *range(30, 201, 10))}
-for k in (0, 2, 20, 100):
+for k in (0, 10, 30, 100):
     print(f"from {k:3}: loss {moved[k][0]:.2f}, first words: {', '.join(moved[k][1][:6])}")
 print(f"no positions: loss {none:.2f}")
-assert moved[2][0] < moved[0][0] < 0.5 < none < 1 and moved[20][0] > 2.8 * none
-assert {"white", "snow", "water"} <= set(moved[20][1])
+assert moved[0][0] < 0.5 < moved[10][0] < none - 0.1 and moved[30][0] > none + 0.05
+assert abs(moved[20][0] - none) < 0.02 and all(f == moved[0][1] for _, f in moved.values())
+assert min(v for k, (v, _) in moved.items() if k > 20) > 0.55 and max(moved.values())[0] < 0.87
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's trained model on twelve translations, by the position of the first token. The first few steps cost nothing. Then come two spikes, at 12 and at 20, far above a model without positions (dashed), and from about 25 on the loss stays between 0.64 and 0.87, near the dashed line or a little below it."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's trained model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets that of the model without positions (dashed) at 20, and from there on stays around it, between 0.57 and 0.86."}}
 records = [{"first": k, "loss": round(v, 2), "table": "positions"} for k, (v, _) in moved.items()]
 records += [{"first": k, "loss": round(none, 2), "table": "none"} for k in (0, 200)]
 looks = {"positions": (POSITION, [1, 0]), "none": (RESIDUAL, [4, 3])}
@@ -499,11 +500,11 @@ y = alt.Y("loss:Q", scale=alt.Scale(zero=True))
 chart = curves(records, alt.X("first:Q", title="position of the first token"), y, "table", looks)
 show(
     chart,
-    alt="The loss is lowest at a start of 2 or 3. It rises to a spike at 12, a higher one at 20, and then stays near the loss without any positions or a little below.",
+    alt="The loss rises from 0.47 at a start of 0 to 0.80 at 30, crosses the loss without any positions at 20, and swings around it from there on.",
 )
 
 # %% [markdown]
-# The loss is lowest at 2 or 3, not at 0. At 20 it is three times as high as with no positions at all, and the printed words show what goes wrong: asked for its *first* word, the model answers *snow*, *water* or a full stop, as if it had to finish. In training, nearly every caption was over by then, and the model has learned the places themselves, not just distances. Why it does so much better at 15 and 25 than at 12 and 20, we don't know.
+# The first words are the same everywhere; what follows them gets worse. A start at 20 costs as much as having no positions at all, and one at 30 costs more: wrong places mislead. In training, seven of eight captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
 #
 # The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. A property of the encoding is an offer.
 #

@@ -67,7 +67,7 @@ from annotated_transformer.data import multi30k, words
 from annotated_transformer.synchronous_grammar import grammar
 from book.figures import INK, RESIDUAL, curves, show, show_steps
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's trained model; an underscore marks a space. Its 3,740 merges were learned from captions, in which *black* is common, so *black* is one token after 500. Few captions say that anyone *likes* anything: that word stays in three pieces."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's trained model; an underscore marks a space. Its 5,740 merges were learned from captions, in which *black* is common, so *black* is one token after 500. Few captions say that anyone *likes* anything: that word stays in two pieces."}}
 pretrained = json.loads(load_pretrained("captions-de-en")[1].text)["model"]
 likes = {"German": "Die schwarze Katze mag Fisch.", "English": "The black cat likes fish."}
 
@@ -590,7 +590,7 @@ print(len(tokenizer), "entries of 2,000")
 #
 # ## May I take a ready-made tokenizer?
 #
-# From a large language model, say? It works and is seldom a good bargain. At 50,000 entries and width 256 the table alone has 12.8 million numbers, nearly four times our whole trained model, and most entries would never occur in your text.
+# From a large language model, say? It works and is seldom a good bargain. At 50,000 entries and width 256 the table alone has 12.8 million numbers, three and a half times our whole trained model, and most entries would never occur in your text.
 #
 # ## What to remember
 #

@@ -95,13 +95,13 @@ def search(next_words, beam, limit, end="</s>", watch=None):
 
 
 # %% [markdown]
-# Each round *expands* every hypothesis by every word, *scores* the results by adding logarithms, and *prunes* them to the best few. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Zwei Männer beim Militär spielen Baseball*, two men in the military are playing baseball. (`watch` collects the steps for the picture.)
+# Each round *expands* every hypothesis by every word, *scores* the results by adding logarithms, and *prunes* them to the best few. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Eine Menschenmasse geht durch den Park*, a crowd of people is walking through the park. (`watch` collects the steps for the picture.)
 
 # %% tags=["hide-input"]
 model, tokenizer = load_pretrained("captions-de-en")
 captions = multi30k("val")[:250]
 sources = [[*tokenizer.encode(pair.source), EOS] for pair in captions]
-caption = next(pair for pair in captions if "beim Militär" in pair.source)
+caption = next(pair for pair in captions if "Menschenmasse" in pair.source)
 german = torch.tensor([[*tokenizer.encode(caption.source), EOS]])
 
 
@@ -115,7 +115,7 @@ def caption_words(written, top=12):
 
 print(caption.source, "->", caption.target)
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins. The word *military* turns up once, in the second row, and is pruned. Recorded from the trained model, which sees its twelve likeliest words at each step."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins. The word *crowd* turns up once, in the second row, and is pruned. Recorded from the trained model, which sees its twelve likeliest words at each step."}}
 trace = []
 ranked = search(caption_words, 3, limit=9, end=EOS, watch=trace)
 winner = max(ranked, key=lambda h: h[1] / ((5 + len(h[0])) / 6) ** 0.6)[0]
@@ -167,16 +167,16 @@ pictures = {
     f"{n}": (tree(n), f"Continuations at step {n}; the pruned ones are gray.")
     for n in range(1, steps + 1)
 }
-finding = "Two men are playing baseball wins at step 7; military is pruned at step 2."
+finding = "People walking through the park wins at step 7; crowd is pruned at step 2."
 pictures["all"] = (tree(steps, result=True), finding)
 show_steps(pictures, "Step", start=steps)
-assert tokenizer.decode(list(winner[:-1])) == "Two men are playing baseball." and steps == 7
-assert [(n["step"], n["fate"]) for n in nodes if n["word"] == "military"] == [(2, "pruned")]
+assert tokenizer.decode(list(winner[:-1])) == "People walking through the park." and steps == 7
+assert [(n["step"], n["fate"]) for n in nodes if n["word"] == "crowd"] == [(2, "pruned")]
 
 # %% [markdown]
 # ## What greedy search misses
 #
-# The decoder of [the model's chapter](10_transformer.ipynb#writing-a-sentence), `greedy_decode`, takes the likeliest word every time, which is a beam of 1. In the tree it goes astray at the third word. After *Two men* the model gives *playing* 0.3242 and *are* 0.3241. *Playing* wins by half of a ten-thousandth, and greedy search is committed to it:
+# The decoder of [the model's chapter](10_transformer.ipynb#writing-a-sentence), `greedy_decode`, takes the likeliest word every time, which is a beam of 1. In the tree it goes astray at the first word. The model gives *A* 0.49 and *People* 0.41. *A* wins, greedy search is committed to it, and of the crowd a single person is left:
 
 # %% tags=["nbval-ignore-output"]
 for beam in (1, 2, 3):
@@ -184,12 +184,13 @@ for beam in (1, 2, 3):
     print(
         f"beam {beam}: {total:.2f}, probability {math.exp(total):.2f}", tokenizer.decode(words[:-1])
     )
-assert total > search(caption_words, 1, limit=9, end=EOS)[0][1] + 0.2
+assert total > search(caption_words, 1, limit=9, end=EOS)[0][1] + 1.5
+assert [round(p, 2) for p in [*caption_words(()).values()][:2]] == [0.49, 0.41]
 
 # %% [markdown]
 # The sentence that begins with the likeliest words isn't the likeliest sentence. Greedy search makes each term of {eq}`eq-log-probability` as large as possible at the moment, and has no way back when that turns out badly.
 #
-# Trying everything is out of the question. With a vocabulary of 4,000, seven places hold $4000^7$, about $10^{25}$ sequences. Beam search asks the model for $k$ hypotheses a step instead of one and looks a little further. It promises nothing, since the best sentence may begin so badly that it falls out at once. Only a beam as wide as the number of all sentences is sure to find it. That is **exhaustive search**, and it will serve as a check.
+# Trying everything is out of the question. With a vocabulary of 6,000, seven places hold $6000^7$, about $3 \cdot 10^{26}$ sequences. Beam search asks the model for $k$ hypotheses a step instead of one and looks a little further. It promises nothing, since the best sentence may begin so badly that it falls out at once. Only a beam as wide as the number of all sentences is sure to find it. That is **exhaustive search**, and it will serve as a check.
 #
 # The product of the probabilities themselves would soon be too small for a float: forty words at 0.1 each make $10^{-40}$, below the smallest normal number in 32 bits. Their logarithm is $-92.1$, and a logarithm keeps the order.
 #
@@ -960,11 +961,11 @@ for bad, say in ((["Kurz.", "sehr " * 2000], "sentence 2"), (["gr\udcfcn"], "sen
 #
 # Every translation library gets this question. Usually something is wrong: a missing padding mask, padding on the left that shifts the positions, a limit or a penalty that counts padding, one stopping rule for the whole batch, dropout still on. The check above ran in double precision, and it passed.
 #
-# The other answer is rounding. A matrix product of another size may add in another order, and `0.1 + 0.2 + 0.3` already depends on the order. In single precision the difference is about $10^{-7}$ of a number, and it matters where two words are equally likely to that many digits, as *playing* and *are* nearly were. In bfloat16, with its three digits, it matters often. A few translations among thousands may differ; if many do, look for a mistake.
+# The other answer is rounding. A matrix product of another size may add in another order, and `0.1 + 0.2 + 0.3` already depends on the order. In single precision the difference is about $10^{-7}$ of a number, and it matters where two words are equally likely to that many digits. In bfloat16, with its three digits, it matters often. A few translations among thousands may differ; if many do, look for a mistake.
 #
 # ## Coverage: words left out
 #
-# Back to the two men. A search returns up to $k$ finished hypotheses, best first, and with `n_best` you get them all: an **n-best list**.
+# Back to the crowd in the park. A search returns up to $k$ finished hypotheses, best first, and with `n_best` you get them all: an **n-best list**.
 
 # %% tags=["nbval-ignore-output"]
 (four,) = beam_search(model, german, n_best=4)
@@ -972,13 +973,13 @@ for h in four:
     print(f"{h.score:6.2f} {h.log_probability:7.2f}  {tokenizer.decode(h.tokens)}")
 total, _ = forced(model, german[0], tokenizer.encode(caption.target))
 print(f"reference {total:6.2f}  {caption.target}")
-assert "military" not in tokenizer.decode(four[0].tokens + four[1].tokens + four[2].tokens)
-assert "military" in tokenizer.decode(four[3].tokens) and total < four[0].log_probability - 7
+assert "crowd" not in tokenizer.decode(four[0].tokens + four[1].tokens)
+assert "crowd" in tokenizer.decode(four[2].tokens) and total < four[0].log_probability - 14
 
 # %% [markdown]
-# The columns are score and log-probability. The winner has dropped *beim Militär*, and so have the next two; only the fourth keeps the military, 130 times less likely than the first. Neither the search nor the penalty looks at the source. Only the model does, and a model that isn't sure of a phrase finds it cheap to skip.
+# The columns are score and log-probability. The winner says only *people*, and so does the next; the third has the crowd, four times less likely than the first, and the fourth is that of greedy search. Neither the search nor the penalty looks at the source. Only the model does, and a model that isn't sure of a phrase finds it cheap to skip.
 #
-# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-9.27$ and finds it a thousand times less likely than its own sentence. That is a **model error**, which no search mends. Over 100 captions:
+# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-17.41$ and finds it three million times less likely than its own sentence. That is a **model error**, which no search mends. Over 100 captions:
 
 # %% tags=["nbval-ignore-output"]
 missed = 0
@@ -986,7 +987,7 @@ for row, pair, (found,) in zip(sources, captions, beam_search(model, pad(sources
     total, n = forced(model, torch.tensor(row), tokenizer.encode(pair.target))
     missed += total / length_penalty(n, 0.6) > found.score
 print(f"the reference scores better in {missed} of 100 captions, our output in {100 - missed}")
-assert missed <= 3
+assert missed <= 5
 
 # %% [markdown]
 # ## Beam width and alpha
@@ -1037,15 +1038,16 @@ for beam in (1, 2, 4, 8, 16, 32, 64):
     texts = [f"{r['BLEU']:.1f} {r['length']:.2f} {r['log p']:.2f}" for r in three]
     print(f"beam {beam:2}: ", "   ".join(texts))
 at = {(r["beam"], r["alpha"][6:]): r for r in swept}
-assert at[16, "0.0"]["BLEU"] > at[1, "0.0"]["BLEU"] + 0.5 > at[64, "0.0"]["BLEU"]
-assert at[64, "0.6"]["BLEU"] > at[8, "0.6"]["BLEU"] > at[2, "0.6"]["BLEU"] + 0.5
+assert all(at[2, alpha]["BLEU"] > at[1, alpha]["BLEU"] + 1 for alpha in ("0.0", "0.6", "1.0"))
+assert all(at[64, alpha]["BLEU"] < at[8, alpha]["BLEU"] - 0.5 for alpha in ("0.0", "0.6"))
+assert at[64, "1.0"]["BLEU"] > at[8, "1.0"]["BLEU"] - 0.2
 assert at[64, "0.0"]["length"] < at[64, "0.6"]["length"] < at[64, "1.0"]["length"] < 0.9
-assert at[1, "1.0"]["length"] > 0.94
+assert at[1, "1.0"]["length"] > 0.93
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-sweep", "caption": "What do a wider beam and a length penalty change? BLEU (left) and the length of the output over that of the reference (right) for seven widths and three values of alpha, on 250 validation captions. Without a penalty, BLEU climbs to a beam of 16 and falls back to greedy's level; with one it stays. The output shrinks as the beam widens at every alpha, most without a penalty."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-sweep", "caption": "What do a wider beam and a length penalty change? BLEU (left) and the length of the output over that of the reference (right) for seven widths and three values of alpha, on 250 validation captions. BLEU gains most from the second hypothesis. From a beam of 8 on it falls again, except at alpha 1. The output shrinks as the beam widens at every alpha, most without a penalty."}}
 looks = {"alpha 0.0": (PLUM, [5, 3]), "alpha 0.6": (INK, [1, 0]), "alpha 1.0": (INK, [2, 2])}
 x = alt.X("beam:O", title="beam", axis=alt.Axis(labelAngle=0))
-limits = {"BLEU": [36.2, 38.2], "length": [0.8, 0.96]}
+limits = {"BLEU": [38, 40.2], "length": [0.84, 0.94]}
 charts = [
     curves(
         swept, x, alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=domain)), "alpha", looks
@@ -1054,24 +1056,24 @@ charts = [
 ]
 show(
     alt.hconcat(*charts),
-    alt="Without a penalty BLEU rises to a beam of 16 and falls back; with one it levels off. The output gets shorter with the width in all three curves.",
+    alt="BLEU rises by more than a point from a beam of 1 to 2. From 8 on it stays at alpha 1 and falls by half a point or more at the others. The output gets shorter with the width in all three curves.",
 )
 
 # %% [markdown]
 # Three things can be read off, for this model and these captions.
 #
-# - **Width pays slowly.** At $\alpha = 0.6$, two hypotheses gain nothing, eight gain 0.9, and after that the curve is flat. Each doubling of the beam doubles the decoder's work. ($\alpha = 1$ ends a little higher, at 37.8.)
-# - **Without a penalty a wide beam loses again what it gained.** At $\alpha = 0$, BLEU climbs from 36.5 to 37.4 at a beam of 16 and is back at 36.5 with 64, although each wider beam finds likelier sentences.
-# - **The penalty saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.95 of the references' length to 0.81 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.89 at 1.0.
+# - **The second hypothesis pays most.** At $\alpha = 0.6$, two hypotheses gain 1.2 and eight gain 1.4. Each doubling of the beam doubles the decoder's work.
+# - **Without a penalty a wide beam loses half of what it gained.** At $\alpha = 0$, BLEU climbs from 38.4 to 39.9 at a beam of 8 and is back at 39.1 with 64, although each wider beam finds likelier sentences. The paper's 0.6 hardly helps; at $\alpha = 1$ it stays at 39.8.
+# - **The penalty saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.93 of the references' length to 0.85 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.90 at 1.0.
 #
-# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 1.6, with a 95 % interval from 0.9 to 2.3. A beam of 8 isn't ahead of a beam of 4: $-0.2$, from $-0.5$ to $0.2$.
+# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 0.7, with a 95 % interval from 0.1 to 1.2. Whether a beam of 8 is ahead of a beam of 4 stays open: $0.1$, from $-0.1$ to $0.4$.
 #
 # ### Why is my beam search worse with a larger beam?
 #
 # Because it is a better search, and the model isn't made for being searched so well. Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. We compare the probability of nothing but `</s>` with that of the sentence a beam of 4 finds:
 
 # %% tags=["nbval-ignore-output"]
-empty, ranks, worst = [], [], (0.0, [])
+empty, ranks, unsure = [], [], []
 for row, (found,) in zip(sources, beam_search(model, pad(sources))):
     with evaluating(model):
         first = next_logits(model, torch.tensor([[BOS]]), Cache(model, torch.tensor([row])))[0, 0]
@@ -1080,18 +1082,19 @@ for row, (found,) in zip(sources, beam_search(model, pad(sources))):
     assert nothing < found.score  # the penalty of the empty one is 1
     if nothing > found.log_probability:
         empty.append(len(found.tokens))
-        worst = max(worst, (nothing - found.log_probability, row))
+        unsure.append(row)
 print(
     f"nothing is likelier in {len(empty)} of {len(sources)}, {np.mean(empty):.0f} tokens on average"
 )
 print(f"as a first word </s> is the {min(ranks)}th choice, or worse")
-for beam in (4, 8, 64):
-    (found,) = beam_search(model, torch.tensor([worst[1]]), beam, alpha=0.0)[0]
-    print(f"beam {beam:2}, alpha 0: {tokenizer.decode(found.tokens)}")
-assert 10 < len(empty) < 30 and min(ranks) > 100
+for beam in (4, 64, 128):
+    answers = beam_search(model, pad(unsure), beam, alpha=0.0)
+    shortest = min((best.tokens for (best,) in answers), key=len)
+    print(f"beam {beam:3}, alpha 0, the shortest of these: {tokenizer.decode(shortest)}")
+assert 3 < len(empty) < 10 and min(ranks) > 50 and len(shortest) == 1
 
 # %% [markdown]
-# In 19 of 250 captions the model thinks nothing at all likelier than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first two hundred choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 64 answers the worst of these captions with one word.
+# In 6 of 250 captions the model thinks nothing at all likelier than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first fifty choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 128 answers one of these captions with one word.
 #
 # Others have seen the same on a larger scale. {cite:t}`koehn2017six` found that beam search helps only while the beam is narrow, {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly and got the empty translation as the best of all for more than half of the sentences, and {cite:t}`murray2018correcting` showed that wide beams do hardly any harm once a reward for each word has corrected the length. So if a larger beam lowers your score, look at the lengths first.
 #
@@ -1202,26 +1205,26 @@ print(f"largest difference between drawn and given shares: {largest:.4f}")
 assert largest < 0.015
 
 # %% [markdown]
-# The figure shows the knobs on the trained model, at the place where greedy search went astray: after *Two men*.
+# The figure shows the knobs on the trained model, one step into the winning sentence: after *People*.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-temperature", "caption": "What does the temperature change? The ten most likely words after *Two men* and their shares at three temperatures. Filled bars are what top-p 0.9 keeps, outlined ones it drops. At 1 and at 2 all ten stay, with many behind them. Recorded from the trained model."}}
-begun = torch.tensor([[BOS, *tokenizer.encode("Two men")]])
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-temperature", "caption": "What does the temperature change? The ten most likely words after *People* and their shares at three temperatures. Filled bars are what top-p 0.9 keeps, outlined ones it drops. At 1 and at 2 all ten stay, with many behind them. Recorded from the trained model."}}
+begun = torch.tensor([[BOS, *tokenizer.encode("People")]])
 with evaluating(model):
-    third = step_by_step(model, german, begun)[0, -1]
-third[[PAD, BOS]] = -torch.inf
-ids = third.topk(10).indices
+    second = step_by_step(model, german, begun)[0, -1]
+second[[PAD, BOS]] = -torch.inf
+ids = second.topk(10).indices
 
 
 def bars(temperature):
-    shares = (third / temperature).softmax(dim=-1)
-    inside = filter_logits(third / temperature, top_p=0.9) > -torch.inf
+    shares = (second / temperature).softmax(dim=-1)
+    inside = filter_logits(second / temperature, top_p=0.9) > -torch.inf
     rows = []
     for number, i in enumerate(ids.tolist(), 1):
         word = f"{number}. {tokenizer.decode([i]).strip() or '·'}"
         rows.append({"word": word, "share": round(shares[i].item(), 3), "kept": inside[i].item()})
     fill = alt.condition("datum.kept", alt.value(PLUM), alt.value(PAPER))
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("share:Q", title="share", scale=alt.Scale(domain=[0, 0.5])),
+        x=alt.X("share:Q", title="share", scale=alt.Scale(domain=[0, 0.85])),
         y=alt.Y("word:N", title=None, sort=None),
     )
     chart = base.mark_bar(stroke=PLUM, strokeWidth=1.2).encode(fill=fill)
@@ -1230,7 +1233,7 @@ def bars(temperature):
     )
 
 
-found = "At temperature {:g}: playing and are lead, then play; the other seven have little."
+found = "At temperature {:g}: walking leads, then are and walk; the other seven have little."
 pictures = {f"{t:g}": (bars(t), found.format(t)) for t in (0.5, 1, 2)}
 show_steps(pictures, "Temperature", start=1)
 
@@ -1238,13 +1241,13 @@ show_steps(pictures, "Temperature", start=1)
 draws = torch.Generator().manual_seed(0)
 kept = []
 for temperature in (0.5, 1.0, 2.0):
-    kept.append((filter_logits(third / temperature, top_p=0.9) > -torch.inf).sum().item())
+    kept.append((filter_logits(second / temperature, top_p=0.9) > -torch.inf).sum().item())
     drawn = sample(model, german.expand(3, -1), temperature, generator=draws, max_extra_tokens=5)
     print(f"{temperature}, top-p 0.9 keeps {kept[-1]}:", " | ".join(map(tokenizer.decode, drawn)))
-assert kept[0] < 5 < kept[1] < 100 < 1000 < kept[2]
+assert kept[0] < 5 < 100 < kept[1] < 300 < 4000 < kept[2]
 
 # %% [markdown]
-# Top-p 0.9 keeps 3 words at a temperature of 0.5, 31 at 1 and 3,077 of the 4,000 at 2, where the drawn sentences have come apart. This is why the temperature is seldom raised without a filter. Sampling also shows what a search hides: if ten drawn translations say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
+# Top-p 0.9 keeps 2 words at a temperature of 0.5, 187 at 1 and 4,324 of the 6,000 at 2, where the drawn sentences have come apart. This is why the temperature is seldom raised without a filter. Sampling also shows what a search hides: if ten drawn translations say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
 #
 # ## Which one to take
 #

@@ -336,7 +336,7 @@ outputs = translate(model, tokenizer, sources)
 honest = score(outputs, references)
 print(f"BLEU {honest.bleu:.1f}  {honest.bleu_signature}")
 print(f"chrF {honest.chrf:.1f}  {honest.chrf_signature}")
-assert 37 < honest.bleu < 38.5 and 56 < honest.chrf < 58.5
+assert 39 < honest.bleu < 40.2 and 58.5 < honest.chrf < 59.8
 
 # %% [markdown]
 # Each field of the signature names a decision that moves the score.
@@ -352,7 +352,7 @@ assert 37 < honest.bleu < 38.5 and 56 < honest.chrf < 58.5
 #
 # That of chrF has three more: `nc:6`, characters up to six; `nw:0`, no words beside them; `space:no`, spaces left out. Two scores may be compared if their signatures are equal *and* the test set is the same. The signature doesn't say which test set it was, how many lines, or what was done to the text before; report these beside it.
 #
-# Is 37.7 a good score? There is no absolute scale. Captions are short, use few words and follow a pattern, so a number on captions says nothing about news, and the paper's 28.4 doesn't belong in one table with it.
+# Is 39.6 a good score? There is no absolute scale. Captions are short, use few words and follow a pattern, so a number on captions says nothing about news, and the paper's 28.4 doesn't belong in one table with it.
 #
 # ## Why never to compare tokenized BLEU
 #
@@ -422,7 +422,7 @@ print("forced:   ", forced[0])
 print("written:  ", outputs[0])
 
 # %% [markdown]
-# The forced line needn't make sense: each of its words continues the reference, not the line. That helps, since every word has a flawless beginning to build on, and it hurts, since the next word must go on with the reference's choice. Here the score ends half a point *below* the honest one; elsewhere it ends above. In either case nothing was translated.
+# The forced line needn't make sense: each of its words continues the reference, not the line. That helps, since every word has a flawless beginning to build on, and it hurts, since the next word must go on with the reference's choice. Here the score ends just *below* the honest one; elsewhere it ends above. In either case nothing was translated.
 #
 # The other ways keep the outputs and change what is counted. `same_place` compares the first word with the first and the second with the second, and stops where the shorter sentence ends, as when the accuracy of a classifier is applied to sentences.
 
@@ -481,7 +481,9 @@ value = {
 }
 apart = {name: number - honest.bleu for name, number in value.items()}
 assert apart["in characters"] > 20 and 4 < apart["with <s> and </s>"] < 6
-assert sum(abs(number) < 3.5 for number in apart.values()) == 9 and -1 < apart["teacher-forced"] < 0
+assert (
+    sum(abs(number) < 3.5 for number in apart.values()) == 9 and -0.5 < apart["teacher-forced"] < 0
+)
 records = [{"way": name, "bleu": round(n, 1), "over": apart[name] > 0} for name, n in value.items()]
 order = sorted(value, key=value.get, reverse=True)
 axis = alt.Axis(labelLimit=220, ticks=False, domain=False)
@@ -578,15 +580,15 @@ for name, found in (("beam 4 - greedy", versus_greedy), ("beam 8 - beam 4", vers
 swings = [np.std(resampled(counts, 1000, 1) - resampled(fewer, 1000, seed)) for seed in (1, 2)]
 print(f"beam 4 - greedy, standard deviation: paired {swings[0]:.2f}, unpaired {swings[1]:.2f}")
 assert abs(bleu_of(counts.sum(axis=0)) - honest.bleu) < 1e-6
-assert versus_greedy[1] > 0.5 and versus_greedy[3] < 0.01 and swings[1] > 3 * swings[0]
-assert versus_four[1] < -0.3 < versus_four[0] < 0 < versus_four[2] < 0.4
+assert 0.5 < versus_greedy[0] < 0.9 and versus_greedy[1] > 0 and versus_greedy[3] < 0.02
+assert versus_four[1] < 0 < versus_four[0] < 0.3 < versus_four[2] and swings[1] > 4 * swings[0]
 
 # %% [markdown]
-# A beam of 4 is ahead of greedy search by 1.6 points, and the interval, 0.9 to 2.3, is clear of zero. Between 4 and 8 this test set can't decide: the wider beam is 0.2 behind, with an interval from $-0.5$ to $0.2$. In [Decoding](19_decoding.ipynb#beam-width-and-alpha) it was 0.4 *ahead*, on 250 other captions, which shows what such a curve is worth without intervals.
+# A beam of 4 is ahead of greedy search by 0.7 points, and the interval, 0.1 to 1.2, just misses zero. Between 4 and 8 this test set can't decide: the wider beam is 0.1 ahead, with an interval from $-0.1$ to $0.4$. In [Decoding](19_decoding.ipynb#beam-width-and-alpha) it was 0.5 ahead, on 250 other captions, which shows what such a curve is worth without intervals.
 #
-# Pairing matters: with draws of its own for each system the swing is three and a half times as wide, so an unpaired test would need twelve times as many captions to see the same difference.
+# Pairing matters: with draws of its own for each system the swing is four and a half times as wide, so an unpaired test would need twenty times as many captions to see the same difference.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search on 1,000 resampled test sets. The thick line at the bottom covers 95 % of them. None of them comes near zero, the left edge."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search on 1,000 resampled test sets. The thick line at the bottom covers 95 % of them. Only a handful lie below zero."}}
 ahead = resampled(counts, 1000, 12345) - resampled(fewer, 1000, 12345)
 edges = np.linspace(ahead.min(), ahead.max(), 25)
 heights, _ = np.histogram(ahead, edges)
@@ -594,8 +596,8 @@ cells = [
     {"x": round(a, 3), "x2": round(b, 3), "count": int(n)}
     for a, b, n in zip(edges, edges[1:], heights)
 ]
-ticks = alt.Axis(values=[0, 0.5, 1, 1.5, 2, 2.5, 3])
-scale = alt.Scale(domain=[0, 3])
+ticks = alt.Axis(values=[-0.5, 0, 0.5, 1, 1.5, 2])
+scale = alt.Scale(domain=[-0.5, 2])
 x = alt.X("x:Q", title="BLEU of beam 4 minus BLEU of greedy", scale=scale, axis=ticks)
 interval = {"x": round(versus_greedy[1], 3), "x2": round(versus_greedy[2], 3), "count": 0}
 chart = alt.layer(
@@ -606,10 +608,10 @@ chart = alt.layer(
     .mark_rule(strokeWidth=6, color=INK)
     .encode(x, x2="x2:Q", y="count:Q"),
 )
-assert ahead.min() > 0.2
+assert ahead.min() > -0.5 and 0 < (ahead < 0).sum() < 15
 show(
     chart.properties(width=420, height=200),
-    alt=f"Resampled differences between beam and greedy search lie from {ahead.min():.1f} to {ahead.max():.1f} BLEU, far from zero.",
+    alt=f"Resampled differences between beam and greedy search lie from {ahead.min():.1f} to {ahead.max():.1f} BLEU, hardly any below zero.",
 )
 
 # %% [markdown]
@@ -678,11 +680,11 @@ chart = alt.layer(
 )
 show(
     chart.properties(width=440, height=240),
-    alt="BLEU is between 36 and 41 for captions of up to 19 words and 26 for longer ones.",
+    alt="BLEU is between 40 and 42 for captions of up to 19 words and 26 for longer ones.",
 )
 
 # %% [markdown]
-# Up to 19 words there is no trend; the four intervals overlap. Beyond, there is a cliff. Captions of 20 words or more have 25.6, with an interval from 21 to 30, which doesn't reach that of the group before, 33 to 41. Only 53 captions are that long, but chance doesn't explain the fall.
+# Up to 19 words there is no trend; the four intervals overlap. Beyond, there is a cliff. Captions of 20 words or more have 26.2, with an interval from 22 to 31, which doesn't reach that of the group before, 36 to 44. Only 53 captions are that long, but chance doesn't explain the fall.
 
 
 # %% tags=["hide-input"]
@@ -716,7 +718,7 @@ def lines_of(chosen):
 table(head, lines_of(range(0, 1000, 100)))
 
 # %% [markdown]
-# Read them against the German, not against the reference. *In his mouth* instead of *in its mouth* is as good; the *refreshment* that became *a mop* reads well and is false. Fluency comes first and easily, and it hides errors. Now the other end, the eight with the lowest chrF.
+# Read them against the German, not against the reference. *Is riding a bicycle* is as good as *on a bicycle pedals*; the players in action who became players *taking pictures* read well and are false. Fluency comes first and easily, and it hides errors. Now the other end, the eight with the lowest chrF.
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 worst = sorted(range(1000), key=by_chrf.__getitem__)[:8]
@@ -724,7 +726,7 @@ table(head, lines_of(worst))
 assert np.mean([by_chrf[i] for i in worst]) < np.mean(by_chrf) / 1.5
 
 # %% [markdown]
-# A low score has two kinds of reasons. *Children fight over the ball* is a good translation of its German; the person who wrote the reference chose other words, or saw more in the photo than the German says. That is a failure of the score. The others are failures of the model, and some kinds can be counted without reading, roughly:
+# A low score has two kinds of reasons. *Children fighting over the ball* is a good translation of its German; the person who wrote the reference chose other words, or saw more in the photo than the German says. That is a failure of the score. The others are failures of the model, and some kinds can be counted without reading, roughly:
 
 # %% tags=["nbval-ignore-output"]
 NUMBERS = {"two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "several"}
@@ -764,10 +766,10 @@ table(
     [*rows, ("all captions", 1000, f"{np.mean(by_chrf):.0f}")],
 )
 unseen = found["the German has a word never seen in training"]
-assert 230 < len(unseen) < 260 and 8 < np.mean(by_chrf) - np.mean(unseen) < 14
+assert 230 < len(unseen) < 260 and 9 < np.mean(by_chrf) - np.mean(unseen) < 11.5
 
 # %% [markdown]
-# A word that training never showed is the most telling row: a quarter of the captions has one, and they score eleven points of chrF less. The tokenizer can spell it, so no `<unk>` appears. But subwords never seen together have no meaning to the model, and it puts something that fits the rest of the picture. Such counts are crude (*a lady* for *a woman* is counted as a change of person). They say where to look, not how bad it is.
+# A word that training never showed is the most telling row: a quarter of the captions has one, and they score ten points of chrF less. The tokenizer can spell it, so no `<unk>` appears. But subwords never seen together have no meaning to the model, and it puts something that fits the rest of the picture. Such counts are crude (*a lady* for *a woman* is counted as a change of person). They say where to look, not how bad it is.
 #
 # ## What it was not trained for
 #
@@ -790,7 +792,7 @@ assert away.chrf < honest.chrf
 print(f"chrF {away.chrf:.0f} on the first five, {honest.chrf:.0f} on the test captions")
 
 # %% [markdown]
-# What comes out has the shape of a caption. There are no questions and no *I*, and a negation gives way to a book lying on a table. Captions hardly contain these things, so no example ever taught the model what they do, and it doesn't say that it is lost. This isn't a flaw of the architecture, as the book's everyday model shows. It has the same parts and has read everyday sentences as well:
+# Most of what comes out has the shape of a caption. There are no questions and no *I*, and a negation gives way to a book lying on a table. Captions hardly contain these things, so no example ever taught the model what they do, and it doesn't say that it is lost. This isn't a flaw of the architecture, as the book's everyday model shows. It has the same parts and has read everyday sentences as well:
 
 # %% tags=["nbval-ignore-output"]
 everyday = translate(*load_pretrained(), list(elsewhere))

@@ -217,10 +217,11 @@ for kind, (rows, columns, mask) in axes.items():
     found = f"{rows[1]} looks most at {columns[best[1]]}, {rows[2]} at {columns[best[2]]}."
     steps[kind] = (chart, f"Top layer of {kind} attention. {found}")
 show_steps(steps, "Kind of attention:", start=2)
+assert [round(w, 2) for w in weights.diagonal()[:2].tolist()] == [0.99, 0.83]
 
 
 # %% [markdown]
-# Take a row and see how its ink is shared out among the columns. In the cross map, `<s>` spends 0.98 on *Zwei*, the row below half of its weight on *Hunde*, and so on down a diagonal. A dark *column* is a token that many others look at; it says nothing about where that token looks itself.
+# Take a row and see how its ink is shared out among the columns. In the cross map, `<s>` spends 0.99 on *Zwei*, the row below 0.83 on *Hunde*, and so on down a diagonal. A dark *column* is a token that many others look at; it says nothing about where that token looks itself.
 #
 # Why does `<s>` look at *Zwei*? Because of a shift that is a trap in every picture of a decoder. The row that *reads* `<s>` is the one that *writes* *Two*. The row named *Two* writes *dogs* and looks at *Hunde*. So when the model looks for the source of a word, it does so one row above that word's name.
 #
@@ -344,11 +345,11 @@ for kind, token, name in (("decoder", 0, "<s>"), ("cross", -1, "</s>")):
         )
         print(f"; its value is {size:.2f} times as large as others")
     assert found[:, 2].max() < 0.5
-    assert kind == "cross" or (found[:, 0].min() > 0.35 and found[:, 2].max() < 0.25)
+    assert kind == "cross" or (found[0, 0] < 0.2 < 0.55 < found[2, 0] and found[2, 2] < 0.25)
 
 
 # %% [markdown]
-# In the decoder, `<s>` gets 37 to 49 % of the weight, where an even share would be 24 %, and its value has a fifth of the usual size. In cross-attention `</s>` gets about its share, and the period the same again, with less than half of a usual value. What counts is the weight times the *value*, and the map shows only the weight. So a dark column is no sign that the token matters. More likely the head had nothing to say about these rows.
+# In the decoder, `<s>` gets 15, 36 and 61 % of the weight from layer to layer, where an even share would be 25 %, and at the top its value has a fifth of the usual size. In cross-attention `</s>` gets about its share, and the period the same again, with less than half of a usual value. What counts is the weight times the *value*, and the map shows only the weight. So a dark column is no sign that the token matters. More likely the head had nothing to say about these rows.
 
 
 # %% [markdown]
@@ -798,7 +799,8 @@ assert max(rate for _, rate, *_ in probed.values()) > 0.25
 print(f"{'':32}hit rate  chance  best distance")
 for (which, name), (head, rate, chance, distance) in probed.items():
     print(f"{name:20}{which:12}{rate:8.0%}{chance:8.0%}{distance:15.0%}  {head}")
-assert all(probed[key][1] < 0.5 for key in probed if key[1] in places)
+assert all(probed["small", name][1] < 0.5 for name in places)
+assert probed["trained", "previous word"][1] > 0.7 and probed["trained", "next word"][1] > 0.45
 assert 0.18 < probed["small", "subject → its verb"][1] < 0.6
 _, rate, _, distance = probed["small", "verb → its particle"]
 assert rate > distance + 0.05
@@ -807,7 +809,7 @@ assert rate > distance + 0.05
 # %% [markdown]
 # ### Place or grammar
 #
-# Start with the controls. For a place the best distance is right by definition, and the best head of either model hits in fewer than half of the sentences: no head simply looks at the word before or after, whatever single maps seemed to show.
+# Start with the controls. For a place the best distance is right by definition. In the small model no head simply looks at the word before or after, whatever single maps seemed to show. The captions model has such heads: in layer 2, head 4 finds the word before in 78 % of the sentences, head 1 the word after in 54 %.
 #
 # For the subject, distance is a strong rival. Most clauses begin with it and the verb comes right after, so that one fixed step is right in 76 % of them. From subject to verb the best head hits more often than chance, and far less often than that. A picture of one such clause, with a thick line from subject to verb, would have looked like proof of grammar.
 #

@@ -255,7 +255,7 @@ print(f"{len(ours)} log-probabilities, largest difference {largest:.0e}")
 assert largest < 1e-4
 
 # %% [markdown]
-# With a beam, a few translations in a hundred differ, because penalty and stopping rule do. `benchmarks/serving.py` logged speed and BLEU on the whole test set, with two threads:
+# With a beam, a few translations in a hundred differ, because penalty and stopping rule do. `benchmarks/serving.py` logged speed and BLEU on the whole test set, with two threads of a busy machine:
 
 # %%
 import json
