@@ -156,6 +156,30 @@ def test_departures_change_one_thing_at_a_time(
     assert "against the first row" in output and "±" in output
 
 
+def test_changes_since_2017_leave_the_size_alone(tmp_path: Path) -> None:
+    """Each row has one run a seed, about as many parameters, and a loss of its own."""
+    since = importlib.import_module("since")
+    settings, runs = run("since", tmp_path, seeds=(0,), steps=1, corpus="grammar")
+    assert settings["layers"] == 2 and len(runs) == len(since.CHANGES)
+    assert len({one["validation_loss"] for one in runs}) == len(runs)
+    sizes = [one["parameters"] for one in runs]
+    assert max(sizes) / min(sizes) < 1.01
+
+
+def test_one_stack_reads_source_and_target_as_one_text() -> None:
+    """With its source whole, a word of the source sees the next one; no word sees the target's."""
+    since = importlib.import_module("since")
+    config = TransformerConfig(20, d_model=16, d_ff=32, heads=2)
+    for whole in (False, True):
+        model = since.DecoderOnly(config, layers=2, whole=whole).double().eval()
+        source, target = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[1, 9], [1, 9]])
+        states = model(source, target)
+        torch.testing.assert_close(model(source[1:, :2], target[1:]), states[1:])
+        later = model(source, torch.tensor([[1, 4], [1, 4]]))
+        torch.testing.assert_close(later[:, 0], states[:, 0])
+        assert not torch.allclose(later[:, 1], states[:, 1])
+
+
 def test_layers_that_recall_see_the_past_only() -> None:
     """They are of equal size. A changed word reaches six positions of the convolution, and all
     later ones of the others.
