@@ -32,8 +32,10 @@ sys.path.insert(0, "..")
 #
 # $$
 # \begin{aligned}
-# \text{2017:} \quad & x \leftarrow \text{LayerNorm}(x + \text{Attention}(x)), & x & \leftarrow \text{LayerNorm}(x + \text{ReLU network}(x)) \\
-# \text{today:} \quad & x \leftarrow x + \text{Attention}(\text{RMSNorm}(x)), & x & \leftarrow x + \text{SwiGLU}(\text{RMSNorm}(x))
+# \text{2017} \; & x \leftarrow \text{LayerNorm}(x + \text{Attention}(x)) \\
+# & x \leftarrow \text{LayerNorm}(x + \text{FFN}(x)) \\
+# \text{today} \; & x \leftarrow x + \text{Attention}(\text{RMSNorm}(x)) \\
+# & x \leftarrow x + \text{SwiGLU}(\text{RMSNorm}(x))
 # \end{aligned}
 # $$ (eq-today)
 #
@@ -57,7 +59,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
-from annotated_transformer import Tokenizer, Transformer, TransformerConfig, grammar
 from annotated_transformer.embeddings import Embedding
 from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.layers import LayerNorm
@@ -69,7 +70,15 @@ from annotated_transformer.multi_head_attention import (
     split_heads,
 )
 from annotated_transformer.positional_encoding import sinusoid
-from annotated_transformer.transformer import build_stacks, greedy_decode, initialize
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.transformer import (
+    Transformer,
+    TransformerConfig,
+    build_stacks,
+    greedy_decode,
+    initialize,
+)
 from book.figures import INK, PAPER, RESIDUAL, arrow, box, heatmap, plus
 from book.figures import show, show_drawing, show_steps, stream, words_at
 
@@ -115,7 +124,7 @@ show_drawing(
 #
 # {numref}`fig-since` adds the column that such tables leave out: what each change bought on our own small task.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line); left is better. Dots are means over the seeds, lines one standard error to either side. All rows have about as many parameters. The last four rows combine changes, or have one stack instead of two. Measured by `benchmarks/since.py`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line); left is better. Dots are means over the seeds, lines one standard error to either side, and numbers say both. All rows have about as many parameters. The last four rows combine changes, or have one stack instead of two. Measured by `benchmarks/since.py`."}}
 lines = Path("../benchmarks/results/since.jsonl").read_text(encoding="utf-8").splitlines()
 settings, *log = map(json.loads, lines)
 found = {}
@@ -138,12 +147,18 @@ rows = [
     {"change": n, "gain": round(m, 4), "low": m - e, "high": m + e, "label": told(n)}
     for n, (m, e) in gains.items()
 ]
-order = alt.Y("change:N", sort=None, title=None, axis=alt.Axis(labelLimit=220))
+order = alt.Y("change:N", sort=None, title=None, axis=alt.Axis(labelLimit=220, minExtent=175))
 base = alt.Chart(alt.Data(values=rows))
 dots = base.mark_point(filled=True, size=70, color=INK, opacity=1)
-dots = dots.encode(alt.X("gain:Q", title="change of the loss, nats a token"), order)
+scale, axis = (
+    alt.Scale(domain=[-0.65, 0.25], nice=False),
+    alt.Axis(values=[-0.6, -0.4, -0.2, 0, 0.2]),
+)
+dots = dots.encode(
+    alt.X("gain:Q", title="change of the loss, nats a token", scale=scale, axis=axis), order
+)
 bars = base.mark_rule(strokeWidth=2).encode(alt.X("low:Q"), order, alt.X2("high:Q"))
-names = base.mark_text(dy=-11, fontSize=11).encode(alt.X("gain:Q"), order, text="label:N")
+names = base.mark_text(align="left", fontSize=11).encode(x=alt.value(310), y=order, text="label:N")
 zero = alt.Chart(alt.Data(values=[{"gain": 0}])).mark_rule(color=RESIDUAL).encode(x="gain:Q")
 sizes = [record["parameters"] for record in log]
 print(f"{plain}: {statistics.mean(found[plain]):.2f} nats a token; {settings['steps']} updates")
@@ -153,7 +168,9 @@ for name in ("pre-norm", "rotary positions", "SwiGLU", "decoder-only"):
     assert gains[name][0] + 3 * gains[name][1] < 0
 assert all(abs(gains[name][0]) < 2 * gains[name][1] for name in ("RMSNorm", "no biases"))
 show(
-    (zero + bars + dots + names).properties(width=380, height={"step": 34}),
+    (zero + bars + dots + names).properties(
+        width=300, height={"step": 24}, padding={"left": 5, "top": 5, "right": 30, "bottom": 5}
+    ),
     alt="; ".join(f"{name}: {told(name)}" for name in gains) + ".",
 )
 
@@ -578,18 +595,18 @@ assert statistics.mean(losses[-20:]) < 0.25 * losses[0]
 def read_out(tokens):
     ends = [i for i, token in enumerate(tokens) if token in (BOS, EOS)]
     ends += [] if tokens[-1] == EOS else [len(tokens)]  # it ran out of room
-    return "  ->  ".join(tokenizer.decode(tokens[a + 1 : b]) for a, b in pairwise(ends))
+    return "\n       -> ".join(tokenizer.decode(tokens[a + 1 : b]) for a, b in pairwise(ends))
 
 
 torch.manual_seed(1)
 for pair in unseen[:3]:
     start = [BOS, *tokenizer.encode(pair.source), EOS]
-    print("given:   ", read_out(language_model.generate(start, ends=2, temperature=0)))
+    print("given: ", read_out(language_model.generate(start, ends=2, temperature=0)))
 for _ in range(3):
-    print("made up: ", read_out(language_model.generate([BOS], ends=2, temperature=0.8)))
+    print("made up:", read_out(language_model.generate([BOS], ends=2, temperature=0.8)))
 
 # %% [markdown]
-# Short sentences come out right. A long one begins well, and then the model makes something up that could follow. Compare this with [chapter 1](01_in_ten_minutes.ipynb), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: where one language ends and the other begins is something it found in the texts.
+# In our run two of the three are right, and the other begins well and then makes up something that could follow. Compare this with [chapter 1](01_in_ten_minutes.ipynb), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: where one language ends and the other begins is something it found in the texts.
 #
 # It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Put a few layers more on top, read ten trillion tokens instead of ten thousand sentences, and you have the kind of model that people talk to. (Then the hard part begins, which is data and machines.)
 #
