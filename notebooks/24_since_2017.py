@@ -114,12 +114,12 @@ show_drawing(
 # %% [markdown]
 # | 2017 | today | what for | explained in |
 # |---|---|---|---|
-# | norm after the addition | norm before the sub-layer (pre-norm) | deep stacks train without drama | [layers](09_layers.ipynb) |
-# | LayerNorm | RMSNorm | less to compute | [layers](09_layers.ipynb) |
-# | sinusoids added to the words | queries and keys rotated (RoPE) | scores depend on distances | [positions](08_positional_encoding.ipynb) |
-# | ReLU network | SwiGLU | lower loss at equal size | [feed-forward](06_feed_forward.ipynb) |
+# | norm after the addition | norm before the sub-layer (pre-norm) | deep stacks train without drama | [layers](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) |
+# | LayerNorm | RMSNorm | less to compute | [layers](09_layers.ipynb#what-do-later-models-use-rmsnorm) |
+# | sinusoids added to the words | queries and keys rotated (RoPE) | scores depend on distances | [positions](08_positional_encoding.ipynb#rotary-positions-rope) |
+# | ReLU network | SwiGLU | lower loss at equal size | [feed-forward](06_feed_forward.ipynb#relu-and-swiglu-today) |
 # | biases in networks and norms | none | stability in large models | below |
-# | as many heads of keys as of queries | fewer (grouped queries) | a smaller KV cache | [decoding](19_decoding.ipynb) |
+# | as many heads of keys as of queries | fewer (grouped queries) | a smaller KV cache | [decoding](19_decoding.ipynb#how-large-is-a-kv-cache) |
 # | encoder and decoder | decoder only | one model for all texts | below |
 #
 # {numref}`fig-since` adds the column that such tables leave out: what each change bought on our own small task.
@@ -222,7 +222,7 @@ def compare(new, old, chapter):
 # %% [markdown]
 # ## Pre-norm
 #
-# It is already in the code: `Residual` has two forms, and `TransformerConfig(pre_norm=True)` takes the other one. [Layers](09_layers.ipynb) shows what that does to stream and gradients. The authors themselves moved the norm in their code four months after the paper, and GPT-2 {cite:p}`radford2019language` and nearly everything since has it before the sub-layer.
+# It is already in the code: `Residual` has two forms, and `TransformerConfig(pre_norm=True)` takes the other one. [Layers](09_layers.ipynb#why-the-place-of-the-norm-matters) shows what that does to stream and gradients. The authors themselves moved the norm in their code four months after the paper, and GPT-2 {cite:p}`radford2019language` and nearly everything since has it before the sub-layer.
 
 # %%
 print("pre-norm:", told("pre-norm"))
@@ -258,7 +258,7 @@ print("RMSNorm:", told("RMSNorm"))
 #
 # ## Rotary positions
 #
-# [Chapter 8](08_positional_encoding.ipynb) has the rotation. Here it is in the model. Self-attention turns its queries and keys, nothing is added to the words any more, and cross-attention stays as it was, since a place in a German sentence has no fixed distance from one in an English sentence.
+# [Chapter 8](08_positional_encoding.ipynb#rotary-positions-rope) has the rotation. Here it is in the model. Self-attention turns its queries and keys, nothing is added to the words any more, and cross-attention stays as it was, since a place in a German sentence has no fixed distance from one in an English sentence.
 
 
 # %%
@@ -300,7 +300,7 @@ print("rotary positions:", told("rotary positions"))
 #
 # ## SwiGLU
 #
-# The formula is in [chapter 6](06_feed_forward.ipynb). A unit of the old network can say how much of its pattern it found. In the gated one, a second pattern decides how much that counts, and the product lets a unit react to two things occurring *together*, which takes the old form several units. As a module, with two thirds of the units:
+# The formula is in [chapter 6](06_feed_forward.ipynb#relu-and-swiglu-today). A unit of the old network can say how much of its pattern it found. In the gated one, a second pattern decides how much that counts, and the product lets a unit react to two things occurring *together*, which takes the old form several units. As a module, with two thirds of the units:
 
 
 # %%
@@ -344,7 +344,7 @@ print("no biases:", told("no biases"))
 # %% [markdown]
 # ## Grouped queries and the KV cache
 #
-# Training treats all positions at once, but writing goes word by word, and at each step the keys and values of all earlier words are fetched from memory ([decoding](19_decoding.ipynb) has the cache). For a long text, the fetching takes longer than the arithmetic. Grouped-query attention {cite:p}`ainslie2023gqa` keeps all heads of queries, and lets several of them share one head of keys and values:
+# Training treats all positions at once, but writing goes word by word, and at each step the keys and values of all earlier words are fetched from memory ([decoding](19_decoding.ipynb#the-kv-cache) has the cache). For a long text, the fetching takes longer than the arithmetic. Grouped-query attention {cite:p}`ainslie2023gqa` keeps all heads of queries, and lets several of them share one head of keys and values:
 
 
 # %%
@@ -491,7 +491,7 @@ assert total < 1.5 * gains["all five"][0] and gains["all five"][0] > gains["pre-
 #
 # ## FlashAttention in twelve lines
 #
-# One change doesn't alter a single result. [Speed](25_speed.ipynb) derives the online softmax for one row and says why it saves time. Here is the whole of it, blocks of queries against blocks of keys. No matrix of $T \times S$ weights ever exists:
+# One change doesn't alter a single result. [Speed](25_speed.ipynb#attention-without-the-matrix) derives the online softmax for one row and says why it saves time. Here is the whole of it, blocks of queries against blocks of keys. No matrix of $T \times S$ weights ever exists:
 
 
 # %%
@@ -606,7 +606,7 @@ for _ in range(3):
     print("made up:", read_out(language_model.generate([BOS], ends=2, temperature=0.8)))
 
 # %% [markdown]
-# In our run two of the three are right, and the other begins well and then makes up something that could follow. Compare this with [chapter 1](01_in_ten_minutes.ipynb), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: where one language ends and the other begins is something it found in the texts.
+# In our run two of the three are right, and the other begins well and then makes up something that could follow. Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: where one language ends and the other begins is something it found in the texts.
 #
 # It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Put a few layers more on top, read ten trillion tokens instead of ten thousand sentences, and you have the kind of model that people talk to. (Then the hard part begins, which is data and machines.)
 #
