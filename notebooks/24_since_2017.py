@@ -175,7 +175,7 @@ show(
 )
 
 # %% [markdown]
-# Pre-norm, rotary positions and SwiGLU lower the loss by far more than the seeds scatter. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost a tenth of a nat at most. One stack does the work of two, and slightly better.
+# Pre-norm, rotary positions and SwiGLU lower the loss by far more than the seeds scatter. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost about a tenth of a nat. One stack does the work of two, and slightly better.
 #
 # Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. Who learns faster at the beginning needn't win at the end, as the page of [departures](../book/departures.md) explains, which uses the same test. Nor is more to be expected: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
 #
@@ -460,7 +460,7 @@ for name in ("decoder-only", "decoder-only, source whole"):
     print(f"{name}: {told(name)}")
 
 # %% [markdown]
-# Here one stack is ahead by a tenth of a nat, and to see the source whole adds next to nothing. Longer trainings say otherwise, so take it as a sign of how fast one stack starts.
+# Here one stack is ahead by a tenth of a nat, and to see the source whole adds next to nothing. Longer trainings say otherwise, so it may only say that one stack starts faster.
 #
 # Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care. A causal mask over the source and a loss on the source hurt; with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So the reason for decoders alone isn't that they translate better. A model that continues texts can be trained on any text there is, without pairs, and translation, summary and answer are all continuations. {cite:t}`liu2018generating` dropped the encoder first, to write articles of Wikipedia; GPT followed in the same year.
 #
@@ -477,7 +477,7 @@ for name in ("all five", "decoder-only, all five"):
 assert total < 1.5 * gains["all five"][0] and gains["all five"][0] > gains["pre-norm"][0] - 0.1
 
 # %% [markdown]
-# All five bring little more than pre-norm alone, and not much over half of the sum. Changes needn't add up: two that cure the same illness are worth no more together than one of them. In 600 updates a model gains most by starting sooner, and it can do so only once.
+# All five bring little more than pre-norm alone, and not much over half of the sum. Changes needn't add up: two that cure the same illness are worth no more together than one of them. Perhaps most of the gain here is a faster start, which a model can have only once; the experiment doesn't tell.
 #
 # ## What has not changed
 #
