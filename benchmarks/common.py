@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
+import multiprocessing
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -157,3 +159,42 @@ def write_log(folder: Path, name: str, settings: dict[str, Any], records: list[d
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
     print(f"log: {name}.jsonl")
+
+
+def make_runs(
+    path: Path, settings: dict[str, Any], tasks: Sequence[dict[str, Any]],
+    measure: Callable[..., dict[str, Any]], jobs: int = 1,
+) -> None:  # fmt: skip
+    """Make the runs that a log doesn't have yet, `jobs` of them side by side.
+
+    The log has the settings first; then come runs, each written when it ends: its task, what
+    `measure(**task)` returns, and the machine. So a command may be stopped and given again. Raises
+    ValueError for the log of other settings.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**settings, **machine()}) + "\n", encoding="utf-8")
+    first, *runs = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    if other := sorted(key for key, value in settings.items() if first.get(key) != value):
+        raise ValueError(f"{path.name} was made with another {', '.join(other)}: move it")
+    missing = [task for task in tasks if not any(task.items() <= run.items() for run in runs)]
+    print(f"{len(tasks) - len(missing)} runs found, {len(missing)} to make", flush=True)
+
+    def save(task: dict[str, Any], found: dict[str, Any]) -> None:
+        with path.open("a", encoding="utf-8") as log:
+            log.write(json.dumps({**task, **found, **machine()}) + "\n")
+        short = {key: value for key, value in found.items() if not isinstance(value, list)}
+        print(task | short, flush=True)
+
+    if jobs == 1:
+        for task in missing:
+            save(task, measure(**task))
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(measure, **task): task for task in missing}
+        try:
+            for done in as_completed(running):
+                save(running[done], done.result())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

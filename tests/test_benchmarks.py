@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from annotated_transformer.data import MissingData
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import save_model
 from annotated_transformer.synchronous_grammar import grammar
@@ -324,3 +325,26 @@ def test_growth_has_a_process_for_each_point(tmp_path: Path) -> None:
     assert settings["preset"] == "tiny"
     assert [(p["sentences"], p["length"]) for p in points] == [(32, 8), (4, 64), (4, 32), (256, 32)]
     assert points[3]["seconds"] > points[2]["seconds"] and points[3]["bytes"] > points[2]["bytes"]
+
+
+def test_parsing_makes_a_run(tmp_path: Path) -> None:
+    """Held to trees, even an untrained model writes them, and repeats the words."""
+    parsing = importlib.import_module("parsing")
+    try:
+        train, _, test = parsing.split()
+    except MissingData as error:
+        pytest.skip(str(error))
+    brief = {"shares": (8,), "seeds": (0,), "steps": 1, "sentences": 1}
+    settings, (only,) = run("parsing", tmp_path, **brief)
+    assert settings["beam"] == 21 and only["trees"] == 425
+    assert only["well_formed_constrained"] == 1
+    with pytest.raises(ValueError, match="another steps"):
+        run("parsing", tmp_path, **{**brief, "steps": 2})
+    for written in (True, False):
+        code = parsing.Code(train[:50], written=written)
+        shape = TransformerConfig(len(code.entries), layers=1, d_model=16, d_ff=16, heads=2)
+        words = [word for _, word in parsing.leaves(test[0])]
+        (symbols,) = parsing.parse(Transformer(shape).eval(), code, [words], constrained=True)
+        assert parsing.restore(symbols, words)
+        repeated = [symbol for symbol in symbols if symbol[0] not in parsing.KINDS]
+        assert repeated == (code.read(code.source(words)[:-1]) if written else [])

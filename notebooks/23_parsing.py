@@ -1,0 +1,493 @@
+# %% tags=["remove-cell"]
+# Find the book's figures; in Colab, fetch the book and install what it needs first
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
+
+# %% [markdown] needs=["treebank"]
+# # Parsing
+#
+# This chapter teaches the unchanged model to write down the structure of a sentence, as if that were another language (section 6.3 of the paper).
+#
+# A **parse tree** says which words of a sentence belong together, and as what. To a model that writes one symbol after the other, a tree is a text with brackets. The score compares the brackets of the output with those of a tree drawn by an expert:
+#
+# $$
+# F_1 = \frac{2 \cdot \text{brackets in both}}{\text{brackets in the output} + \text{brackets in the expert's tree}}
+# $$ (eq-f1)
+#
+# In our code a tree is a pair: a label and a list of trees, or a tag and a word. **Linearizing** it takes a few lines:
+
+# %% tags=["hide-input"]
+import json
+import re
+import statistics
+import sys
+from collections import Counter
+from itertools import accumulate, chain
+from pathlib import Path
+from random import Random
+from unittest.mock import patch
+
+import altair as alt
+import torch
+
+from annotated_transformer import synchronous_grammar as grammar
+from annotated_transformer.transformer import Transformer, TransformerConfig
+from book.figures import INK, PAPER, show, show_drawing, words_at
+
+sys.path.insert(0, "../benchmarks")
+import parsing
+from parsing import (
+    DELETED,
+    Code,
+    clean,
+    encode_trees,
+    fit,
+    leaves,
+    outline,
+    parse,
+    plain,
+    read_trees,
+)
+
+PLUM, SAND = "#8A63A8", "#B07D2B"
+
+
+# %%
+def linearize(tree):
+    label, inside = tree
+    if isinstance(inside, str):
+        return [inside, f"/{label}"]
+    return [f"({label}", *chain(*map(linearize, inside)), ")"]
+
+
+OURS = "(S (NP (DT the) (JJ black) (NN cat)) (VP (VBZ likes) (NP (NN fish))))"
+(tree,) = read_trees(OURS)
+print("words:  ", " ".join(word for _, word in leaves(tree)))
+print("symbols:", " ".join(linearize(tree)))
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-tree", "caption": "The tree of *the black cat likes fish*. A label opens a bracket around all that hangs below it; each tag stands for the word below it. S is a sentence, NP a noun phrase, VP a verb phrase; DT, JJ, NN and VBZ are determiner, adjective, noun and verb."}}
+def show_tree(tree, alt):
+    parts, step = [], 74
+    across = iter(range(step // 2, 10_000, step))
+
+    def place(node, y):
+        label, inside = node
+        if isinstance(inside, str):
+            x = next(across)
+            parts.append(words_at(x, y + 18, inside, color=PLUM))
+            low = y + 18
+        else:
+            below = [place(child, y + 46) for child in inside]
+            x = (below[0][0] + below[-1][0]) / 2
+            low = max(depth for _, depth in below)
+            parts.extend(
+                f'<path d="M{x:g},{y + 5:g}L{to:g},{y + 32:g}" stroke="{INK}" opacity="0.5"/>'
+                for to, _ in below
+            )
+        parts.append(words_at(x, y, label))
+        return x, low
+
+    low = place(tree, 20)[1]
+    show_drawing(parts, step * len(leaves(tree)), round(low) + 12, alt)
+
+
+show_tree(
+    tree,
+    "A sentence S is made of a noun phrase, the black cat, and a verb phrase, which is made of the verb likes and another noun phrase, fish.",
+)
+
+# %% [markdown]
+# {cite:t}`vinyals2015grammar` brought this idea to sequence models, and called their paper "Grammar as a Foreign Language". The Transformer's authors follow them to show that their model isn't a machine for translation alone.
+#
+# Vinyals and his colleagues leave the words out: whoever reads the output has the sentence, and the third tag can only mean the third word. We write each word in front of its tag, although nobody will read it. It is there for the model, which then always knows which word it has come to. Without it, it would have to count its tags, and find the word with that number. [The last experiment](#do-the-words-help) leaves the words out.
+#
+# ## Back to a tree
+#
+# Reading the symbols needs a stack. What the model writes need not be a tree, so this function has a way to say no: a bracket that never opened, one that never closes, an empty one, a tag too many, a word left over. The words it passes over; the third tag is the third word's.
+
+
+# %%
+def restore(symbols, words):
+    stack, place = [("", [])], 0
+    for symbol in symbols:
+        if symbol == ")" and len(stack) > 1 and stack[-1][1]:
+            done = stack.pop()
+            stack[-1][1].append(done)
+        elif symbol[0] == "(":
+            stack.append((symbol[1:], []))
+        elif symbol[0] == "/" and place < len(words):
+            stack[-1][1].append((symbol[1:], words[place]))
+            place += 1
+        elif symbol[0] in ")/":
+            return None
+    whole = stack[0][1]
+    return whole[0] if len(stack) == len(whole) == 1 and place == len(words) else None
+
+
+words = [word for _, word in leaves(tree)]
+print(restore(linearize(tree), words))
+assert restore(linearize(tree), words) == tree
+for broken in ("(S /DT /JJ /NN (VP /VBZ", "(S /DT /JJ /NN ) )", "(S /DT /JJ )", "(S (NP ) /DT )"):
+    assert restore(broken.split(), words[:3]) is None
+
+# %% [markdown]
+# The **Penn Treebank** {cite:p}`marcus1993building` is where English trees come from: articles of the *Wall Street Journal*, bracketed by hand. All of it must be licensed; a sample is distributed with NLTK for non-commercial use. Is anything lost on the way to symbols and back?
+
+# %%
+files = parsing.treebank()
+sample = [*chain(*files)]
+same = [restore(linearize(t), [word for _, word in leaves(t)]) == t for t in sample]
+print(f"{len(files)} files, {len(sample):,} trees, {sum(same):,} restored exactly")
+
+# %% tags=["hide-cell"]
+assert len(sample) == sum(same) == 3914
+assert all(parsing.linearize(t) == linearize(t) for t in sample)
+cleaned = [clean(t) for t in sample]
+assert all(restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned)
+
+# %% [markdown]
+# Nothing is lost. But the experts marked more than anyone asks of a parser: the roles of phrases, as in `NP-SBJ` for a subject, and places where a word is understood but not said. Everyone trains and scores without them, and so do we.
+
+# %%
+linked = "(S (NP-SBJ (PRP I)) (VP (VBP want) (S (NP-SBJ (-NONE- *-1)) (VP (TO to) (VP (VB go))))))"
+print(" ".join(linearize(clean(read_trees(linked)[0]))))
+
+# %% [markdown]
+# ## First, the grammar's own trees
+#
+# Before we try newspapers, a language whose rules we know. Our [grammar](B_synchronous_grammar.ipynb#drawing-a-clause) builds each sentence from phrases, so it knows its own trees; it just never says them. We make it talk by wrapping the functions that build phrases: each now puts brackets around what it returns. Only the verb phrase, which the grammar has no name for, needs a few lines of its own. All words get the same tag, `XX`, and we take sentences of at most eleven words, so that a minute is enough.
+
+
+# %%
+def inside(label, words):
+    return [grammar.Word(f"({label}"), *words, grammar.Word(")")] if words else []
+
+
+def bracketed(label, draw):
+    def wrapped(*args, **options):
+        phrase = draw(*args, **options)
+        return phrase._replace(english=inside(label, phrase.english))
+
+    return wrapped
+
+
+def clause_with_brackets(clause, question=False):
+    early = clause.front if clause.fronted else grammar.NOTHING
+    parts = [("", phrase) for phrase in clause.objects]
+    parts += [("PP", clause.place), ("ADVP", clause.time)]
+    said = {id(p): inside(label, p.english) if label else p.english for label, p in parts}
+    rest = [word for _, p in parts if p is not early for word in said[id(p)]]
+    subject, auxiliary = clause.subject.english, clause.predicate.auxiliary
+    before, within = (auxiliary + subject, []) if question else (subject, auxiliary)
+    verb = inside("VP", [*within, *clause.negation.english, *clause.predicate.main, *rest])
+    return inside("S", [*said.get(id(early), early.english), *before, *verb])
+
+
+wrapped = {"draw_noun_phrase": "NP", "relative_clause": "SBAR", "reason": "SBAR"}
+talking = {name: bracketed(label, getattr(grammar, name)) for name, label in wrapped.items()}
+talking |= {"english_clause": clause_with_brackets}
+
+
+def draw_trees(count, seed):
+    rng, found = Random(seed), {}
+    with patch.multiple(grammar, **talking):
+        while len(found) < count:
+            said = inside("TOP", grammar.draw_sentence(rng).english)
+            text = re.sub(r"\ba (?=[aeiou])", "an ", " ".join(word.text for word in said))
+            words = re.findall(r"(?<!\S)[^()\s]+", text)
+            if len(words) <= 11:
+                found[tuple(words)] = re.sub(r"(?<!\S)[^()\s]+", r"\g<0> /XX", text).split()
+    return [restore(symbols, words) for words, symbols in found.items()]
+
+
+trees = draw_trees(6000, seed=1)
+print(" ".join(word for _, word in leaves(trees[3])))
+print(" ".join(linearize(trees[3])))
+
+# %% [markdown]
+# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary (`parsing.Code`) holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: whether it has a capital or a digit, and its last two letters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights.
+
+# %% tags=["nbval-ignore-output"]
+code = Code(trees[500:])
+print(len(code.entries), "entries, these at the end:", *code.entries[-8:])
+print("Boeing747 would be", outline("Boeing747"))
+torch.manual_seed(0)
+shape = {"layers": 2, "d_model": 64, "d_ff": 256, "heads": 4, "dropout": 0.0, "pre_norm": True}
+model = Transformer(TransformerConfig(len(code.entries), **shape))
+learn, held_out = (encode_trees(code, some) for some in (trees[500:], trees[100:500]))
+model = fit(model, learn, held_out, steps=900, warmup=100, every=300, report=print)
+
+# %% [markdown]
+# ## A score like EVALB's
+#
+# Trees are traditionally scored by a program called EVALB, and its rules are part of the number. Each constituent is a bracket with a label, a first and a last word. Brackets of single words, the tags, don't count, nor does `TOP`. Punctuation is taken out before the words are counted, so a comma may hang anywhere. `PRT` and `ADVP` are taken for the same label. And the sum runs over the brackets of all sentences, so a long sentence weighs more than a short one.
+
+
+# %%
+def brackets(tree, place, start=0):
+    label, inside = tree
+    if isinstance(inside, str):
+        return start + 1, Counter()
+    end, found = start, Counter()
+    for child in inside:
+        end, more = brackets(child, place, end)
+        found += more
+    if label not in DELETED and place[start] < place[end]:
+        found[plain(label).replace("PRT", "ADVP"), place[start], place[end]] += 1
+    return end, found
+
+
+def labeled_f1(gold, parsed):
+    hits = total = 0
+    for right, said in zip(gold, parsed, strict=True):
+        place = [0, *accumulate(tag not in DELETED for tag, _ in leaves(right))]
+        wanted = brackets(right, place)[1]
+        found = brackets(said, place)[1] if said else Counter()
+        hits, total = hits + (wanted & found).total(), total + wanted.total() + found.total()
+    return 200 * hits / total
+
+
+# %% [markdown]
+# `place[i]` is how many words that count stand before word $i$, by the expert's tags. We try the rules on a sentence whose score can be found by hand: the expert's tree has four brackets, S, NP, VP and NP.
+
+# %%
+gold = "(S (NP (DT the) (NN cat)) (VP (VBZ eats) (NP (NN fish))) (. .))"
+cases = {
+    "the same": (gold, 100.0),
+    "one label of four is wrong": (gold.replace("(NP (NN", "(PP (NN"), 75.0),
+    "a tag is wrong": (gold.replace("(NN fish)", "(VB fish)"), 100.0),
+    "the period hangs in the VP": (gold.replace(") (. .))", " (. .)))"), 100.0),
+    "one bracket too many: 2 * 4 / 9": (gold.replace("(NN fish)", "(NP (NN fish))"), 88.9),
+    "the last NP is missing: 2 * 3 / 7": (gold.replace("(NP (NN fish))", "(NN fish)"), 85.7),
+}
+for name, (said, expected) in cases.items():
+    score = labeled_f1(read_trees(gold), read_trees(said))
+    print(f"{score:5.1f}  {name}")
+    assert round(score, 1) == expected
+particle = read_trees("(VP (VB get) (PRT (RP up)))"), read_trees("(VP (VB get) (ADVP (RP up)))")
+assert labeled_f1(*particle) == 100 and labeled_f1(read_trees(gold), [None]) == 0
+
+# %% tags=["hide-cell"]
+pool = [clean(t) for t in sample[:300]]
+others = [None if n % 7 == 0 else t for n, t in enumerate(pool)]
+assert labeled_f1(pool, others) == parsing.labeled_f1(pool, others) < 100
+
+# %% [markdown]
+# In one point we're stricter. EVALB leaves out a sentence whose output doesn't have the right words, and a parser can only gain by that. Here, output that isn't a tree counts as a tree without brackets.
+#
+# ## Searching for a tree
+#
+# Section 6.3 searches wider than for translations: a beam of 21 and a length penalty of 0.3, with up to 300 symbols more than the sentence has tokens, because a tree takes more symbols than its sentence has words (in the sample 3.6 times as many; exercise 2). The function is the [beam search](19_decoding.ipynb#the-whole-search) of chapter 19.
+
+# %% tags=["nbval-ignore-output"]
+test = trees[:100]
+texts = [[word for _, word in leaves(t)] for t in test]
+parsed = [restore(s, w) for s, w in zip(parse(model, code, texts), texts)]
+print(f"F1 {labeled_f1(test, parsed):.1f}; {sum(map(bool, parsed))} of {len(test)} are trees")
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-grammar-parse", "caption": "A tree that the model wrote, for a sentence of the grammar that it has not seen."}}
+right = [t for t, p in zip(test, parsed) if t == p and 8 <= len(leaves(t)) <= 10]
+show_tree((right or test)[0], "The tree of a held-out sentence, as the model wrote it.")
+
+# %% [markdown]
+# ### Must the output be a tree?
+#
+# Nothing in the model knows about brackets; it has learned to close them. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. To keep a search from opening brackets for ever, at most five may open in a row. `parsing.allowed` does this for all hypotheses at once, and what it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do.
+
+# %% tags=["nbval-ignore-output"]
+held = [restore(s, w) for s, w in zip(parse(model, code, texts, constrained=True), texts)]
+print(f"F1 {labeled_f1(test, held):.1f}; {sum(map(bool, held))} of {len(test)} are trees")
+assert labeled_f1(test, held) > 85 and labeled_f1(test, held) > labeled_f1(test, parsed)
+
+# %% [markdown]
+# The paper reports no such constraint. With little data, it is worth having.
+#
+# ## Newspapers
+#
+# The sample is what we have: files 1 to 159 to train on, 160 to 179 to choose the best weights, 180 to 199 to score. The model is small, two layers of width 128; the paper's has four of width 1,024. To see what more trees would bring, we also train on an eighth, a quarter and a half of them:
+#
+# ```bash
+# python benchmarks/parsing.py --jobs 2
+# ```
+
+# %% tags=["nbval-ignore-output"]
+log = Path("../benchmarks/results/parsing.jsonl").read_text(encoding="utf-8").splitlines()
+settings, *runs = map(json.loads, log)
+by_size = {}
+for run in sorted(runs, key=lambda run: (run["trees"], run["seed"])):
+    if run["words_written"]:
+        by_size.setdefault(run["share"], []).append(run)
+assert [*by_size] == [8, 4, 2, 1] and len(by_size[1]) >= 3
+print("              search left free      held to trees     best loss")
+print("trees seeds    F1   well-formed     F1   well-formed     after")
+for found in by_size.values():
+    print(f"{found[0]['trees']:5} {len(found):5}", end="  ")
+    for kind in ("free", "constrained"):
+        scores = [
+            statistics.mean(run[f"{n}_{kind}"] for run in found) for n in ("f1", "well_formed")
+        ]
+        print(f"{scores[0]:5.1f}   {scores[1]:11.0%}", end="  ")
+    best = statistics.mean(min(run["curve"], key=lambda line: line[2])[0] for run in found)
+    print(f"{best:8,.0f}")
+hours = sum(run["seconds"] for run in runs) / 3600
+print(f"{settings['steps']:,} updates at most, {hours:.1f} hours in all on one core of a")
+print(f"{settings['processor']}, PyTorch {settings['torch']}")
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-parsing-curve", "caption": "How far do four thousand trees get you? Labeled F1 over the number of trees trained on (logarithmic): each run and the mean of its size, with the search left free (plum) and held to trees (sand). The diamond is the paper's model, with ten times the trees and many times the size."}}
+kinds = {"free": ("f1_free", PLUM), "held to trees": ("f1_constrained", SAND)}
+points = [
+    {"trees": run["trees"], "f1": run[field], "search": kind}
+    for kind, (field, _) in kinds.items()
+    for found in by_size.values()
+    for run in found
+]
+key = alt.Color(
+    "search:N",
+    scale=alt.Scale(domain=[*kinds], range=[color for _, color in kinds.values()]),
+    sort=None,
+    title=None,
+)
+x = alt.X(
+    "trees:Q",
+    title="trees",
+    scale=alt.Scale(type="log", domain=[300, 60_000], nice=False),
+    axis=alt.Axis(values=[400, 1000, 2000, 4000, 10_000, 40_000]),
+)
+y = alt.Y("f1:Q", title="labeled F1", scale=alt.Scale(domain=[0, 100]))
+base = alt.Chart(alt.Data(values=points))
+paper = alt.Chart(alt.Data(values=[{"trees": 40_000, "f1": 91.3}])).encode(x, y)
+lines = base.mark_line().encode(alt.X("trees:Q"), alt.Y("mean(f1):Q"), key)
+full = {
+    kind: statistics.mean(run[field] for run in by_size[1]) for kind, (field, _) in kinds.items()
+}
+show(
+    alt.layer(
+        base.mark_point(filled=True, size=30, opacity=1).encode(x, y, key),
+        lines,
+        paper.mark_point(shape="diamond", size=90, color=INK, fill=PAPER),
+        paper.mark_text(dy=16, color=INK).encode(text=alt.value("the paper, 91.3")),
+    ).properties(width=430, height=260),
+    alt=f"With all trees the free search reaches an F1 of {full['free']:.1f}, the one held to trees {full['held to trees']:.1f}; the paper has 91.3.",
+)
+
+# %% [markdown]
+# The curve is steep, and it doesn't bend yet. With few trees the loss on held-out ones soon turns (the last column), since the model knows its own by heart; with all of them it is lowest near the end of the training.
+#
+# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one word repeated twice, spoils a whole sentence of the free search, and the constraint rules out just that. (The few that still fail reach the limit of length, opening bracket after bracket.) It can't make up for missing trees.
+#
+# Here is what the newspaper model makes of our own sentence, which is like nothing in the *Journal*:
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-own-parse", "caption": "The tree of our sentence, as the model wrote it that was trained on all of the sample's trees."}}
+said = by_size[1][0]["ours"]
+print(said)
+guess = restore(said.split(), [*words, "."])
+show_tree(guess, f"The model wrote: {said}")
+right = "TOP", [(tree[0], [*tree[1], (".", ".")])]
+assert labeled_f1([right], [guess]) == 100
+
+# %% [markdown]
+# All brackets are right. Only *fish* has got a wrong tag: it isn't among the 3,000 frequent words, so the model has seen no more of it than an ending, `*sh`, and takes it for an adjective. The other seeds read another sentence, in which *the black cat likes* is a noun phrase and *to fish* is what they do:
+
+# %% tags=["nbval-ignore-output"]
+for run in by_size[1][1:]:
+    print(run["ours"])
+
+# %% [markdown]
+# ### Do the words help?
+#
+# They are the one thing that we write and Vinyals and his colleagues didn't. The same command trains on all trees once more, with tags alone in the output:
+
+# %% tags=["nbval-ignore-output"]
+for written in (True, False):
+    some = [run for run in runs if run["share"] == 1 and run["words_written"] == written]
+    free, held = (
+        statistics.mean(run[f"f1_{kind}"] for run in some) for kind in ("free", "constrained")
+    )
+    shaped = statistics.mean(run["well_formed_free"] for run in some)
+    print(
+        f"words {'written' if written else 'left out'}: {shaped:.0%} well-formed, F1 {free:.1f},",
+        end=" ",
+    )
+    print(f"held to trees {held:.1f} ({len(some)} seeds)")
+    gain = full["held to trees"] - held
+assert 8 < gain < 14 and full["held to trees"] > 2 * full["free"]
+
+# %% [markdown]
+# Written words are worth eleven points of F1, although they make the output longer by a third and nobody reads them. An attention that has just repeated the third word finds the fourth by its neighbor; one that has only written three tags must count.
+#
+# ## What was reproduced, and what wasn't
+#
+# | | trained on | F1 |
+# |---|---|---|
+# | the paper, WSJ only | 40,000 sentences | 91.3 |
+# | the paper, semi-supervised | 17 million more, parsed by machine | 92.7 |
+# | {cite:t}`vinyals2015grammar`, WSJ only | 40,000 | 88.3 |
+# | Berkeley parser {cite:p}`petrov2006learning` | 40,000 | 90.4 |
+# | Recurrent Neural Network Grammar {cite:p}`dyer2016recurrent` | 40,000 | 93.3 |
+#
+# (From the paper's Table 4, scored on section 23 of the treebank.) Those are not numbers to hold ours against: the test sentences are others, and the training set is a tenth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, learn to write them, and the curve shows the price of little data. That the paper's model beat the Berkeley parser with 40,000 sentences is its own result, and needs the whole treebank to repeat.
+#
+# ## What to remember
+#
+# - A tree is a text with brackets, so a translator can learn to parse. The words needn't be written; a tag stands for each.
+# - Labeled F1 counts brackets with label and place over the whole test set. Ask what a score does with output that isn't a tree.
+# - A search can be held to well-formed output by masking logits. With few trees that more than doubles the score, and twice the trees help as much again.
+#
+# ## Exercises
+#
+# **1. By hand** (★, 5 min). The expert has (S (NP a b) (VP c (NP d))), the parser (S (NP a) (VP b c (NP d))). What is the F1?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Four brackets on each side. S and the last NP agree; NP ends too early, VP begins too early: 2 * 2 / 8 = 50.
+one = read_trees("(S (NP (X a) (X b)) (VP (X c) (NP (X d))))")
+other = read_trees("(S (NP (X a)) (VP (X b) (X c) (NP (X d))))")
+print(f"{labeled_f1(one, other):.1f}")
+
+# %% [markdown]
+# **2. How long?** (★, 10 min). How many symbols does a tree have for each word, on average, in the cleaned sample? Would the +50 of translation have been enough for the longest?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# No: the limit counts from the length of the sentence.
+lengths = [(len(leaves(t)), len(linearize(t))) for t in cleaned]
+print(f"{sum(s for _, s in lengths) / sum(w for w, _ in lengths):.2f} symbols a word", end=", ")
+print(f"{sum(s > w + 50 for w, s in lengths)} trees need more than 50 extra, ", end="")
+print(f"{sum(s > w + 300 for w, s in lengths)} more than 300")
+
+# %% [markdown]
+# **3. A lazy parser** (★★, 15 min). Write a parser that puts all words directly below one S. What F1 does it get on the first 300 cleaned trees, and what if it puts each tree's words below an NP as well?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Most sentences are an S, so its precision is high and its recall low. The NP over everything is nearly always wrong.
+flat = [("TOP", [("S", leaves(t))]) for t in pool]
+double = [("TOP", [("S", [("NP", leaves(t))])]) for t in pool]
+print(f"{labeled_f1(pool, flat):.1f} {labeled_f1(pool, double):.1f}")
+
+# %% [markdown]
+# **4. Closing brackets with names** (★★★, an hour of computing; open). {cite:t}`vinyals2015grammar` close a bracket with its label, `)NP`. Change `linearize` and `restore`, in the benchmark too, and train. Does it help, or does the model know what it has opened?
+#
+# **5. Attention to the next word** (★★, 30 min; open). Each word in the output is a word of the source. In our grammar model, which head of the cross-attention looks at the next word before it is written? Score all heads as [the alignments](21_attention_maps.ipynb#word-alignment-by-cross-attention) of chapter 21 are scored.
+#
+# ## Sources
+#
+# The experiment is section 6.3 of {cite:t}`vaswani2017attention`, the idea of trees as text from {cite:t}`vinyals2015grammar`. The treebank is that of {cite:t}`marcus1993building`, in the sample that NLTK distributes. EVALB is by Satoshi Sekine and Michael Collins; we follow its parameter file `COLLINS.prm`.
