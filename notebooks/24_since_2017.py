@@ -28,14 +28,14 @@ sys.path.insert(0, "..")
 #
 # Large language models are still built from the parts of this book, with a handful of changes; this chapter makes each of them to our own code, measures what it buys here, and ends with a model of today's kind in thirty lines.
 #
-# A layer of 2017 and one of today, where $x$ is the residual stream:
+# A layer of 2017 and one of today, where $x$ is the residual stream, LN stands for LayerNorm, and RMS for RMSNorm:
 #
 # $$
 # \begin{aligned}
-# \text{2017} \; & x \leftarrow \text{LayerNorm}(x + \text{Attention}(x)) \\
-# & x \leftarrow \text{LayerNorm}(x + \text{FFN}(x)) \\
-# \text{today} \; & x \leftarrow x + \text{Attention}(\text{RMSNorm}(x)) \\
-# & x \leftarrow x + \text{SwiGLU}(\text{RMSNorm}(x))
+# \text{2017} \; & x \leftarrow \text{LN}(x + \text{Attention}(x)) \\
+# & x \leftarrow \text{LN}(x + \text{FFN}(x)) \\
+# \text{today} \; & x \leftarrow x + \text{Attention}(\text{RMS}(x)) \\
+# & x \leftarrow x + \text{SwiGLU}(\text{RMS}(x))
 # \end{aligned}
 # $$ (eq-today)
 #
