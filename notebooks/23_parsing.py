@@ -31,8 +31,10 @@ sys.path.insert(0, "..")
 # A **parse tree** says which words of a sentence belong together, and as what. To a model that writes one symbol after the other, a tree is a text with brackets. The score compares the brackets of the output with those of a tree drawn by an expert:
 #
 # $$
-# F_1 = \frac{2 \cdot \text{brackets in both}}{\text{brackets in the output} + \text{brackets in the expert's tree}}
+# F_1 = \frac{2 \, |G \cap P|}{|G| + |P|}
 # $$ (eq-f1)
+#
+# $G$ holds the brackets of the expert's tree, the gold, and $P$ those of the parser; $|\cdot|$ counts them.
 #
 # In our code a tree is a pair: a label and a list of trees, or a tag and a word. **Linearizing** it takes a few lines:
 
