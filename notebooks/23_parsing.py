@@ -408,7 +408,7 @@ print(said)
 guess = restore(said.split(), [*words, "."])
 show_tree(guess, f"The model wrote: {said}")
 right = "TOP", [(tree[0], [*tree[1], (".", ".")])]
-assert labeled_f1([right], [guess]) == 100
+assert labeled_f1([right], [guess]) == 100 and "*sh /JJ" in said
 
 # %% [markdown]
 # All brackets are right. Only *fish* has got a wrong tag: it isn't among the 3,000 frequent words, so the model has seen no more of it than an ending, `*sh`, and takes it for an adjective. The other seeds read another sentence, in which *the black cat likes* is a noun phrase and *to fish* is what they do:
@@ -416,6 +416,7 @@ assert labeled_f1([right], [guess]) == 100
 # %% tags=["nbval-ignore-output"]
 for run in by_size[1][1:]:
     print(run["ours"])
+    assert "*es /NNS ) (VP *sh /VBP )" in run["ours"]
 
 # %% [markdown]
 # ### Do the words help?
@@ -435,7 +436,7 @@ for written in (True, False):
     )
     print(f"held to trees {held:.1f} ({len(some)} seeds)")
     gain = full["held to trees"] - held
-assert 8 < gain < 14 and full["held to trees"] > 2 * full["left free"]
+assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 
 # %% [markdown]
 # Held to trees, written words are worth eleven points of F1, although they make the output longer by a third and nobody reads them. An attention that has just repeated the third word finds the fourth by its neighbor; one that has only written three tags must count.
