@@ -167,6 +167,7 @@ assert len(sample) == sum(same) == 3914
 assert all(parsing.linearize(t) == linearize(t) for t in sample)
 cleaned = [clean(t) for t in sample]
 assert all(restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned)
+assert all(parsing.restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned)
 
 # %% [markdown]
 # Nothing is lost. But the experts marked more than anyone asks of a parser: the roles of phrases, as in `NP-SBJ` for a subject, and places where a word is understood but not said. Everyone trains and scores without them, and so do we.
