@@ -52,8 +52,7 @@ MULTI30K_SHA256 = {
 
 def cache_folder() -> Path:
     """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder."""
-    chosen = os.environ.get("ANNOTATED_TRANSFORMER_CACHE")
-    return Path(chosen or pooch.os_cache("annotated-transformer"))
+    return Path(os.getenv("ANNOTATED_TRANSFORMER_CACHE") or pooch.os_cache("annotated-transformer"))
 
 
 class MissingData(RuntimeError):

@@ -122,8 +122,7 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
         raise ValueError(f"{folder / WEIGHTS} was trained with another {' and '.join(strange)}")
     try:
         config = TransformerConfig(**json.loads(text))
-        found = sum(tensor.numel() for tensor in weights.values())
-        if config.layers > len(weights) or parameter_count(config) != found:
+        if parameter_count(config) != (found := sum(t.numel() for t in weights.values())):
             raise ValueError(f"a model of this shape has other than {found:,} weights")
         model = Transformer(config)
         model.load_state_dict(weights)

@@ -489,10 +489,14 @@ class Transformer(nn.Module):
 
 def parameter_count(model: nn.Module | TransformerConfig) -> int:
     """Count the parameters of a model, or of the model that a configuration describes."""
-    if isinstance(model, TransformerConfig):
-        with torch.device("meta"):
-            model = Transformer(model)
-    return sum(parameter.numel() for parameter in model.parameters())
+    if isinstance(model, nn.Module):
+        return sum(parameter.numel() for parameter in model.parameters())
+    c, d, norm = model, model.d_model, 2 * model.d_model
+    k, v = (c.heads * (width or d // c.heads) for width in (c.d_k, c.d_v))
+    attention = 2 * d * (k + v) + c.attention_bias * (2 * k + v + d)
+    network = 2 * d * c.d_ff + c.d_ff + d
+    stacks = c.layers * (3 * attention + 2 * network + 5 * norm) + c.pre_norm * 2 * norm
+    return stacks + d * (c.vocabulary_size + (c.positions == "learned") * c.max_length)
 
 
 @contextmanager
@@ -517,8 +521,7 @@ def greedy_decode(
     Readable and slow: each step computes all positions anew.
     """
     limits = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
-    target = torch.full_like(source[:, :1], BOS)
-    running = torch.ones_like(limits, dtype=torch.bool)
+    target, running = torch.full_like(source[:, :1], BOS), torch.ones_like(limits, dtype=torch.bool)
     with evaluating(model):
         memory = model.encode(source)
         while running.any():

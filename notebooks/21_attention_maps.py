@@ -830,8 +830,7 @@ def find_head(model: Transformer, kind: str, layer: int, head: int) -> MultiHead
 
     Raises ValueError if there is no such head, and says how many there are.
     """
-    known = attention_modules(model)
-    modules = known.get(kind, [])
+    modules = (known := attention_modules(model)).get(kind, [])
     if not (0 <= layer < len(modules) and 0 <= head < modules[layer].heads):
         sizes = ", ".join(f"{name} {len(m)} x {m[0].heads}" for name, m in known.items())
         raise ValueError(f"no head {head} in layer {layer} of {kind!r}: layers x heads are {sizes}")

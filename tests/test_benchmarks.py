@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import torch
 from annotated_transformer.data import MissingData
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import save_model
+from annotated_transformer.schedule import learning_rate
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.transformer import Transformer, TransformerConfig, preset
 from tools.chapters import ROOT
 
 has_transformers = importlib.util.find_spec("transformers") is not None
@@ -348,3 +350,61 @@ def test_parsing_makes_a_run(tmp_path: Path) -> None:
         assert parsing.restore(symbols, words)
         repeated = [symbol for symbol in symbols if symbol[0] not in parsing.KINDS]
         assert repeated == (code.read(code.source(words)[:-1]) if written else [])
+
+
+def test_the_rows_of_table_3_keep_the_paper_s_proportions() -> None:
+    """Half the layers, a quarter of each width, so all ratios to the base model are as there."""
+    variations = importlib.import_module("variations")
+    base, small = preset("base"), variations.shape("base", 37_000)
+    assert (small.layers, small.d_model, small.d_ff, small.heads) == (3, 128, 512, 8)
+    for name in variations.ROWS:
+        paper, ours = preset(name), variations.shape(name, 37_000)
+        for field in ("layers", "d_model", "d_ff", "heads", "dropout"):
+            assert getattr(ours, field) / getattr(small, field) == pytest.approx(
+                getattr(paper, field) / getattr(base, field)
+            )
+        assert ours.positions == paper.positions
+        attention = Transformer(replace(ours, vocabulary_size=9)).encoder.layers[0].self_attention
+        width = (paper.d_k or paper.d_model // paper.heads) * paper.heads // 4
+        assert len(attention.key.weight) == width
+    smoothed = {name: variations.recipe(name, 0).label_smoothing for name in variations.ROWS}
+    assert {name: share for name, share in smoothed.items() if share != 0.1} == {
+        "D-smoothing0.0": 0.0, "D-smoothing0.2": 0.2
+    }  # fmt: skip
+
+
+def test_without_warm_up_the_rate_starts_at_its_peak() -> None:
+    variations = importlib.import_module("variations")
+    cold, warm = (
+        [rate(step, 128, 100, 0.2) for step in range(1, 301)]
+        for rate in (variations.no_warm_up, learning_rate)
+    )
+    assert cold[:100] == [max(warm)] * 100 and cold[99:] == warm[99:]
+
+
+def test_variations_are_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A norm's row differs with warm-up and place; a run in the log is not made again."""
+    rows = ("C-N2", "E-learned", "post-2-warm", "post-2-cold", "pre-2-warm")
+    brief = {"seeds": (0,), "steps": 2, "sentences": 2, "corpus": "grammar"}
+    settings, runs = run("variations", tmp_path, rows=rows[1:], **brief)
+    assert settings["steps"] == settings["norms_steps"] == 2 and settings["narrower"] == 4
+    assert len({one["validation_loss"] for one in runs}) == len(runs) == 4
+    assert ["bleu" in one for one in runs] == [True, False, False, False]
+    capsys.readouterr()
+    _, more = run("variations", tmp_path, rows=rows, **brief)
+    assert more[:4] == runs and more[4]["row"] == "C-N2"
+    assert "4 runs found, 1 to make" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no row base2: take some of base, A-h1"):
+        run("variations", tmp_path, rows=("base2",), **brief)
+    with pytest.raises(ValueError, match="another sentences: move it"):
+        run("variations", tmp_path, rows=rows, **{**brief, "sentences": 3})
+
+
+def test_shares_of_a_translation_add_up(tmp_path: Path) -> None:
+    """Each kernel has one kind; products have a rate in each library."""
+    brief = {"sentences": 4, "beams": (2,), "corpus": "grammar"}
+    _, (search, *products) = run("shares", tmp_path, **brief)
+    kinds = {"matrix products", "attention", "search", "cache", "normalization", "other"}
+    assert kinds <= search.keys() and sum(search[k] for k in kinds) == pytest.approx(1, abs=0.01)
+    assert search["seconds"]["PyTorch"] > 0
+    assert len(products) == 9 and all(min(p["GFLOP/s"].values()) > 0 for p in products)

@@ -175,8 +175,11 @@ def test_heads_are_as_wide_as_in_table_3(name, heads, d_k, d_v):
             assert module.value.out_features == module.output.in_features == heads * d_v
 
 
-def test_counting_a_model_and_its_configuration_agree():
-    assert parameter_count(make(TOY)) == parameter_count(TOY)
+@each_variant
+def test_counting_a_model_and_its_configuration_agree(config):
+    both = replace(config, d_k=3, d_v=5)
+    assert parameter_count(make(config)) == parameter_count(config)
+    assert parameter_count(make(both)) == parameter_count(both)
 
 
 # --- Masks ---

@@ -204,3 +204,11 @@ def test_a_card_says_what_its_folder_holds(name):
     """No number of it is typed; it was written by `python -m tools.card`."""
     folder = ROOT / "annotated_transformer" / "pretrained" / name
     assert card(folder) == (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_pretrained_model_is_there_at_once() -> None:
+    """Neither the package nor a model loads what is slow to import: Dynamo takes seconds."""
+    lines = "import sys, annotated_transformer as at; at.load_pretrained(), at.translate\n"
+    lines += "print(sorted({'torch._dynamo', 'sympy', 'altair', 'sacrebleu'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True)
+    assert shown.stdout.strip() == "[]", shown.stderr

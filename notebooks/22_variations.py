@@ -1,0 +1,436 @@
+# %% tags=["remove-cell"]
+# Find the book's figures; in Colab, fetch the book and install what it needs first
+import sys
+
+if "google.colab" in sys.modules:
+    import os
+    import subprocess
+
+    subprocess.run(
+        [
+            "git",
+            "clone",
+            "-q",
+            "--depth",
+            "1",
+            "https://github.com/annotated-transformer/annotated-transformer",
+            "/content/book",
+        ],
+        check=True,
+    )
+    os.chdir("/content/book/notebooks")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
+sys.path.insert(0, "..")
+
+
+# %% [markdown]
+# # Variations
+#
+# This chapter changes one thing of the model at a time and trains it again, as section 6.2 of the paper does: every row of its Table 3 in miniature, from three seeds each.
+#
+# Such an experiment is an **ablation**, and its result is a difference. Two trainings of *one* model differ as well, since another seed means other first weights and other batches. So we train each row and the base model from the same $n$ seeds, and take the difference seed by seed:
+#
+# $$
+# \begin{gathered}
+# d_s = L_{\text{row}, s} - L_{\text{base}, s} \\[4pt]
+# \bar d \pm t_n \frac{\text{std}(d)}{\sqrt{n}}
+# \end{gathered}
+# $$ (eq-difference)
+#
+# $L$ is the loss on held-out sentences, in nats a token. The factor $t_n$ makes the interval one that holds the true difference in 95 of 100 experiments: 1.96 for many seeds, and 4.30 for three.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+import json
+import math
+import statistics
+import sys
+from collections import Counter
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import altair as alt
+import torch
+
+from annotated_transformer.masks import EOS
+from annotated_transformer.transformer import parameter_count, preset
+from book.figures import INK, PAPER, RESIDUAL, show
+
+sys.path.insert(0, "../benchmarks")
+import common
+import variations
+
+PLUM = "#8A63A8"
+
+
+# %%
+T95 = {2: 12.71, 3: 4.30, 5: 2.78, 10: 2.26}  # Student's t, by the number of seeds
+
+
+def compare(row, base):
+    d = [a - b for a, b in zip(row, base, strict=True)]
+    return statistics.mean(d), T95[len(d)] * statistics.stdev(d) / math.sqrt(len(d))
+
+
+# %% [markdown]
+# Does the interval do what it says? We play the experiment 100,000 times with three seeds and made-up differences whose true mean is 0, and count how often 0 lies inside. For comparison: one standard error to either side, as many plots have it, and the 1.96 that belongs to many seeds.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+d = torch.randn(100_000, 3, generator=generator, dtype=torch.float64)
+off = d.mean(dim=1).abs() / (d.std(dim=1) / math.sqrt(3))
+for factor in (1, 1.96, T95[3]):
+    print(f"± {factor:<4} standard errors: inside {(off < factor).double().mean():.0%}")
+
+# %% tags=["hide-cell"]
+assert abs((off < T95[3]).double().mean() - 0.95) < 0.003
+mean, error = compare([3.1, 3.3, 3.2], [3.0, 3.1, 3.2])
+assert abs(mean - 0.1) < 1e-12 and abs(error - 4.30 * 0.1 / math.sqrt(3)) < 1e-9
+
+# %% [markdown]
+# With three seeds, bars of one standard error miss the truth in two experiments of five. The paper gives one number a row, from one training each, so for its small differences we can't tell.
+#
+# {numref}`fig-variations` is the result. The rest of the chapter says what was trained, and reads it row by row.
+
+# %% tags=["hide-input", "nbval-ignore-output"]
+lines = Path("../benchmarks/results/variations.jsonl").read_text(encoding="utf-8").splitlines()
+settings, *runs = map(json.loads, lines)
+found = {}
+for run in sorted(runs, key=lambda run: run["seed"]):
+    found.setdefault(run["row"], []).append(run)
+base, seeds = found["base"], len(found["base"])
+assert all(len(found[name]) == seeds >= 3 for name in (*variations.ROWS, *variations.NORMS))
+
+# Table 3 of the paper: perplexity and BLEU on newstest2013
+PPL_BLEU = {
+    "base": (4.92, 25.8), "A-h1": (5.29, 24.9), "A-h4": (5.00, 25.5), "A-h16": (4.91, 25.8),
+    "A-h32": (5.01, 25.4), "B-dk16": (5.16, 25.1), "B-dk32": (5.01, 25.4), "C-N2": (6.11, 23.7),
+    "C-N4": (5.19, 25.3), "C-N8": (4.88, 25.5), "C-d256": (5.75, 24.5), "C-d1024": (4.66, 26.0),
+    "C-ff1024": (5.12, 25.4), "C-ff4096": (4.75, 26.2), "D-dropout0.0": (5.77, 24.6),
+    "D-dropout0.2": (4.95, 25.5), "D-smoothing0.0": (4.67, 25.3), "D-smoothing0.2": (5.47, 25.7),
+    "E-learned": (4.92, 25.7), "big": (4.33, 26.4),
+}  # fmt: skip
+NAMES = {
+    "A-h1": "A  1 head", "A-h4": "A  4 heads", "A-h16": "A  16 heads", "A-h32": "A  32 heads",
+    "B-dk16": "B  d_k × 1/4", "B-dk32": "B  d_k × 1/2", "C-N2": "C  layers × 1/3",
+    "C-N4": "C  layers × 2/3", "C-N8": "C  layers × 4/3", "C-d256": "C  d_model × 1/2",
+    "C-d1024": "C  d_model × 2", "C-ff1024": "C  d_ff × 1/2", "C-ff4096": "C  d_ff × 2",
+    "D-dropout0.0": "D  no dropout", "D-dropout0.2": "D  dropout 0.2",
+    "D-smoothing0.0": "D  no smoothing", "D-smoothing0.2": "D  smoothing 0.2",
+    "E-learned": "E  learned positions", "big": "big",
+}  # fmt: skip
+assert list(PPL_BLEU) == list(variations.ROWS) == ["base", *NAMES]
+
+
+def ours(name, field):
+    return compare([run[field] for run in found[name]], [run[field] for run in base])
+
+
+worse = {name: ours(name, "validation_loss") for name in NAMES}
+gained = {name: ours(name, "bleu") for name in NAMES}
+paper = {
+    name: (math.log(PPL_BLEU[name][0] / PPL_BLEU["base"][0]), PPL_BLEU[name][1] - 25.8)
+    for name in NAMES
+}
+loss, bleu = (statistics.mean(run[field] for run in base) for field in ("validation_loss", "bleu"))
+print(f"base: {loss:.2f} nats a token (perplexity {math.exp(loss):.0f}), {bleu:.1f} BLEU,")
+print(f"{settings['steps']} updates, {seeds} seeds; {base[0]['signature']}")
+hours = sum(run["seconds"] for run in runs) / 3600
+print(f"{len(runs)} runs, {hours:.1f} hours in all, each on one core of an {base[0]['processor']},")
+print(f"PyTorch {settings['torch']}")
+
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations", "caption": "Which changes matter, in the paper and here? Difference of the loss from the base model, in nats a token (for the paper, the logarithm of its perplexities); left of the line is better. Diamonds: the paper, one training each. Dots: our miniature after 600 updates, with 95 % intervals from three seeds. Row by row both have the same change. Measured by `benchmarks/variations.py`."}}
+def dot_plot(measured, published, title, domain, values, alt_text):
+    rows = [
+        {"row": NAMES[name], "mean": round(mean, 4), "low": round(max(mean - error, domain[0]), 4),
+         "high": round(min(mean + error, domain[1]), 4), "paper": round(published[name], 4)}
+        for name, (mean, error) in measured.items()
+    ]  # fmt: skip
+    order = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=150, minExtent=125))
+    scale = alt.Scale(domain=domain, nice=False)
+    base = alt.Chart(alt.Data(values=rows))
+    x = alt.X("mean:Q", title=title, scale=scale, axis=alt.Axis(values=values))
+    dots = base.mark_point(filled=True, size=55, color=PLUM, opacity=1).encode(x, order)
+    bars = base.mark_rule(strokeWidth=2, color=PLUM).encode(alt.X("low:Q"), order, alt.X2("high:Q"))
+    diamonds = base.mark_point(shape="diamond", size=60, color=INK, fill=PAPER, opacity=1)
+    zero = alt.Chart(alt.Data(values=[{"mean": 0}])).mark_rule(color=RESIDUAL).encode(x="mean:Q")
+    show(
+        (zero + bars + diamonds.encode(alt.X("paper:Q"), order) + dots).properties(
+            width=165, height={"step": 19}
+        ),
+        alt=alt_text,
+    )
+
+
+dot_plot(
+    worse,
+    {name: difference for name, (difference, _) in paper.items()},
+    "difference of the loss, nats",
+    [-0.9, 0.6],
+    [-0.8, -0.4, 0, 0.4],
+    "; ".join(
+        f"{NAMES[n]}: {m:+.2f} here, {paper[n][0]:+.2f} in the paper" for n, (m, _) in worse.items()
+    )
+    + ".",
+)
+
+# %% [markdown]
+# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, dropout and positions they are far apart, on opposite sides of the line. That isn't the scatter of seeds; the second half of this chapter finds the reason.
+#
+# ## The miniature
+#
+# The paper's base model took eight GPUs twelve hours. The miniature keeps the proportions: half the layers and a quarter of every width, so that each row differs from the base model by the same factor as there. The number of heads stays.
+
+
+# %%
+def shape(name, vocabulary_size=4000):
+    paper = preset(name, vocabulary_size=vocabulary_size)
+    widths = {key: getattr(paper, key) for key in ("d_model", "d_ff", "d_k", "d_v")}
+    narrow = {key: width // 4 for key, width in widths.items() if width}
+    return replace(paper, layers=paper.layers // 2, **narrow)
+
+
+print("          N   d_model  d_ff   h  d_k  parameters")
+for name in ("base", "A-h32", "B-dk16", "C-N2", "C-d1024", "big"):
+    c = shape(name)
+    d_k = c.d_k or c.d_model // c.heads
+    print(f"{name:9} {c.layers}  {c.d_model:7} {c.d_ff:6}  {c.heads:2}  {d_k:3}", end="  ")
+    print(f"{parameter_count(c):10,}")
+
+# %% tags=["hide-cell"]
+assert all(shape(name) == variations.shape(name, 4000) for name in variations.ROWS)
+assert parameter_count(shape("base")) == base[0]["parameters"]
+
+# %% [markdown]
+# All rows are trained on the 29,000 captions of Multi30k, German to English, with the optimizer, the dropout and the smoothing of the paper: 600 updates of 1,024 tokens on either side, a warm-up of 200 updates, half the paper's learning rate, and 4,000 subwords. That is less than two passes through the corpus, where the paper makes twenty. Nothing was tuned for a row. As in the paper, the scores are those of the validation set, without averaging of checkpoints: the loss without smoothing, and BLEU with a beam of 4 and a length penalty of 0.6 on all 1,014 captions.
+#
+# One command repeats everything, or single rows and seeds:
+#
+# ```bash
+# python benchmarks/variations.py --jobs 2
+# python benchmarks/variations.py --rows base C-N2 --seeds 0 --results my-results
+# ```
+#
+# Here is one row live, the one with the fewest layers. It takes about half a minute, and comes out as in the log, up to what another processor's rounding does to 600 updates:
+
+# %% tags=["nbval-ignore-output"]
+options = {"steps": None, "sentences": 100, "corpus": "multi30k", "device": "cpu", "threads": 1}
+live = variations.measure("C-N2", seed=0, **options)
+logged = found["C-N2"][0]
+for where, run in (("now", live), ("in the log", logged)):
+    print(f"{run['validation_loss']:.2f} nats a token {where}, after {run['trained']:.0f} s")
+assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
+
+# %% [markdown]
+# ## Size: rows C, and big
+#
+# In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here the *narrower* rows lose as there: half of $d_\text{model}$ costs 0.12 nats, in the paper 0.16. The wider ones gain nothing that can be seen yet, and depth is upside down: one layer instead of three is far better, four layers are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
+#
+# None of this contradicts the paper, which asks another question: who is best after 100,000 updates? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-depth-and-warm-up) shows.
+#
+# ## Heads and their width: rows A and B
+#
+# Rows A keep $h \cdot d_k$, and so the cost, the same. One head is clearly worse than eight, here as in the paper. Four, 16 and 32 make no difference that three seeds could show, although each of 32 heads compares words by four numbers only.
+#
+# Rows B make the keys narrower, and leave the values as they are. In the paper that costs a little. Here the means lie on the same side, and three seeds can't tell them from zero. A difference of 0.04 nats is simply too small for this instrument: exercise 2 asks how many seeds it would take.
+#
+# ## Dropout, smoothing, positions: rows D and E
+#
+# Dropout and smoothing hold a model back from being too sure of its training sentences. That is a price paid now for a gain later. In less than two passes nobody learns sentences by heart, so what shows here is the price: each step of dropout, from none to 0.1 to 0.2, costs about 0.2 nats. In the paper, only the model with two layers is worse off than the one without dropout.
+#
+# Smoothing does what it does in the paper: the loss, which is measured without smoothing, is better without it.
+#
+# Learned positions gain 0.3 nats here, and nothing in the paper. The two tables don't only differ in being learned. Ours starts small, at $d_\text{model}^{-0.5} = 0.09$, where sinusoids have the size 0.71, and so the words are heard better at the beginning ([learned positions](08_positional_encoding.ipynb#learned-positions)).
+#
+# ## What BLEU can tell
+#
+# BLEU is what the paper wanted in the end, and a poor instrument at this scale. The base model has about 8 BLEU after 600 updates, which means that hardly a caption is right. The intervals are wide ({numref}`fig-variations-bleu`): most are more than a point to either side, where the paper's differences are mostly below one. A loss is an average over fifteen thousand tokens; BLEU counts runs of four words that are all right, and there are few of them.
+
+# %% tags=["hide-cell"]
+surely = {name: mean for name, (mean, error) in worse.items() if abs(mean) > error}
+assert surely["A-h1"] > 0 and not {"A-h4", "A-h16", "A-h32", "B-dk16", "B-dk32"} & surely.keys()
+assert round(surely["C-d256"], 2) == 0.12 and round(paper["C-d256"][0], 2) == 0.16
+assert (
+    not {"C-d1024", "C-ff4096"} & surely.keys() and max(worse, key=lambda n: worse[n][0]) == "big"
+)
+assert surely["C-N2"] < surely["C-N4"] < -0.5 and surely["C-N8"] > 0.2
+assert all(0.15 < abs(surely[name]) < 0.3 for name in ("D-dropout0.0", "D-dropout0.2"))
+assert surely["D-smoothing0.0"] < 0 and round(surely["E-learned"], 1) == -0.3
+assert round(bleu) == 8 and statistics.median(error for _, error in gained.values()) > 1
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations-bleu", "caption": "The same models, scored by BLEU: difference from the base model on the validation captions; right of the line is better. Diamonds: the paper, on newstest2013. Dots: ours, with 95 % intervals from three seeds."}}
+dot_plot(
+    gained,
+    {name: difference for name, (_, difference) in paper.items()},
+    "difference of BLEU",
+    [-8, 8],
+    [-8, -4, 0, 4, 8],
+    "; ".join(
+        f"{NAMES[n]}: {m:+.1f} here, {paper[n][1]:+.1f} in the paper"
+        for n, (m, _) in gained.items()
+    )
+    + ".",
+)
+
+# %% [markdown]
+# ## Where the miniature agrees
+#
+# A row agrees with the paper if its interval leaves out zero, on the paper's side. Where the interval holds zero, three seeds can't tell. Don't trust every verdict: of 38 intervals that are right 19 times in 20, about two should be wrong.
+
+
+# %% tags=["hide-input", "nbval-ignore-output"]
+def verdict(mean, error, published):
+    if abs(mean) < error:
+        return "can't tell"
+    return "agrees" if mean * published > 0 else "disagrees"
+
+
+print("                       the paper        here           here")
+print("row                    PPL   BLEU      PPL   BLEU     loss        BLEU")
+said = {"loss": [], "BLEU": []}
+for name in NAMES:
+    said["loss"].append(verdict(*worse[name], paper[name][0]))
+    said["BLEU"].append(verdict(*gained[name], paper[name][1]))
+    ppl, points = (
+        statistics.mean(run[field] for run in found[name]) for field in ("perplexity", "bleu")
+    )
+    print(f"{NAMES[name]:20} {PPL_BLEU[name][0]:6.2f} {PPL_BLEU[name][1]:6.1f}", end="   ")
+    print(f"{ppl:6.1f} {points:6.1f}     {said['loss'][-1]:11} {said['BLEU'][-1]}")
+counts = {what: Counter(kinds) for what, kinds in said.items()}
+for what, kinds in counts.items():
+    print(f"{what}:", *(f"{kinds[k]} {k}" for k in ("agrees", "disagrees", "can't tell")), sep="  ")
+
+# %% [markdown]
+# The rows that disagree ask for patience. We give the base model and two shallower ones four times the updates, from one seed:
+
+# %% tags=["hide-input", "nbval-ignore-output"]
+longer = Path("../benchmarks/results/variations-2400.jsonl").read_text(encoding="utf-8")
+_, *longer = map(json.loads, longer.splitlines())
+after = {run["row"]: run for run in longer}
+print("                        600 updates     2,400 updates")
+print("                        loss   BLEU     loss   BLEU")
+for name in ("base", "C-N4", "C-N2"):
+    first, last = found[name][0], after[name]
+    print(f"{NAMES.get(name, 'base'):22}", end="")
+    for run in (first, last):
+        print(f"{run['validation_loss']:6.2f} {run['bleu']:6.1f}", end="    ")
+    print()
+
+# %% [markdown]
+# TODO(longer)
+#
+# Which conclusions can you carry from a short training to a long one? Those on how a fixed amount of computation is *spent*, as rows A ask, hold here with a model of 2 million weights. Those on how *much* of something is good depend on the budget: size, depth and dropout are remedies for a model that has seen its text many times. A small experiment with the wrong budget doesn't give a vague answer to such a question. It gives a clear one, and the wrong one.
+#
+# {cite:t}`narang2021transformer` make a related point with far larger runs: most changes published as gains did nothing in another code base, at another size.
+#
+# ## Norm, depth and warm-up
+#
+# The paper's models begin with 4,000 updates of warm-up, and [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) says why: post-norm and Adam's first steps don't go together. {cite:t}`xiong2020layer` claim that pre-norm needs no warm-up. We try it on the base row with 2, 6 and 12 layers. *Without warm-up* means that the learning rate starts at its peak and stays there, where the other one rises to it, for 100 updates; from then on both are the same.
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-norms", "caption": "Does it train without warm-up? Loss on the validation captions after 300 updates, by the place of the norm and the number of layers, with warm-up (filled) and without (hollow); means and 95 % intervals of three seeds. Dashed: the loss of a model that knows how frequent each token is, and nothing else."}}
+tokenizer, _ = variations.data("multi30k")
+said = {
+    split: [[*tokenizer.encode(pair.target), EOS] for pair in common.read("multi30k", split)]
+    for split in ("train", "val")
+}
+often = Counter(chain(*said["train"]))
+total = often.total() + len(tokenizer)  # one more for each, so that none is impossible
+words = [*chain(*said["val"])]
+frequencies = -statistics.mean(math.log((often[word] + 1) / total) for word in words)
+
+points = []
+for name in variations.NORMS:
+    form, layers, rise = name.split("-")
+    losses = [run["validation_loss"] for run in found[name]]
+    error = T95[seeds] * statistics.stdev(losses) / math.sqrt(seeds)
+    mean = statistics.mean(losses)
+    points.append({"row": f"{form}-norm, {layers} layers", "rise": rise, "mean": round(mean, 3),
+                   "low": round(max(mean - error, 3.4), 3), "high": round(min(mean + error, 10), 3)})  # fmt: skip
+final = {name: point["mean"] for name, point in zip(variations.NORMS, points)}
+order = alt.Y(
+    "row:N",
+    sort=[f"{form}-norm, {n} layers" for form in ("post", "pre") for n in (2, 6, 12)],
+    title=None,
+    axis=alt.Axis(labelLimit=150, minExtent=115),
+)
+x = alt.X(
+    "mean:Q", title="loss, nats a token", scale=alt.Scale(domain=[3.4, 10], nice=False),
+    axis=alt.Axis(values=[4, 6, 8, 10]),
+)  # fmt: skip
+drawn = alt.Chart(alt.Data(values=points))
+low = alt.X("low:Q", scale=x.scale)
+bars = drawn.mark_rule(strokeWidth=2, color=PLUM).encode(low, order, alt.X2("high:Q"))
+dots = drawn.mark_point(size=60, color=PLUM, opacity=1).encode(
+    x, order, fill=alt.condition("datum.rise == 'warm'", alt.value(PLUM), alt.value(PAPER))
+)
+stuck = alt.Chart(alt.Data(values=[{"mean": round(frequencies, 3)}]))
+show(
+    (stuck.mark_rule(strokeDash=[4, 3], color=RESIDUAL).encode(x) + bars + dots).properties(
+        width=175, height={"step": 26}
+    ),
+    alt="; ".join(
+        f"{p['row']}, {'with' if p['rise'] == 'warm' else 'without'} warm-up: {p['mean']:.2f}"
+        for p in points
+    )
+    + ".",
+)
+print(f"the frequencies alone: {frequencies:.2f} nats a token")
+
+# %% [markdown]
+# With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, post-norm is worse off than a model that knows only frequencies, because it says wrong words with confidence; with it, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm, and pre-norm doesn't mind.
+#
+# So {cite:t}`xiong2020layer` are right here, too. And this is why depth was upside down in rows C: from two layers to six, post-norm *loses* 1.6 nats in 300 updates, pre-norm 0.2. A deep post-norm model isn't worse; it starts later.
+
+# %% tags=["hide-cell"]
+assert round(final["post-6-warm"] - final["post-2-warm"], 1) == 1.6
+begun = [run["validation_loss"] < frequencies for run in found["post-6-warm"]]
+assert sum(begun) == 2 and all(run["validation_loss"] > 5.2 for run in found["post-6-warm"])
+assert round(final["pre-6-warm"] - final["pre-2-warm"], 1) == 0.2
+assert all(final[f"{form}-2-{rise}"] < 4.3 for form in ("post", "pre") for rise in ("warm", "cold"))
+assert final["post-6-cold"] > frequencies > final["post-6-warm"] > final["pre-6-warm"] + 1
+assert min(final["post-12-warm"], final["post-12-cold"]) > frequencies > final["pre-12-cold"] + 1
+assert all(abs(final[f"pre-{n}-warm"] - final[f"pre-{n}-cold"]) < 0.25 for n in (2, 6, 12))
+
+# %% [markdown]
+# ## What to remember
+#
+# - An ablation is a difference, and a difference needs several seeds on both sides. Compare seed by seed, with an interval that fits their number.
+# - In miniature, the rows that spend the same budget in another way agree with the paper's Table 3. Those that ask how much of something is good depend on the budget, and change sign.
+# - A deep post-norm stack needs warm-up and patience. With the norm in front, it needs neither.
+#
+# ## Exercises
+#
+# **1. By hand** (★, 5 min). Three seeds give differences of 0.10, 0.02 and 0.06 nats. Is the row worse than the base model?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The mean is 0.06, the standard deviation 0.04: the interval is 4.30 * 0.04 / sqrt(3) to either side. It holds 0.
+mean, error = compare([0.10, 0.02, 0.06], [0, 0, 0])
+print(f"{mean:.2f} ± {error:.2f}")
+
+# %% [markdown]
+# **2. How many seeds?** (★, 10 min). Differences scatter with a standard deviation of 0.04 nats. How many seeds (2, 3, 5 or 10) does it take to see a difference of 0.03?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Ten. Twice the precision costs four times the seeds, apart from what t gains.
+for n, t in T95.items():
+    print(f"{n:2} seeds: ± {t * 0.04 / math.sqrt(n):.3f}")
+
+# %% [markdown]
+# **3. Against one another** (★★, 15 min). {eq}`eq-difference` compares seed by seed. Compare row `B-dk16` with the base model as if their seeds were unrelated, with the standard error $\sqrt{(s_\text{row}^2 + s_\text{base}^2) / n}$. What did pairing buy?
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Seeds share their batches, so good and bad luck is partly shared, and the differences scatter less than the losses do.
+rows = [[run["validation_loss"] for run in found[name]] for name in ("B-dk16", "base")]
+paired = statistics.stdev(a - b for a, b in zip(*rows)) / math.sqrt(seeds)
+apart = math.sqrt(sum(statistics.variance(row) for row in rows) / seeds)
+print(f"standard error {paired:.3f} in pairs, {apart:.3f} apart")
+
+# %% [markdown]
+# **4. A row of your own** (★★, 30 min of computing; open). The paper has no row for the dropout of attention weights, or for $d_v$ alone. Add one to a copy of `variations.py`, and say before you run it what you expect.
+#
+# **5. Pre-norm throughout** (★★★, an evening of computing; open). Repeat rows C with `pre_norm=True`. Does depth pay now, after 600 updates? After 2,400?
+#
+# ## Sources
+#
+# Rows, columns and diamonds are section 6.2 and Table 3 of {cite:t}`vaswani2017attention`. Pre-norm without warm-up is from {cite:t}`xiong2020layer`; {cite:t}`narang2021transformer` tried some forty published changes in one code base. The factor $t_n$ is from the distribution that William Gosset published as "Student" in 1908.
