@@ -125,7 +125,7 @@ right = sum(sentence == pair.target for sentence, pair in zip(found, unseen))
 print(f"{right} of {len(found)} exactly as the grammar has them")
 assert right > 60
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training asks for a little doubt (label smoothing)."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training asks for a little doubt (label smoothing)."}}
 import altair as alt
 
 drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]

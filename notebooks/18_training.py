@@ -270,7 +270,7 @@ def training_step(
 # Is it the gradient of the large batch? We compare three small batches with one large one, the same twelve captions from the same start, in double precision. Plain gradient descent at rate 1 takes Adam's place, so that what is compared is the gradient itself.
 
 
-# %%
+# %% tags=["nbval-ignore-output"]
 def fresh(seed=3, **changes):
     """Return a very small model, always with the same start."""
     torch.manual_seed(seed)

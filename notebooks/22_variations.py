@@ -26,7 +26,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Variations
 #
-# This chapter changes one thing of the model at a time and trains it again, as section 6.2 of the paper does: every row of its Table 3 in miniature, from three seeds each.
+# This chapter changes one thing of the model at a time and trains it again: every row of the paper's Table 3 in miniature, from three seeds each (section 6.2 of the paper).
 #
 # Such an experiment is an **ablation**, and its result is a difference. Two trainings of *one* model differ as well, since another seed means other first weights and other batches. So we train each row and the base model from the same $n$ seeds, and take the difference seed by seed:
 #
@@ -176,7 +176,7 @@ dot_plot(
 )
 
 # %% [markdown]
-# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, dropout and positions they are far apart, on opposite sides of the line. That isn't the scatter of seeds; the second half of this chapter finds the reason.
+# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, dropout and positions they are far apart, on opposite sides of the line. That isn't the scatter of seeds: [four times the updates](#where-the-miniature-agrees) begin to turn it.
 #
 # ## The miniature
 #
@@ -212,7 +212,7 @@ assert parameter_count(shape("base")) == base[0]["parameters"]
 # python benchmarks/variations.py --rows base C-N2 --seeds 0 --results my-results
 # ```
 #
-# Here is one row live, the one with the fewest layers. It takes about half a minute, and comes out as in the log, up to what another processor's rounding does to 600 updates:
+# Here is one row live, the one with the fewest layers. It takes a minute at most, and comes out as in the log, up to what another processor's rounding does to 600 updates:
 
 # %% tags=["nbval-ignore-output"]
 options = {"steps": None, "sentences": 100, "corpus": "multi30k", "device": "cpu", "threads": 1}
@@ -325,7 +325,7 @@ assert after["C-N4"]["validation_loss"] < after["C-N2"]["validation_loss"]
 assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 
 # %% [markdown]
-# Two layers have overtaken one, in loss if not yet by much, and the three of the base model have come closer, from 0.6 nats behind to 0.4. The order turns towards the paper's, from the shallow end. How long it takes until six layers are best we can't say; the paper took 170 times as many updates, each of 25 times as many tokens.
+# Two layers have overtaken one, in loss if not yet by much, and the three of the base model have come closer, from 0.6 nats behind to 0.4. The order turns towards the paper's, from the shallow end. How long it takes until the deepest is best we can't say; the paper took 170 times as many updates, each of 25 times as many tokens.
 #
 # Which conclusions can you carry from a short training to a long one? No row that *spends* the same computation in another way, A or B, contradicts the paper, and the one large effect among them, a single head, is here with a model of 2 million weights. Questions of how *much* of something is good depend on the budget: depth, size and dropout are remedies for a model that has seen its text many times. A small experiment with the wrong budget doesn't give a vague answer to such a question. It gives a clear one, and the wrong one.
 #
