@@ -108,7 +108,7 @@ train(model, tokenizer, pairs, settings, score=watch, report=log.append)
 assert ["The dog chases the cat.", "The cat chases the dog."] in said
 
 # %% [markdown]
-# Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* and end with a full stop. Soon it has the right animals and the right verb, and for a few hundred steps both sentences mean the same to it: the dog chases the cat. Then, within a hundred steps or so, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
+# Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* or *A* and end with a full stop. Soon it has the right animals and the right verb, and for a few hundred steps both sentences mean the same to it: the dog chases the cat. Then, within a hundred steps or so, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
 #
 # Does the loss tell?
 
