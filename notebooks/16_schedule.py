@@ -472,7 +472,7 @@ print(
 assert sum(losses[-20:]) / 20 < min(last.values())
 
 # %% [markdown]
-# It survives, and ends lower than any other run of this page. So warm-up is no law of nature; it belongs to this design. At [six and twelve layers](22_variations.ipynb#norm-depth-and-warm-up) the difference is between learning and not learning.
+# It survives, and ends lower than any other run of this page. So warm-up is no law of nature; it belongs to this design. At [six and twelve layers](22_variations.ipynb#norm-and-depth) the difference is between learning and not learning.
 #
 # :::{margin}
 # After 600 updates on captions, with a warm-up for both, pre-norm is still 0.53 nats ahead ([departures](../book/departures.md#the-model)).

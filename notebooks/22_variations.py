@@ -227,7 +227,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 #
 # In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here the *narrower* rows lose as there: half of $d_\text{model}$ costs 0.12 nats, in the paper 0.16. The wider ones gain nothing that can be seen yet, and depth is upside down: one layer instead of three is far better, four layers are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
 #
-# None of this contradicts the paper, which asks another question: who is best after 100,000 updates? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-depth-and-warm-up) shows.
+# None of this contradicts the paper, which asks another question: who is best after 100,000 updates? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
 #
 # ## Heads and their width: rows A and B
 #
@@ -331,7 +331,7 @@ assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 #
 # {cite:t}`narang2021transformer` make a related point with far larger runs: most changes published as gains did nothing in another code base, at another size.
 #
-# ## Norm, depth and warm-up
+# ## Norm and depth
 #
 # The paper's models begin with 4,000 updates of warm-up, and [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) says why: post-norm and Adam's first steps don't go together. {cite:t}`xiong2020layer` claim that pre-norm needs no warm-up. We try it on the base row with 2, 6 and 12 layers. *Without warm-up* means that the learning rate starts at its peak and stays there, where the other one rises to it, for 100 updates; from then on both are the same.
 
