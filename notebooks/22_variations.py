@@ -129,7 +129,10 @@ def ours(name, field):
 worse = {name: ours(name, "validation_loss") for name in NAMES}
 gained = {name: ours(name, "bleu") for name in NAMES}
 paper = {
-    name: (math.log(PPL_BLEU[name][0] / PPL_BLEU["base"][0]), PPL_BLEU[name][1] - 25.8)
+    name: (
+        math.log(PPL_BLEU[name][0] / PPL_BLEU["base"][0]),
+        PPL_BLEU[name][1] - PPL_BLEU["base"][1],
+    )
     for name in NAMES
 }
 loss, bleu = (statistics.mean(run[field] for run in base) for field in ("validation_loss", "bleu"))
@@ -288,7 +291,8 @@ def verdict(mean, error, published):
 
 print("                       the paper        here        verdict by")
 print("row                    PPL   BLEU      PPL   BLEU     loss        BLEU")
-print(f"{'base':20} {4.92:6.2f} {25.8:6.1f}   {math.exp(loss):6.1f} {bleu:6.1f}")
+print("{:20} {:6.2f} {:6.1f}".format("base", *PPL_BLEU["base"]), end="   ")
+print(f"{math.exp(loss):6.1f} {bleu:6.1f}")
 said = {"loss": [], "BLEU": []}
 for name in NAMES:
     said["loss"].append(verdict(*worse[name], paper[name][0]))

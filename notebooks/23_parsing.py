@@ -122,7 +122,7 @@ show_tree(
 # %% [markdown]
 # {cite:t}`vinyals2015grammar` brought this idea to sequence models, and called their paper "Grammar as a Foreign Language". The Transformer's authors follow them to show that their model isn't a machine for translation alone.
 #
-# Vinyals and his colleagues leave the words out: whoever reads the output has the sentence, and the third tag can only mean the third word. We write each word in front of its tag, although nobody will read it. It is there for the model, which then always knows which word it has come to. Without it, it would have to count its tags, and find the word with that number. [The last experiment](#do-the-words-help) leaves the words out.
+# Vinyals and his colleagues leave the words out: whoever reads the output has the sentence, and the third tag can only mean the third word. We write each word in front of its tag, although nobody will read it. It is there for the model, which then always knows which word it has come to. [The last experiment](#do-the-words-help) leaves the words out.
 #
 # ## Back to a tree
 #
@@ -179,7 +179,7 @@ print(" ".join(linearize(clean(read_trees(linked)[0]))))
 # %% [markdown]
 # ## First, the grammar's own trees
 #
-# Before we try newspapers, a language whose rules we know. Our [grammar](B_synchronous_grammar.ipynb#drawing-a-clause) builds each sentence from phrases, so it knows its own trees; it just never says them. We make it talk by wrapping the functions that build phrases: each now puts brackets around what it returns. Only the verb phrase, which the grammar has no name for, needs a few lines of its own. All words get the same tag, `XX`, and we take sentences of at most eleven words, so that a minute is enough.
+# Our [grammar](B_synchronous_grammar.ipynb#drawing-a-clause) builds each sentence from phrases, so it knows its own trees; it just never says them. We make it talk by wrapping the functions that build phrases: each now puts brackets around what it returns. Only the verb phrase, which the grammar has no name for, needs a few lines of its own. All words get the same tag, `XX`, and we take sentences of at most eleven words, so that a minute is enough.
 
 
 # %%
@@ -327,7 +327,7 @@ print(f"F1 {labeled_f1(test, held):.1f}; {sum(map(bool, held))} of {len(test)} a
 assert labeled_f1(test, held) > 85 and labeled_f1(test, held) > labeled_f1(test, parsed)
 
 # %% [markdown]
-# The paper reports no such constraint. With little data, it is worth having.
+# The paper reports no such constraint.
 #
 # ## Newspapers
 #
@@ -399,7 +399,7 @@ show(
 # %% [markdown]
 # The curve is steep, and it doesn't bend yet. With few trees the loss on held-out ones soon turns (the last column), since the model knows its own by heart; with all of them it is lowest near the end of the training.
 #
-# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one word repeated twice, spoils a whole sentence of the free search, and the constraint rules out just that. (The few that still fail reach the limit of length, opening bracket after bracket.) It can't make up for missing trees.
+# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one word repeated twice, spoils a whole sentence of the free search, and the constraint rules out just that. (The few that still fail reach the limit of length, opening bracket after bracket.)
 #
 # Here is what the newspaper model makes of our own sentence, which is like nothing in the *Journal*:
 
@@ -422,7 +422,7 @@ for run in by_size[1][1:]:
 # %% [markdown]
 # ### Do the words help?
 #
-# They are the one thing that we write and Vinyals and his colleagues didn't. The same command trains on all trees once more, with tags alone in the output:
+# The same command trains on all trees once more, with tags alone in the output:
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 for written in (True, False):
@@ -452,13 +452,13 @@ assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 # | Berkeley parser {cite:p}`petrov2006learning` | 40,000 | 90.4 |
 # | Recurrent Neural Network Grammar {cite:p}`dyer2016recurrent` | 40,000 | 93.3 |
 #
-# (From the paper's Table 4, scored on section 23 of the treebank.) Those are not numbers to hold ours against: the test sentences are others, and the training set is a tenth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, learn to write them, and the curve shows the price of little data. That the paper's model beat the Berkeley parser with 40,000 sentences is its own result, and needs the whole treebank to repeat.
+# (From the paper's Table 4, scored on section 23 of the treebank.) Those are not numbers to hold ours against: the test sentences are others, and the training set is a tenth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, learn to write them, and the curve shows the price of little data. That the paper's model beat the Berkeley parser needs the whole treebank to repeat.
 #
 # ## What to remember
 #
 # - A tree is a text with brackets, so a translator can learn to parse. The words in the output are for the model alone, which keeps its place by them.
 # - Labeled F1 counts brackets with label and place over the whole test set. Ask what a score does with output that isn't a tree.
-# - A search can be held to well-formed output by masking logits. With few trees that more than doubles the score. More trees do more.
+# - A search can be held to well-formed output by masking logits. With few trees that more than doubles the score.
 #
 # ## Exercises
 #
