@@ -48,8 +48,7 @@ class EncodedCorpus(Dataset[Example]):
         sizes = self.lengths.sum(axis=1, dtype=np.int64) + 1
         self.starts = np.cumsum(sizes) - sizes
         if not self.sha256:
-            content = self.tokens.tobytes() + self.lengths.tobytes()
-            self.sha256 = hashlib.sha256(content).hexdigest()
+            self.sha256 = hashlib.sha256(self.tokens.tobytes() + self.lengths.tobytes()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -271,8 +271,7 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
     """
     from annotated_transformer.export import export_ctranslate2, export_page
 
-    write = export_page if format == "page" else export_ctranslate2
-    write(*model_io.load_model(model), output)
+    (export_page if format == "page" else export_ctranslate2)(*model_io.load_model(model), output)
 
 
 # --- One error, one line ---

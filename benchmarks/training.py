@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from annotated_transformer.batching import Batch, batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.positional_encoding import SinusoidalPositions
-from annotated_transformer.speed import FastLoss
+from annotated_transformer.speed import FastLoss, Precision
 from annotated_transformer.transformer import TransformerConfig
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -54,13 +54,14 @@ class TorchTransformer(nn.Module):
         return F.linear(states, self.table.weight)
 
 
-def builtin_loss(predict: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+def builtin_loss(predict: Callable[[Tensor, Tensor], Tensor], precision: Precision) -> Loss:
     """Return PyTorch's own smoothed cross-entropy, summed, of all logits."""
 
     def loss(source: Tensor, target: Tensor) -> Tensor:
-        logits, labels = predict(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten()
         options = {"ignore_index": PAD, "label_smoothing": 0.1, "reduction": "sum"}
-        return F.cross_entropy(logits, labels, **options)
+        with torch.autocast("cpu", torch.bfloat16, precision == "bf16"):
+            logits = predict(source, target[:, :-1]).flatten(0, 1)
+            return F.cross_entropy(logits, target[:, 1:].flatten(), **options)
 
     return loss
 
@@ -82,7 +83,7 @@ def trainer(model: nn.Module, loss: Loss, rounds: list[list[Batch]]) -> Callable
 def main(
     size: common.Size = "mini", corpus: common.Corpus = "multi30k", threads: int = 1,
     rounds: int = 7, batches_each: int = 4, max_tokens: int = 2048, cpu_time: bool = False,
-    results: Path = common.RESULTS,
+    precision: Precision = "fp32", results: Path = common.RESULTS,
 ) -> None:  # fmt: skip
     """Train three Transformers of one size on the same batches."""
     torch.set_num_threads(threads)
@@ -93,7 +94,7 @@ def main(
     ours = common.make_model(size)
     rival = TorchTransformer(ours.config)
     models: dict[str, nn.Module] = {"ours": ours, "torch.nn.Transformer": rival}
-    losses: list[Loss] = [FastLoss(ours), builtin_loss(rival)]
+    losses: list[Loss] = [FastLoss(ours, precision=precision), builtin_loss(rival, precision)]
     if common.has_transformers():
         hugging = models["MarianMTModel"] = common.marian(ours.config)
 
@@ -101,7 +102,7 @@ def main(
             options = {"decoder_input_ids": target, "use_cache": False}
             return hugging(source, attention_mask=(source != PAD).long(), **options).logits
 
-        losses.append(builtin_loss(predict))
+        losses.append(builtin_loss(predict, precision))
     systems = {n: trainer(m, loss, parts) for (n, m), loss in zip(models.items(), losses)}
     records = common.take_turns(systems, rounds, cpu_time)
 
@@ -115,7 +116,8 @@ def main(
     print(common.table(header, rows))
     settings = {"benchmark": "training", "size": size, "corpus": corpus, "threads": threads}
     settings |= {"max_tokens": max_tokens, "clock": "processor" if cpu_time else "wall"}
-    common.write_log(results, f"training-{size}-{threads}", settings, records)
+    name = f"training-{size}-{threads}" + ("-bf16" if precision == "bf16" else "")
+    common.write_log(results, name, settings | {"precision": precision}, records)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ print(translate(model, tokenizer, german))
 # Replace the sentences with your own. Short ones, as people say them, tend to work. A line from the news has words the model has never met. It gets a sentence all the same, and no warning:
 
 # %%
-print(translate(model, tokenizer, ["Die Bundesregierung hat den Gesetzentwurf abgelehnt."]))
+news = "Die Bundesregierung hat das Gesetz zum Schutz der Wälder verabschiedet."
+print(translate(model, tokenizer, [news]))
 
 # %% [markdown]
 # Four words are enough to say what just happened.

@@ -45,12 +45,14 @@ sys.path.insert(0, "..")
 
 
 # %% tags=["export"]
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 # %% tags=["export"]
@@ -525,7 +527,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's moments therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
 #
-# Not every machine gains. Where the units are missing, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A processor gets fp32 unless you ask for bf16, since few have units for it.
+# Not every machine gains. Where the units are missing, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A processor gets fp32 unless you ask for bf16, since few have units for it. One that has them gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
 
 
 # %% tags=["export"]
@@ -555,8 +557,10 @@ class FastLoss(SmoothedLoss):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
-        model, labels, dtype = self.model, target[:, 1:].flatten(), DTYPES[self.precision]
-        with torch.autocast(source.device.type, torch.bfloat16, dtype == torch.bfloat16):
+        model, labels, narrow = self.model, target[:, 1:].flatten(), self.precision == "bf16"
+        # On a processor, PyTorch's fused attention goes backward slowly in 16 bits
+        plain = sdpa_kernel(SDPBackend.MATH) if narrow and source.is_cpu else nullcontext()
+        with plain, torch.autocast(source.device.type, torch.bfloat16, narrow):
             states = model.decode(target[:, :-1], model.encode(source), source).flatten(0, 1)
             return chunked_loss(states, model.embedding.weight, labels, self.label_smoothing)
 

@@ -290,8 +290,7 @@ def prepare(
             fn_kwargs={"tokenizer": known, **rules}, num_proc=workers if workers > 1 else None,
             cache_file_name=str(cache / "encoded.arrow"), new_fingerprint=key, desc="encoding",
         ).data  # fmt: skip
-        counts = write_folder(folder, rows, encoded, known)
-        summary = {"key": key, "settings": settings, **counts}
+        summary = {"key": key, "settings": settings, **write_folder(folder, rows, encoded, known)}
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     remove(cache)
     return summary

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from annotated_transformer.data import Pair, cache_folder, words
 from annotated_transformer.own_data import LONGEST, filter_pairs, read_pairs, split_pairs
 from annotated_transformer.synchronous_grammar import grammar
+from tools.everyday import MEN, TOWNS, WOMEN, pairs_of, renamed
 
 PAIRS = grammar(2000, seed=3)
 
@@ -352,12 +353,18 @@ def test_nothing_left_to_learn_from_is_an_error() -> None:
 # --- Tatoeba, where it is ---
 
 
-def test_tatoeba_loads_as_it_is(tmp_path: Path) -> None:
+@pytest.fixture
+def archive() -> Path:
+    """The pairs of Tatoeba as they come."""
     packed = cache_folder() / "tatoeba" / "deu-eng.zip"
     if not packed.is_file():
         pytest.skip(f"{packed} is not there: it is deu-eng.zip of manythings.org/anki, May 2018")
-    with zipfile.ZipFile(packed) as archive:
-        path = Path(archive.extract("deu.txt", tmp_path))
+    return packed
+
+
+def test_tatoeba_loads_as_it_is(archive: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        path = Path(packed.extract("deu.txt", tmp_path))
     pairs = read_pairs(path, columns=(1, 0))
     assert len(pairs) == 169_813
     assert pairs[0] == Pair("Hallo!", "Hi.")
@@ -368,3 +375,34 @@ def test_tatoeba_loads_as_it_is(tmp_path: Path) -> None:
     for side in (0, 1):
         found = [{same(str(pair[side])) for pair in split} for split in splits]
         assert not (found[0] & found[1] or found[0] & found[2] or found[1] & found[2])
+
+
+def test_a_sentence_comes_again_with_other_names_and_numbers() -> None:
+    """Both sides have the same ones, a town in its own language; the rest stays."""
+    german = "Tom kam 1985 mit Marias 12 Katzen nach Boston."
+    english = "Tom came to Boston with Mary's 12 cats in 1985."
+    forms = [name.replace("=", " ").split("/") for name in TOWNS.split()]
+    towns = {form[0]: form[-1] for form in forms}
+    for extra in range(100):
+        pair = Pair(f"{german} {extra}", f"{english} {extra}")
+        there = renamed(pair, "de-en")
+        found = re.fullmatch(
+            r"(\w+) kam (\d{4}) mit (\w+)s (\d\d) Katzen nach (.+)\. .+", there.source
+        )
+        assert found, there
+        man, year, woman, cats, town = found.groups()
+        assert man in MEN.split() and woman in WOMEN.split() and town in towns
+        assert (year, cats) != ("1985", "12")
+        said = f"{man} came to {towns[town]} with {woman}'s {cats} cats in {year}. "
+        assert there.target.startswith(said)
+
+
+@pytest.mark.parametrize("direction", ["de-en", "en-de"])
+def test_the_everyday_table_leaves_the_test_unseen(direction: str, archive: Path) -> None:
+    """As the command that trains divides it; typed in a hurry or not."""
+    pairs = pairs_of(archive, direction)
+    assert len({pair[:2] for pair in pairs}) > 235_000
+    splits = split_pairs(filter_pairs(pairs)[0], 0.01, 0.01)
+    for side in (0, 1):
+        train, *others = ({same(str(pair[side])) for pair in split} for split in splits)
+        assert not train & (others[0] | others[1]) and min(map(len, others)) > 1500

@@ -199,7 +199,7 @@ def test_the_model_file_computes_the_same(model_file, changes):
 # The models that come along
 
 
-@pytest.mark.parametrize("name", ["captions-de-en", "everyday-de-en"])
+@pytest.mark.parametrize("name", ["captions-de-en", "everyday-de-en", "everyday-en-de"])
 def test_a_card_says_what_its_folder_holds(name):
     """No number of it is typed; it was written by `python -m tools.card`."""
     folder = ROOT / "annotated_transformer" / "pretrained" / name

@@ -1,19 +1,56 @@
 """Write the sentence pairs of the everyday models as one table: Tatoeba's and Multi30k's captions.
 
 One pair in eight comes a second time, its source as people type in a hurry: "ich liebe dich". The
-command that trains keeps the two together when it puts pairs aside.
+command that trains keeps the two together when it puts pairs aside. Every third pair to learn from
+that speaks of Tom, Mary, Boston or a number comes again with other names and numbers, because
+Tatoeba has hardly any others to learn copying from.
 
 usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv
 """
 
+import re
 import sys
 import zipfile
 from pathlib import Path
 
 from annotated_transformer.data import Pair, multi30k
-from annotated_transformer.own_data import hash_share
+from annotated_transformer.own_data import filter_pairs, hash_share, split_pairs
 
-TYPED = 1 / 8  # share of the pairs that come typed in a hurry, too
+TYPED, RENAMED = 1 / 8, 1 / 3  # shares of pairs that come once more
+MEN = """
+Adam Ahmed Alexander Ali Andrew Anton Ben Bernd Bruno Carlo Carl Charlie Christian Daniel David
+Dieter Elia Emil Emilio Erik Fabian Felix Finn Florian Frank Frederik Georg George Giovanni Gustav
+Harald Harry Heinrich Henry Holger Igor Ivan Jakob Jan Jim Joachim Johann John Jonathan Josef Julian
+Karl Kevin Konrad Kurt Leo Leon Leonard Levin Linus Louis Ludwig Luigi Lukas Malik Manfred Marco
+Mario Martin Matteo Matthew Maximilian Michael Mohammed Moritz Niklas Noah Norbert Olaf Oliver Omar
+Oskar Otto Patrick Paul Peter Philipp Rainer Ralf Richard Robert Robin Roland Sam Samuel Sebastian
+Simon Stefan Steve Sven Theo Thomas Till Tim Tobias Torsten Uwe Viktor Vincent Walter Werner William
+Wolfgang Yusuf
+"""
+WOMEN = """
+Agnes Alice Amelie Andrea Angela Anja Anna Anne Antonia Aylin Barbara Beate Birgit Brigitte Carla
+Carmen Caroline Charlotte Christina Clara Claudia Daniela Diana Doris Elena Elif Elisabeth Ella
+Emily Emma Erika Eva Fatima Franziska Frieda Gabi Gisela Greta Hanna Heike Helen Helga Ida Ingrid
+Irene Isabella Jana Jasmin Jennifer Jessica Johanna Julia Jutta Karin Katharina Katja Kira Lara
+Laura Lea Lena Leonie Lilly Linda Lisa Lotte Luisa Magdalena Maja Margarete Martha Martina Melanie
+Mia Monika Nadine Natalie Nicole Nina Nora Olga Patricia Paula Petra Pia Renate Rita Rosa Ruth
+Sabine Sandra Sara Silke Simone Sofia Sonja Sophie Stefanie Susanne Tanja Teresa Tina Ulla Ursula
+Valentina Vanessa Vera Veronika Yasmin Zoe
+"""
+TOWNS = """
+Aachen Amsterdam Augsburg Barcelona Basel Berlin Bern Bielefeld Bochum Bonn Bremen Bremerhaven
+Budapest Cambridge Chemnitz Chicago Dallas Darmstadt Dortmund Dresden Dublin Duisburg Edinburgh
+Erfurt Erlangen Essen Frankfurt Freiburg Graz Halle Hamburg Hannover Heidelberg Helsinki Innsbruck
+Istanbul Jena Karlsruhe Kassel Kiel Koblenz Leipzig Linz London Los=Angeles Luzern Madrid Magdeburg
+Mainz Manchester Mannheim Marburg Melbourne Miami Montreal Oldenburg Osaka Oslo Oxford Paderborn
+Paris Potsdam Regensburg Rostock Salzburg San=Francisco Seattle Stockholm Stuttgart Sydney
+Tokio/Tokyo Toronto Weimar Wien/Vienna München/Munich Köln/Cologne Rom/Rome Prag/Prague
+Moskau/Moscow Brüssel/Brussels Zürich/Zurich Nürnberg/Nuremberg Genf/Geneva Mailand/Milan
+Venedig/Venice Neapel/Naples Lissabon/Lisbon Athen/Athens Warschau/Warsaw Kopenhagen/Copenhagen
+Peking/Beijing
+"""
+KNOWN = {"Tom": MEN, "Maria": WOMEN, "Mary": WOMEN, "Boston": TOWNS}  # give way to one of these
+NUMBER = re.compile(r"(?<![\d.,:])\d{2,4}(?![\d:]|[.,]\d)")
 
 
 def tatoeba(archive: Path) -> list[Pair]:
@@ -28,13 +65,34 @@ def typed(text: str) -> str:
     return text.lower().rstrip(".!? ")
 
 
+def renamed(pair: Pair, direction: str) -> Pair:
+    """Return a pair with other names and numbers, chosen by its text."""
+    source, target = pair[:2]
+    at = hash_share(f"{source}\t{target}", seed=1)
+    for known, names in KNOWN.items():
+        forms = names.split()
+        forms = forms[int(at * len(forms))].replace("=", " ").split("/")
+        forms = forms[:: 1 if direction == "de-en" else -1]
+        source = re.sub(rf"\b{known}(?=s?\b)", forms[0], source)
+        target = re.sub(rf"\b{known}(?=s?\b)", forms[-1], target)
+    numbers = set(NUMBER.findall(source)) & set(NUMBER.findall(target))
+    low = {number: 10 ** (len(number) - 1) for number in numbers}
+    new = {n: str(low[n] + int((hash_share(n, seed=1) + at) % 1 * 9 * low[n])) for n in numbers}
+    source, target = (NUMBER.sub(lambda n: new.get(n[0], n[0]), text) for text in (source, target))
+    return Pair(source, target)
+
+
 def pairs_of(archive: Path, direction: str) -> list[Pair]:
     """Return all pairs of the table."""
     pairs = tatoeba(archive) + multi30k("train")
     if direction == "en-de":
         pairs = [Pair(target, source) for source, target, _ in pairs]
-    hurried = [pair for pair in pairs if hash_share("\t".join(pair[:2]), seed=0) < TYPED]
-    return pairs + [Pair(typed(source), target) for source, target, _ in hurried]
+    place = [hash_share("\t".join(pair[:2]), seed=0) for pair in pairs]
+    hurried = [Pair(typed(p.source), p.target) for p, at in zip(pairs, place) if at < TYPED]
+    learned = split_pairs(filter_pairs(pairs)[0], 0.01, 0.01).train
+    chosen = [p for p in learned if hash_share("\t".join(p[:2]), seed=2) < RENAMED]
+    others = [(old, renamed(old, direction)) for old in chosen]
+    return pairs + hurried + [new for old, new in others if new[:2] != old[:2]]
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ EXAMPLES = {  # a sentence -> what to say of its translation
         "Wrong: “I haven’t read the book you lent me yet.” The object comes first again, "
         "and with it a whole clause."
     ),
-    "Die Bundesregierung hat den Gesetzentwurf abgelehnt.": (
-        "Wrong: the federal government rejected the bill. These are words of the news, "
-        "and the model has read how people talk."
+    "Die Bundesregierung hat das Gesetz zum Schutz der Wälder verabschiedet.": (
+        "Wrong: the federal government passed the law that protects the forests. These are words "
+        "of the news, and the model has read how people talk."
     ),
 }
 
