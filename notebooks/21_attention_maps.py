@@ -917,7 +917,7 @@ show(
 
 
 # %% [markdown]
-# The losses are very uneven. One head of the decoder costs 25 BLEU, and 13 of the 24 heads cost less than 2 (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. To point at the right word and to hand over what the decoder needs are two things. Small losses shouldn't be ranked: on 60 sentences, a few changed words move BLEU as much.
+# The losses are very uneven. One head of the decoder costs more than 20 BLEU, and nine of the 24 cost less than 2 (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. To point at the right word and to hand over what the decoder needs are two things. Small losses shouldn't be ranked: on 60 sentences, a few changed words move BLEU as much.
 #
 # If two heads do the same work, each can be removed at little cost, but not both (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` removed 38 of the 48 encoder heads of a translation model while training it on, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
 #
@@ -1021,7 +1021,7 @@ show(
 #
 # ### A clear map that doesn't matter
 #
-# Read the figure from both ends. On the left, hazy heads change little, which is half a truism: they have little to lose by being made grey. On the right, heads with equally clear maps change between 1 and 4 % of the words. For some of them the whole pattern can be replaced by grey, and the model goes on almost as before. **Sharpness is necessary, not sufficient.** The rank correlation over all heads is 0.64, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance exceeds 0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
+# Read the figure from both ends. On the left, hazy heads change little, which is half a truism: they have little to lose by being made grey. On the right, heads with equally clear maps change between 1.6 and 4.6 % of the words. For some of them the whole pattern can be replaced by grey, and the model goes on almost as before. **Sharpness is necessary, not sufficient.** The rank correlation over all heads is about 0.7, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance exceeds 0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
 #
 # Why would a clear map not matter?
 #

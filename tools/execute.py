@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="execute every notebook")
     arguments = parser.parse_args()
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its notes would stand on the page
     try:
         named = selected(arguments.names) if arguments.names else None
         for chapter in named if named is not None else chapters():
