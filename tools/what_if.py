@@ -30,6 +30,7 @@ SENTENCES = [
     "Ich habe heute leider keine Zeit.",
     "Wann fährt der nächste Zug nach Hamburg?",
     "Er hat am Wochenende seine Eltern besucht.",
+    "Ich weiß nicht, warum er so spät gekommen ist.",
 ]
 WORD, NEAREST = "snow", 10
 BEAM, ALPHA, RIVALS = 3, 0.6, 2
