@@ -74,6 +74,12 @@ def pages(site):
     return [page for page in found if page not in apart and not page.startswith("_static")]
 
 
+def note_failure(heard, request):
+    """Note a file that did not come, unless the page was left before it could."""
+    if request.failure != "net::ERR_ABORTED":
+        heard.append(f"failed: {request.url}: {request.failure}")
+
+
 def listen(tab, address):
     """Collect what goes wrong in a tab from now on."""
     heard = []
@@ -83,7 +89,7 @@ def listen(tab, address):
         "response",
         lambda answer: answer.status < 400 or heard.append(f"answer {answer.status}: {answer.url}"),
     )
-    tab.on("requestfailed", lambda request: heard.append(f"failed: {request.url}"))
+    tab.on("requestfailed", lambda request: note_failure(heard, request))
     tab.on(
         "request",
         lambda request: (
