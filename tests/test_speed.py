@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adam
+from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -225,6 +226,14 @@ def test_it_can_be_wrapped_for_several_processes(alone: None) -> None:
     wrapped = DistributedDataParallel(FastLoss(model))
     for _ in range(2):  # the second time, all hooks must have been called
         torch.testing.assert_close(gradients(model, wrapped(*batch)), plain)
+
+
+@pytest.mark.parametrize("precision, fused", [("fp32", True), ("bf16", False)])
+def test_attention_on_a_processor_is_fused_unless_in_bf16(precision: Any, fused: bool) -> None:
+    """There its way back takes several times as long as that of plain products."""
+    with profile() as seen:
+        FastLoss(made(d_v=6), precision=precision)(*some_batch()).backward()
+    assert any("flash" in event.key for event in seen.key_averages()) == fused
 
 
 def test_bf16_only_where_there_are_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,11 +67,12 @@ The run was planned for 16,000 updates and stopped at 8,223, because time ran ou
 had not been looked at before.""",
     "everyday-de-en": """
 An earlier model of this kind had been scored on the same sets. The other names, towns and numbers
-came into the data because it had failed at such in the sentences below. All other choices were
-made on validation.""",
+came into the data because it had failed at such in the sentences below, some of whose names are
+now among those added. All other choices were made on validation.""",
     "everyday-en-de": """
 The other names, towns and numbers came into the data because a model of the other direction had
-failed at such; all choices were made on validation.""",
+failed at such, and the names and towns in the sentences below are among those added. All choices
+were made on validation.""",
 }
 
 
