@@ -40,6 +40,9 @@ SETS = {
     "everyday": {
         "validation": "Tatoeba, validation; averaging and alpha were chosen on it",
         "tatoeba": "Tatoeba, held out",
+        "every": "the same, against all translations that Tatoeba has (`nrefs:var`)",
+        "several": "of these, sentences with several translations, against one of them",
+        "person": "another of their translations, against this one",
         "captions": "Multi30k, test_2016_flickr",
     },
 }
@@ -125,7 +128,8 @@ def commands(name: str, config: TransformerConfig, made_of: dict[str, Any], step
 
 def search(record: dict[str, Any]) -> str:
     """Return how a set was translated."""
-    return "greedy" if record["beam"] == 1 else f"beam {record['beam']}, alpha {record['alpha']}"
+    named = {0: "a person", 1: "greedy"}
+    return named.get(record["beam"], f"beam {record['beam']}, alpha {record['alpha']}")
 
 
 def scores(name: str, made_of: dict[str, Any], records: list[dict[str, Any]]) -> str:
@@ -133,16 +137,17 @@ def scores(name: str, made_of: dict[str, Any], records: list[dict[str, Any]]) ->
     sets = SETS[name.partition("-")[0]]
     seed = made_of["settings"]["training.seed"]
     rows = ["| what | sentences | search | BLEU | chrF2 |", "|---|---|---|---|---|"]
-    for r in records:
+    for r in sorted(records, key=lambda record: list(sets).index(record["set"])):
         if r["seed"] == seed and r["averaged"] == made_of["last"]:
             cells = sets[r["set"]], f"{r['sentences']:,}", search(r)
             rows.append(f"| {' | '.join(cells)} | {r['bleu']:.1f} | {r['chrf']:.1f} |")
-    own, last = list(sets)[-1], records[-1]
-    found = {r["seed"]: r["bleu"] for r in records if r["set"] == own and search(r) == search(last)}
+    own = list(sets)[-1]
+    found = {r["seed"]: r for r in records if r["set"] == own}  # a seed's last has its own choices
     if len(found) > 1:
-        each = ", ".join(f"{bleu:.1f} (seed {seed})" for seed, bleu in found.items())
-        mean, spread = statistics.mean(found.values()), statistics.stdev(found.values())
-        what = f"{sets[own]} with {search(last)} by seed, each with choices of its own"
+        each = ", ".join(f"{r['bleu']:.1f} (seed {seed}, {search(r)})" for seed, r in found.items())
+        values = [r["bleu"] for r in found.values()]
+        mean, spread = statistics.mean(values), statistics.stdev(values)
+        what = f"{sets[own]} by seed, each with what validation chose for it"
         rows += ["", f"{what}: {each}; mean {mean:.1f}, standard deviation {spread:.1f}."]
     return "\n".join(rows)
 

@@ -1,24 +1,29 @@
 """Make a model that comes with the package from its training, and score it.
 
-    python -m tools.pretrained captions-de-en RUN [RUN ...]
+    python -m tools.pretrained captions-de-en RUN
+    python -m tools.pretrained captions-de-en RUN [RUN ...] --seeds
     python -m tools.pretrained everyday-de-en RUN --archive deu-eng.zip
 
-How many checkpoints to average, and the length penalty, are chosen on validation. The first run
-becomes the model; runs from other seeds are scored alike, and show how far such scores vary. All
-scores go to the model's `evaluation.jsonl`. An everyday model also translates the sentences of its
-`judged.tsv`; where a translation is new, somebody has to judge it again. `python -m tools.card`
-writes the card from these files.
+How many checkpoints to average, and the length penalty, are chosen on validation. With `--seeds`
+the model stays, and runs from other seeds are scored alike, to show how far such scores vary. All
+scores go to the model's `evaluation.jsonl`. An everyday model is also scored against all that
+Tatoeba holds as translations of its sentences, and translates those of its `judged.tsv`; where a
+translation is new, somebody has to judge it again. `python -m tools.card` writes the card from
+these files.
 """
 
 import argparse
 import json
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
+from sacrebleu import BLEU, CHRF
 
 from annotated_transformer import cli
 from annotated_transformer.data import Pair, multi30k
@@ -57,6 +62,35 @@ def scored(folder: Path, pairs: Sequence[Pair], beam: int, alpha: float) -> dict
     seconds = round(time.perf_counter() - start, 1)
     scores = score(written, [pair.target for pair in pairs])._asdict()
     return {"sentences": len(pairs), "beam": beam, "alpha": alpha, **scores, "seconds": seconds}
+
+
+def against_all(folder: Path, archive: Path, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Score against all known translations of each sentence, and one of these against another.
+
+    The last tells what a person reaches who may choose other words than the reference.
+    """
+    known = defaultdict[str, list[str]](list)
+    for pair in tatoeba(archive):
+        german, english = (" ".join(text.split()) for text in pair[:2])
+        known[german].append(english)
+        known[english].append(german)
+    written = translate(*load_model(folder), [pair.source for pair in pairs], BEAM, ALPHAS[0])
+    every = [list(dict.fromkeys(known[pair.source])) for pair in pairs]
+    several = [at for at, found in enumerate(every) if len(found) > 1]
+    persons = [next(t for t in every[at] if t != pairs[at].target) for at in several]
+    one, records = [[pairs[at].target for at in several]], list[dict[str, Any]]()
+    for name, texts, references in (
+        ("every", written, [list(column) for column in zip_longest(*every)]),
+        ("several", [written[at] for at in several], one),
+        ("person", persons, one),
+    ):
+        scores = {"bleu": (bleu := BLEU()).corpus_score(texts, references).score}
+        scores |= {"chrf": (chrf := CHRF()).corpus_score(texts, references).score}
+        scores |= {"bleu_signature": str(bleu.get_signature())}
+        scores |= {"chrf_signature": str(chrf.get_signature())}
+        search = {"beam": 0 if name == "person" else BEAM, "alpha": ALPHAS[0]}
+        records.append({"set": name, "sentences": len(texts), **search, **scores})
+    return records
 
 
 def finish(run: Path, model: Path, sets: dict[str, list[Pair]]) -> list[dict[str, Any]]:
@@ -108,15 +142,21 @@ def main() -> None:
     parser.add_argument("name", help="captions-de-en, everyday-de-en or everyday-en-de")
     parser.add_argument("runs", type=Path, nargs="+", help="folders of trainings")
     parser.add_argument("--archive", type=Path, help="Tatoeba's pairs, deu-eng.zip")
+    parser.add_argument(
+        "--seeds", action="store_true", help="the model stays; add scores of others"
+    )
     parser.add_argument("--home", type=Path, default=HOME, help="folder of the models")
     options = parser.parse_args()
     sets, model = test_sets(options.name, options.archive), options.home / options.name
-    records = finish(options.runs[0], model, sets)
-    with tempfile.TemporaryDirectory() as folder:
-        for run in options.runs[1:]:
-            records += finish(run, Path(folder) / run.name, sets)
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (model / "evaluation.jsonl").write_text(lines, encoding="utf-8")
+    records = list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as other:
+        for at, run in enumerate(options.runs):
+            records += finish(run, Path(other, str(at)) if options.seeds else model, sets)
+    if options.archive:
+        about = {key: records[-1][key] for key in ("seed", "averaged", "threads")}
+        records += [about | r for r in against_all(model, options.archive, sets["tatoeba"])]
+    with (model / "evaluation.jsonl").open("a" if options.seeds else "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
     if (model / "judged.tsv").exists():
         judge(model)
 
