@@ -6,11 +6,15 @@ cache that makes each step cheap, and sampling (section 6.1 of the paper).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from torch.overrides import TorchFunctionMode
 
 from annotated_transformer.layers import DecoderLayer
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask
@@ -243,6 +247,32 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
         order = order[size:]
 
 
+# --- Twice as fast, on some processors ---
+
+
+@cache
+def mkl_is_slow() -> bool:
+    """Return whether the processor is one of AMD's; only Linux tells."""
+    about = Path("/proc/cpuinfo")
+    return about.is_file() and "AuthenticAMD" in about.read_text(encoding="utf-8")
+
+
+def pays(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Return whether oneDNN is the faster way to the product of x (..., D) and weight (E, D)."""
+    single = x.is_cpu and x.dtype == weight.dtype == torch.float32
+    large = x.numel() * len(weight) >= 2**22  # multiplications
+    return single and large and mkl_is_slow() and not torch.is_autocast_enabled("cpu")
+
+
+class OneDNN(TorchFunctionMode):
+    """Inside the block, linear maps are computed by oneDNN where that pays."""
+
+    def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if call is F.linear and pays(*args):
+            return call(args[0].to_mkldnn(), *args[1:]).to_dense()
+        return call(*args, **(kwargs or {}))
+
+
 def translate(
     model: Transformer, tokenizer: Tokenizer, sentences: Iterable[str], beam: int = 4,
     alpha: float = 0.6, max_extra_tokens: int = 50, max_tokens: int = 2048,
@@ -260,8 +290,9 @@ def translate(
     for batch in length_batches([len(source) for source in sources], max_tokens):
         source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)
         source = source.to(model.embedding.weight.device)
-        for n, found in zip(batch, beam_search(model, source, beam, alpha, max_extra_tokens)):
-            translations[n] = tokenizer.decode(found[0].tokens)
+        with OneDNN():
+            for n, found in zip(batch, beam_search(model, source, beam, alpha, max_extra_tokens)):
+                translations[n] = tokenizer.decode(found[0].tokens)
     return translations
 
 

@@ -52,16 +52,14 @@ NOTHING, COMMA = Phrase([], []), Phrase([Word(",")], [])  # a German comma has n
 
 # --- The dictionary ---
 
-NOUN_TABLE = """
-Mann Männer man men m p, Frau Frauen woman women f p, Kind Kinder child children n p,
+NOUN_TABLE = """Mann Männer man men m p, Frau Frauen woman women f p, Kind Kinder child children n p,
 Lehrer Lehrer teacher teachers m p, Ärztin Ärztinnen doctor doctors f p,
 Gast Gäste guest guests m p, Königin Königinnen queen queens f p, Hund Hunde dog dogs m a,
 Katze Katzen cat cats f a, Pferd Pferde horse horses n a, Vogel Vögel bird birds m a,
 Maus Mäuse mouse mice f a, Buch Bücher book books n t, Brief Briefe letter letters m t,
 Lampe Lampen lamp lamps f t, Apfel Äpfel apple apples m t, Bild Bilder picture pictures n t,
 Tasche Taschen bag bags f t, Schlüssel Schlüssel key keys m t"""
-VERB_TABLE = """
-sehen sieht hat gesehen / see sees saw / nom pa acc pat
+VERB_TABLE = """sehen sieht hat gesehen / see sees saw / nom pa acc pat
 suchen sucht hat gesucht / look looks looked for / nom pa acc pat
 malen malt hat gemalt / paint paints painted / nom p acc pat
 kaufen kauft hat gekauft / buy buys bought / nom p acc t
@@ -120,7 +118,7 @@ def read_verb(row: str) -> Verb:
 
 
 NOUNS = [row.split() for row in NOUN_TABLE.split(",")]
-VERBS = [read_verb(row) for row in VERB_TABLE.strip().splitlines()]
+VERBS = [read_verb(row) for row in VERB_TABLE.splitlines()]
 
 
 def choose(rng: Random, entries: str) -> list[str]:

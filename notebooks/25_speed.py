@@ -57,6 +57,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # %% tags=["export"]
 from annotated_transformer.batching import plan_batches
+from annotated_transformer.decoding import OneDNN
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
@@ -557,10 +558,12 @@ class FastLoss(SmoothedLoss):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
-        model, labels, narrow = self.model, target[:, 1:].flatten(), self.precision == "bf16"
-        # On a processor, PyTorch's fused attention goes backward slowly in 16 bits
-        plain = sdpa_kernel(SDPBackend.MATH) if narrow and source.is_cpu else nullcontext()
-        with plain, torch.autocast(source.device.type, torch.bfloat16, narrow):
+        model, labels, bf16 = self.model, target[:, 1:].flatten(), self.precision == "bf16"
+        narrow = torch.autocast(source.device.type, torch.bfloat16, bf16)
+        # PyTorch's fused attention goes backward slowly in 16 bits, on a processor
+        faster = sdpa_kernel(SDPBackend.MATH) if bf16 else OneDNN()
+        plain = source.is_cpu and model.encoder.layers[0]._compiled_call_impl is None
+        with narrow, faster if plain else nullcontext():
             states = model.decode(target[:, :-1], model.encode(source), source).flatten(0, 1)
             return chunked_loss(states, model.embedding.weight, labels, self.label_smoothing)
 

@@ -311,7 +311,7 @@ def test_what_is_wrong_is_said(code, says):
     found = check("attention", code)
     assert found.startswith("attention: wrong without a mask: ")
     assert says in found
-    assert found.endswith(". It is none of the 11 mistakes known here.")
+    assert found.endswith(". It is none of the 9 mistakes known here.")
 
 
 def test_the_input_on_which_it_is_wrong_is_named():

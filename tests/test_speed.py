@@ -22,6 +22,7 @@ from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from annotated_transformer import decoding
 from annotated_transformer.batching import Batch, collate, plan_batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.multi_head_attention import MultiHeadAttention
@@ -420,3 +421,45 @@ def test_the_runs_of_the_paper() -> None:
         found = estimate(preset(name), TrainingConfig(steps=steps, max_tokens=25_000), lengths)
         assert found.flops == pytest.approx(total, rel=0.006)
         assert found.hours(989e12) == pytest.approx(hours, abs=0.06)
+
+
+def test_products_by_onednn_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor by AMD: other kernels, but the same loss and gradient.
+
+    In single precision; a ReLU whose input is almost 0 may open in one and not in the other.
+    """
+    model = made(d_model=256, d_ff=512, d_k=None, d_v=None)
+    batch, found, rerouted = some_batch(rows=40, source=30, target=30), [], list[bool]()
+    pays = decoding.pays
+
+    def watched(*linear: Any) -> bool:
+        rerouted.append(pays(*linear))
+        return rerouted[-1]
+
+    monkeypatch.setattr(decoding, "pays", watched)
+    for slow in (False, True):
+        monkeypatch.setattr(decoding, "mkl_is_slow", lambda: slow)  # noqa: B023 (read at once)
+        model.zero_grad()
+        rerouted.clear()
+        loss = FastLoss(model)(*batch)
+        loss.backward()
+        gradient = torch.cat([weight.grad.flatten() for weight in model.parameters()])
+        found.append((loss.item(), gradient, any(rerouted)))
+    assert [used for *_, used in found] == [False, True]
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
+    assert (found[1][1] - found[0][1]).norm() < 1e-3 * found[0][1].norm()
+
+
+def test_only_large_products_of_single_precision_go_another_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: True)
+    x, weight = torch.randn(400, 128), torch.randn(128, 128)
+    assert decoding.pays(x, weight)
+    assert not decoding.pays(x[:200], weight)
+    assert not decoding.pays(x.double(), weight.double())
+    assert not decoding.pays(x.to("meta"), weight.to("meta"))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not decoding.pays(x, weight)
+    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: False)
+    assert not decoding.pays(x, weight)
