@@ -397,7 +397,6 @@ def length_penalty_exercise() -> Exercise:
     """`length_penalty(length, alpha)`, the divisor of the log-probability."""
     mistakes: Mistakes = {
         "it is the length itself to the power of alpha": lambda n, alpha: n**alpha,
-        "alpha is a factor, not an exponent": lambda n, alpha: (5 + n) / 6 * alpha,
         "only the length is divided by 6": lambda n, alpha: (5 + n / 6) ** alpha,
         "it multiplies where it should divide": lambda n, alpha: ((5 + n) / 6) ** -alpha,
     }

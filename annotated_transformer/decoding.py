@@ -5,8 +5,8 @@ Decoding turns a trained model into translations: beam search with a length pena
 cache that makes each step cheap, and sampling (section 6.1 of the paper).
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,10 +247,10 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
         order = order[size:]
 
 
-# --- Twice as fast, on some processors ---
+# --- Products on an AMD processor ---
 
 
-@cache
+@functools.cache
 def mkl_is_slow() -> bool:
     """Return whether the processor is one of AMD's; only Linux tells."""
     about = Path("/proc/cpuinfo")

@@ -52,7 +52,8 @@ NOTHING, COMMA = Phrase([], []), Phrase([Word(",")], [])  # a German comma has n
 
 # --- The dictionary ---
 
-NOUN_TABLE = """Mann Männer man men m p, Frau Frauen woman women f p, Kind Kinder child children n p,
+NOUN_TABLE = """
+Mann Männer man men m p, Frau Frauen woman women f p, Kind Kinder child children n p,
 Lehrer Lehrer teacher teachers m p, Ärztin Ärztinnen doctor doctors f p,
 Gast Gäste guest guests m p, Königin Königinnen queen queens f p, Hund Hunde dog dogs m a,
 Katze Katzen cat cats f a, Pferd Pferde horse horses n a, Vogel Vögel bird birds m a,

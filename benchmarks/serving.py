@@ -1,15 +1,11 @@
 """Translate Multi30k's test captions with this book's decoder and with CTranslate2.
 
     python benchmarks/serving.py --threads 2 --rounds 5
-    CT2_USE_MKL=1 python benchmarks/serving.py --threads 2 --rounds 5
 
 All systems translate the same 1,000 sentences with the same weights, from text to text: cutting
-into subwords and joining them counts. CTranslate2 computes in single precision, and in 8 bits. Its
-products come from Intel's MKL on processors by Intel and from oneDNN on others; the second line
-gives it MKL everywhere, as PyTorch has it on x86.
+into subwords and joining them counts. CTranslate2 computes in single precision, and in 8 bits.
 """
 
-import os
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -113,11 +109,9 @@ def main(
     name = model.name if model else "captions-de-en"
     settings = {"benchmark": "serving", "model": name, "corpus": f"{corpus} test_2016_flickr"}
     settings |= {"command": f"python benchmarks/serving.py --threads {threads} --rounds {rounds}"}
-    mkl = "-mkl" if os.environ.get("CT2_USE_MKL") else ""
-    settings |= {"CT2_USE_MKL": bool(mkl)}
     settings |= {"threads": threads, "max_tokens": MAX_TOKENS, "clock": "wall"}
     settings |= {"sentences": len(lines)}
-    common.write_log(results, f"serving-{name}-{threads}{mkl}", settings, records)
+    common.write_log(results, f"serving-{name}-{threads}", settings, records)
 
 
 if __name__ == "__main__":

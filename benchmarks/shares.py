@@ -3,10 +3,9 @@
     python benchmarks/shares.py
 
 Profiles `translate` on Multi30k's test captions, on one thread, and prints the share of the
-processor's time by kind of kernel. Then takes products from oneDNN, the library that CTranslate2
-takes on processors by AMD, in place of PyTorch's own (Intel's MKL, on x86): in `translate`, and one
-by one. oneDNN's are a private function of PyTorch, so the package leaves them alone. Writes
-`results/shares-MODEL.jsonl`.
+processor's time by kind of kernel, once with products from MKL, as PyTorch has them on x86, and
+once with those from oneDNN, which the package takes on processors by AMD. Then times products one
+by one. Writes `results/shares-MODEL.jsonl`.
 """
 
 import math
@@ -25,12 +24,13 @@ import tyro
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from annotated_transformer.decoding import translate
+from annotated_transformer import decoding
 from annotated_transformer.model_io import load_pretrained
 
 # What a kernel's name holds -> its kind
-KINDS = {"mm": "matrix products", "attention": "attention", "softmax": "search", "topk": "search"}
-KINDS |= {"index_select": "cache", "cat": "cache", "norm": "normalization"}
+KINDS = {"mm": "matrix products", "linear": "matrix products", "attention": "attention"}
+KINDS |= {"softmax": "search", "topk": "search", "index_select": "cache", "cat": "cache"}
+KINDS |= {"norm": "normalization"}
 
 
 def kind(name: str) -> str:
@@ -38,9 +38,9 @@ def kind(name: str) -> str:
     return next((what for part, what in KINDS.items() if part in name), "other")
 
 
-def onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return what F.linear does, by oneDNN; torch.compile calls it, too."""
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+def onednn(x: Tensor, weight: Tensor) -> Tensor:
+    """Return what F.linear does, by oneDNN, as the package calls it."""
+    return F.linear(x.to_mkldnn(), weight).to_dense()
 
 
 def rate(product: Callable[[], Any], operations: int) -> float:
@@ -63,30 +63,25 @@ def main(
     torch.set_num_threads(threads)
     ours, tokenizer = load_pretrained(model)
     lines = [pair.source for pair in common.read(corpus, "test_2016_flickr")[:sentences]]
-    ways: dict[str, Callable[..., Tensor]] = {"PyTorch": F.linear}
-    if torch.backends.mkldnn.is_available():
-        ways["oneDNN"] = onednn
+    ways: dict[str, Callable[..., Tensor]] = {"MKL": F.linear, "oneDNN": onednn}
     records = list[dict[str, Any]]()
     for beam in beams:
-        seconds = dict[str, float]()
-        for name, linear in ways.items():
-            with patch.object(F, "linear", linear):
-                translate(ours, tokenizer, lines[:50], beam)  # to warm up
+        for name in ways:
+            with patch.object(decoding, "mkl_is_slow", lambda name=name: name == "oneDNN"):
+                decoding.translate(ours, tokenizer, lines[:50], beam)  # to warm up
                 begin = time.process_time()
-                translate(ours, tokenizer, lines, beam)
-            seconds[name] = round(time.process_time() - begin, 3)
-        with profile(activities=[ProfilerActivity.CPU]) as watched:
-            translate(ours, tokenizer, lines, beam)
-        spent = Counter[str]()
-        for kernel in watched.key_averages():
-            spent[kind(kernel.key)] += kernel.self_cpu_time_total
-        shares = {what: round(time / spent.total(), 3) for what, time in spent.most_common()}
-        records.append({"beam": beam, "sentences": len(lines), "seconds": seconds, **shares})
-        print(
-            f"beam {beam}: seconds {seconds}",
-            *(f"{k} {v:.0%}" for k, v in shares.items()),
-            sep=", ",
-        )
+                decoding.translate(ours, tokenizer, lines, beam)
+                seconds = round(time.process_time() - begin, 3)
+                with profile(activities=[ProfilerActivity.CPU]) as watched:
+                    decoding.translate(ours, tokenizer, lines, beam)
+            spent = Counter[str]()
+            for kernel in watched.key_averages():
+                spent[kind(kernel.key)] += kernel.self_cpu_time_total
+            shares = {what: round(time / spent.total(), 3) for what, time in spent.most_common()}
+            about = {"beam": beam, "products": name, "sentences": len(lines), "seconds": seconds}
+            records.append(about | shares)
+            told = (f"{k} {v:.0%}" for k, v in shares.items())
+            print(f"beam {beam}, {name}: {seconds} seconds", *told, sep=", ")
     c = ours.config
     shapes = [(c.d_model, c.vocabulary_size), (c.d_model, c.d_model), (c.d_model, c.d_ff)]
     for rows in (20, 130, 520):  # hypotheses in a batch

@@ -541,12 +541,12 @@ def best_precision(device: torch.device | str) -> Precision:
 # %% [markdown]
 # ## The fast loss
 #
-# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
+# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. In single precision it also takes [products from oneDNN](19_decoding.ipynb#products-on-an-amd-processor), on AMD's processors. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
 
 
 # %% tags=["export"]
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks and, with precision "bf16", with matrix products in 16 bits."""
+    """The same loss in chunks, with faster products: in 16 bits with "bf16", else by oneDNN."""
 
     def __init__(
         self, model: Transformer, label_smoothing: float = 0.1, precision: Precision = "fp32"
@@ -585,7 +585,7 @@ for name, loss in (
     exact, whole = results["readable"]
     apart = ((gradient - whole).norm() / whole.norm()).item()
     print(f"{name:10} loss {value:.2f}, {value / exact - 1:+.4%}; gradient differs by {apart:.2%}")
-    assert abs(value / exact - 1) < 0.005 and apart < (0.05 if "bf16" in name else 1e-4)
+    assert abs(value / exact - 1) < 0.005 and apart < (0.05 if "bf16" in name else 1e-3)
 
 
 # %% [markdown]
@@ -602,7 +602,7 @@ print(f"on this processor the fast loss trains x {gain:.2f} as fast as the reada
 
 
 # %% [markdown]
-# On a processor the two differ by a few percent, in either direction. The chunks save memory.
+# On a processor by Intel the two differ by a few percent, in either direction: the chunks save memory. On one by AMD, oneDNN's products make the fast loss a third faster and more.
 #
 # ## Compiling a layer
 #

@@ -110,7 +110,8 @@ print([[f"{g.text}-{e.text}" for e in english if g.links & e.links] for g in ger
 # The world is small on purpose. After ten thousand sentences a model has met every word many times, and what it still gets wrong is what we want to watch: order, case, agreement.
 
 # %% tags=["export"]
-NOUN_TABLE = """Mann Männer man men m p, Frau Frauen woman women f p, Kind Kinder child children n p,
+NOUN_TABLE = """
+Mann Männer man men m p, Frau Frauen woman women f p, Kind Kinder child children n p,
 Lehrer Lehrer teacher teachers m p, Ärztin Ärztinnen doctor doctors f p,
 Gast Gäste guest guests m p, Königin Königinnen queen queens f p, Hund Hunde dog dogs m a,
 Katze Katzen cat cats f a, Pferd Pferde horse horses n a, Vogel Vögel bird birds m a,

@@ -255,17 +255,17 @@ print(f"{len(ours)} log-probabilities, largest difference {largest:.0e}")
 assert largest < 1e-4
 
 # %% [markdown]
-# With a beam, a few translations in a hundred differ, because penalty and stopping rule do. `benchmarks/serving.py` logged speed and BLEU on the whole test set, with two threads of an AMD EPYC; with MKL, both programs take their matrix products from the same library:
+# With a beam, a few translations in a hundred differ, because penalty and stopping rule do. `benchmarks/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC:
 
 # %%
 import json
 
-for products, name in (("its own", "2"), ("MKL", "2-mkl")):
-    log = Path(f"../benchmarks/results/serving-captions-de-en-{name}.jsonl").read_text()
+for threads in (1, 2):
+    log = Path(f"../benchmarks/results/serving-captions-de-en-{threads}.jsonl").read_text()
     for record in map(json.loads, log.splitlines()):
         if "bleu" in record and record["system"] != "ours":
             speed = f"{record['times_ours']:.2f} times as fast as ours"
-            print(f"{products:7}  {record['search']:6}  {record['system']:19}", end="  ")
+            print(f"threads {threads}  {record['search']:6}  {record['system']:19}", end="  ")
             print(f"BLEU {record['bleu']:.2f}, {speed}")
 
 # %% [markdown]
