@@ -31,7 +31,7 @@ from annotated_transformer.decoding import translate
 from annotated_transformer.evaluation import score
 from annotated_transformer.model_io import load_model
 from annotated_transformer.own_data import filter_pairs, split_pairs
-from annotated_transformer.run_folder import CHECKPOINTS, SETTINGS
+from annotated_transformer.run_folder import CHECKPOINTS, LOG, SETTINGS
 from tools.everyday import pairs_of, tatoeba
 
 HOME = Path(__file__).parents[1] / "annotated_transformer" / "pretrained"
@@ -93,6 +93,13 @@ def against_all(folder: Path, archive: Path, pairs: Sequence[Pair]) -> list[dict
     return records
 
 
+def thin(log: Path) -> None:
+    """Keep of a model's log what a reader wants: each start, and a line for each 250 steps."""
+    lines = [(json.loads(line), line) for line in log.read_text("utf-8").splitlines(True)]
+    kept = [line for told, line in lines if "torch" in told or told["step"] % 250 == 0]
+    log.write_text("".join(kept), encoding="utf-8")
+
+
 def finish(run: Path, model: Path, sets: dict[str, list[Pair]]) -> list[dict[str, Any]]:
     """Average a run into a model as validation says; return all scores."""
     validation, *others = sets
@@ -112,6 +119,7 @@ def finish(run: Path, model: Path, sets: dict[str, list[Pair]]) -> list[dict[str
         found[last] = measure(validation, last)
     best = max(found, key=found.__getitem__)
     cli.average(run, model, best, half=True)
+    thin(model / LOG)
     rest = {alpha: measure(validation, best, alpha=alpha) for alpha in ALPHAS[1:]}
     by_alpha = {ALPHAS[0]: found[best]} | rest
     chosen = max(by_alpha, key=by_alpha.__getitem__)
