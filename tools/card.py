@@ -69,9 +69,10 @@ STOPPED = {
 The run was planned for 16,000 updates and stopped at 8,223, because time ran out; the test set
 had not been looked at before.""",
     "everyday-de-en": """
-An earlier model of this kind had been scored on the same sets. The other names, towns and numbers
-came into the data because it had failed at such in the sentences below, some of whose names are
-now among those added. All other choices were made on validation.""",
+Earlier models had been scored on the same sets, one of them this training at 12,000 updates. The
+other names, towns and numbers came into the data because the first had failed at such in the
+sentences below, some of whose names are now among those added. All other choices were made on
+validation.""",
     "everyday-en-de": """
 The other names, towns and numbers came into the data because a model of the other direction had
 failed at such, and the names and towns in the sentences below are among those added. All other

@@ -4,7 +4,8 @@
     python -m tools.pretrained captions-de-en RUN [RUN ...] --seeds
     python -m tools.pretrained everyday-de-en RUN --archive deu-eng.zip
 
-How many checkpoints to average, and the length penalty, are chosen on validation. With `--seeds`
+How many checkpoints to average (the fewest within 0.1 BLEU of the best), and the length penalty,
+are chosen on validation. With `--seeds`
 the model stays, and runs from other seeds are scored alike, to show how far such scores vary. All
 scores go to the model's `evaluation.jsonl`. An everyday model is also scored against all that
 Tatoeba holds as translations of its sentences, and translates those of its `judged.tsv`; where a
@@ -117,7 +118,7 @@ def finish(run: Path, model: Path, sets: dict[str, list[Pair]]) -> list[dict[str
     for last in [n for n in AVERAGED if n <= held]:
         cli.average(run, model, last, half=True)
         found[last] = measure(validation, last)
-    best = max(found, key=found.__getitem__)
+    best = next(last for last, bleu in found.items() if bleu > max(found.values()) - 0.1)
     cli.average(run, model, best, half=True)
     thin(model / LOG)
     rest = {alpha: measure(validation, best, alpha=alpha) for alpha in ALPHAS[1:]}
