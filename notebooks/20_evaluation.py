@@ -262,19 +262,19 @@ for name, line in changes.items():
 # Tatoeba, from which the everyday models learned, has several translations of many a sentence, all written by people. So a person can be scored against another, and the model on the same sentences. The models' [cards](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-en-de/README.md) hold the numbers:
 
 # %%
-print("       a person  the model   one reference  all known ones")
+print("       person   model  |    one     all")
 for direction in ("de-en", "en-de"):
     path = files("annotated_transformer") / f"pretrained/everyday-{direction}/evaluation.jsonl"
     records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     bleu = {r["set"]: r["bleu"] for r in records if (r["beam"], r["alpha"]) in ((0, 0.6), (4, 0.6))}
     person, model_too, one, every = (bleu[s] for s in ("person", "several", "tatoeba", "every"))
-    print(f"{direction} {person:10.1f} {model_too:10.1f} {one:15.1f} {every:15.1f}")
+    print(f"{direction} {person:7.1f} {model_too:7.1f}  | {one:6.1f} {every:7.1f}")
     assert 39 < person < 41 and every > one + 2
 
 # %% [markdown]
-# On the left are sentences with several translations, scored against one of them. A person gets 40, in both directions, for translations that are all right. The model into English gets more, because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
+# On the left are sentences with several translations, scored against one of them: another one, by a person, and the model's. The person gets 40, in both directions, for translations that are all right. The model into English gets more, because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
 #
-# On the right are all test sentences. Against a single reference the model into German looks ten points worse than its sister. Against every translation that Tatoeba knows, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
+# On the right are the model's translations of all test sentences, against one reference and against all that Tatoeba knows. Against one, the model into German looks ten points worse than its sister. Against all, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
 #
 # ### COMET: a score that has read something
 #
