@@ -151,6 +151,7 @@ def padding_mask_exercise() -> Exercise:
     """`padding_mask(tokens (B, S))`, boolean (B, 1, 1, S)."""
     mistakes: Mistakes = {
         "it is turned round: True must stand at the words": lambda t: (t == 0)[:, None, None],
+        "it has no axis for heads and queries": lambda t: t != 0,
         "it hides padded queries (rows), not keys (columns)": lambda t: (t != 0)[:, None, :, None],
     }  # fmt: skip
     inputs = {
@@ -243,7 +244,6 @@ def embedding_exercise() -> Exercise:
     mistakes: Mistakes = {
         "the factor sqrt(d_model) is missing": lambda t, table: table[t],
         "the factor is d_model, not its square root": lambda t, table: table[t] * table.size(1),
-        "the factor is d_model / 2 (`d ** 1/2`)": lambda t, table: table[t] * table.size(1) / 2,
     }
     inputs = {
         "on a batch": (torch.tensor([[4, 2, 2, 0], [1, 0, 10, 3]]), *normal(1, (11, 7))),
