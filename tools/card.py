@@ -157,7 +157,7 @@ def scores(name: str, made_of: dict[str, Any], records: list[dict[str, Any]]) ->
         values = [r["bleu"] for r in found.values()]
         mean, spread = statistics.mean(values), statistics.stdev(values)
         what = f"{sets[own]} by seed, each with what validation chose for it"
-        rows += ["", f"{what}: {each}; mean {mean:.1f}, standard deviation {spread:.1f}."]
+        rows += ["", f"{what}: {each}; mean {mean:.1f}, standard deviation {spread:.2f}."]
     return "\n".join(rows)
 
 
