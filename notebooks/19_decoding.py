@@ -945,7 +945,7 @@ class OneDNN(TorchFunctionMode):
     """Inside the block, linear maps are computed by oneDNN where that pays."""
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if call is F.linear and pays(*args):
+        if call is F.linear and not kwargs and pays(*args):
             return call(args[0].to_mkldnn(), *args[1:]).to_dense()
         return call(*args, **(kwargs or {}))
 

@@ -560,7 +560,8 @@ class FastLoss(SmoothedLoss):
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
         model, labels, bf16 = self.model, target[:, 1:].flatten(), self.precision == "bf16"
         narrow = torch.autocast(source.device.type, torch.bfloat16, bf16)
-        # PyTorch's fused attention goes backward slowly in 16 bits, on a processor
+        # PyTorch's fused attention goes backward slowly in 16 bits, on a processor. Compiled layers
+        # have programs of their own, which a function mode would break up
         faster = sdpa_kernel(SDPBackend.MATH) if bf16 else OneDNN()
         plain = source.is_cpu and model.encoder.layers[0]._compiled_call_impl is None
         with narrow, faster if plain else nullcontext():

@@ -461,5 +461,7 @@ def test_only_large_products_of_single_precision_go_another_way(
     assert not decoding.pays(x.to("meta"), weight.to("meta"))
     with torch.autocast("cpu", torch.bfloat16):
         assert not decoding.pays(x, weight)
+    with decoding.OneDNN():  # arguments by name go the usual way
+        torch.testing.assert_close(F.linear(x, weight=weight), x @ weight.T)
     monkeypatch.setattr(decoding, "mkl_is_slow", lambda: False)
     assert not decoding.pays(x, weight)

@@ -5,12 +5,11 @@
     python -m tools.pretrained everyday-de-en RUN --archive deu-eng.zip
 
 How many checkpoints to average (the fewest within 0.1 BLEU of the best), and the length penalty,
-are chosen on validation. With `--seeds`
-the model stays, and runs from other seeds are scored alike, to show how far such scores vary. All
-scores go to the model's `evaluation.jsonl`. An everyday model is also scored against all that
-Tatoeba holds as translations of its sentences, and translates those of its `judged.tsv`; where a
-translation is new, somebody has to judge it again. `python -m tools.card` writes the card from
-these files.
+are chosen on validation. With `--seeds` the model stays, and runs from other seeds are scored
+alike, to show how far such scores vary. All scores go to the model's `evaluation.jsonl`. An
+everyday model is also scored against all that Tatoeba holds as translations of its sentences, and
+translates those of its `judged.tsv`; where a translation is new, somebody has to judge it again.
+`python -m tools.card` writes the card from these files.
 """
 
 import argparse
@@ -156,12 +155,14 @@ def main() -> None:
     )
     parser.add_argument("--home", type=Path, default=HOME, help="folder of the models")
     options = parser.parse_args()
+    if len(options.runs) > 1 and not options.seeds:
+        parser.error("a model is made of one run: give --seeds for others beside it")
     sets, model = test_sets(options.name, options.archive), options.home / options.name
     records = list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as other:
         for at, run in enumerate(options.runs):
             records += finish(run, Path(other, str(at)) if options.seeds else model, sets)
-    if options.archive:
+    if options.archive and not options.seeds:
         about = {key: records[-1][key] for key in ("seed", "averaged", "threads")}
         records += [about | r for r in against_all(model, options.archive, sets["tatoeba"])]
     with (model / "evaluation.jsonl").open("a" if options.seeds else "w", encoding="utf-8") as file:
