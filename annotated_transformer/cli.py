@@ -73,6 +73,11 @@ def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
     return Splits(*turned) if data.reverse else splits
 
 
+def load(model: Path) -> tuple[transformer.Transformer, Tokenizer]:
+    """Load a model from its folder, or by its name one that comes with the package."""
+    return (model_io.load_model if model.exists() else model_io.load_pretrained)(str(model))
+
+
 # --- Training ---
 
 
@@ -105,15 +110,16 @@ PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f},
 
 def train(
     output: Path, settings: TrainingConfig, data: Data = Data(), preset: str = "tiny",
-    dropout: float | None = None, vocabulary_size: int = 2000, device: str | None = None,
-    precision: Literal["fp32", "bf16"] | None = None, compile: bool = False, dry_run: bool = False,
-    peak: float | None = None, gpus: int = 1,
+    start: Path | None = None, dropout: float | None = None, vocabulary_size: int = 2000,
+    device: str | None = None, precision: Literal["fp32", "bf16"] | None = None,
+    compile: bool = False, dry_run: bool = False, peak: float | None = None, gpus: int = 1,
 ) -> None:  # fmt: skip
     """Train a model in a folder; the same command continues it where it stopped.
 
     Args:
         output: Folder for log, checkpoints and model; made if it is not there.
         preset: Shape of the model: tiny, small, base, big, a row of the paper's Table 3 ...
+        start: Model to begin with, a folder or a name; its shape and vocabulary stay.
         dropout: Share of numbers dropped in training, if not the preset's.
         vocabulary_size: Entries of the vocabulary; a prepared corpus has its own.
         device: cpu or cuda; if not given, a GPU if there is one.
@@ -123,7 +129,9 @@ def train(
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.
         gpus: For --dry-run: so many GPUs.
     """
-    config = transformer.preset(preset, **({} if dropout is None else {"dropout": dropout}))
+    begun, known = load(start) if start else (None, None)
+    config = begun.config if begun else transformer.preset(preset)
+    config = config if dropout is None else replace(config, dropout=dropout)
     with process_group(device) as place:
         if data.prepared:
             corpus, tokenizer, validation, test = large_corpora.open_corpus(data.prepared)
@@ -131,10 +139,12 @@ def train(
             corpus = EncodedCorpus(corpus.tokens, corpus.lengths[: data.limit], sha256)
         else:
             pairs, validation, test = read_splits(data, settings.seed)
-            tokenizer = Tokenizer.train(pairs[: data.limit], vocabulary_size)
+            tokenizer = known or Tokenizer.train(pairs[: data.limit], vocabulary_size)
             corpus = encode_pairs(tokenizer, pairs[: data.limit])
         say(f"{len(corpus):,} pairs to learn from, {len(validation):,} for validation")
-        config = replace(config, vocabulary_size=len(tokenizer))
+        if known and known.sha256 != tokenizer.sha256:
+            raise ValueError(f"{start} has another vocabulary than {data.prepared}: prepare anew")
+        config = config if known else replace(config, vocabulary_size=len(tokenizer))
         precision = precision or speed.best_precision(place)
         if dry_run:
             plan = speed.estimate(config, settings, corpus.lengths, precision, gpus)
@@ -144,6 +154,7 @@ def train(
             return print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
         torch.manual_seed(settings.seed)
         model = transformer.Transformer(config).to(place)
+        model.load_state_dict((begun or model).state_dict())
         if compile:
             speed.compile_layers(model)
         watched = validation[:: 1 + len(validation) // 2000]
@@ -195,12 +206,12 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
     """Translate standard input to standard output, line for line.
 
     Args:
-        model: Folder of a trained model.
+        model: Folder of a trained model, or the name of one that comes along.
         beam: Hypotheses kept at each step; 1 is greedy.
         alpha: Exponent of the length penalty; 0 for none.
         device: cpu or cuda; if not given, a GPU if there is one.
     """
-    loaded, tokenizer = model_io.load_model(model)
+    loaded, tokenizer = load(model)
     lines = [*utf8_lines(sys.stdin.buffer, "the input")]
     made = translate_together(loaded.to(find_device(device)), tokenizer, lines, beam, alpha)
     sys.stdout.buffer.write("".join(f"{line}\n" for line in made).encode())
@@ -232,7 +243,7 @@ def evaluate(
     """Translate sentences that have a reference, and score the translations.
 
     Args:
-        model: Folder of a trained model.
+        model: Folder of a trained model, or the name of one that comes along.
         split: Which part of a corpus; of your own files, all is scored.
         seed: Seed of the training, which divided the grammar.
         beam: Hypotheses kept at each step; 1 is greedy.
@@ -240,7 +251,7 @@ def evaluate(
         json: Print a line of JSON for each test set.
         device: cpu or cuda; if not given, a GPU if there is one.
     """
-    loaded, tokenizer = model_io.load_model(model)
+    loaded, tokenizer = load(model)
     with process_group(device) as place:
         for name, pairs in test_sets(data, split, seed).items():
             sources = [pair.source for pair in pairs[: data.limit]]
@@ -265,13 +276,13 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
     """Write a model for CTranslate2, a fast engine, or as a page that translates in a browser.
 
     Args:
-        model: Folder of a trained model.
+        model: Folder of a trained model, or the name of one that comes along.
         output: Folder for the exported one; for a page, a file that ends in .html.
         format: What to write.
     """
     from annotated_transformer.export import export_ctranslate2, export_page
 
-    (export_page if format == "page" else export_ctranslate2)(*model_io.load_model(model), output)
+    (export_page if format == "page" else export_ctranslate2)(*load(model), output)
 
 
 # --- One error, one line ---

@@ -195,7 +195,7 @@ def load_pretrained(name: str = "everyday-de-en") -> tuple[Transformer, Tokenize
     home = Path(str(files("annotated_transformer"))) / "pretrained"
     names = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
     if name not in names:
-        raise ValueError(f'there is no pretrained model "{name}": take one of {", ".join(names)}')
+        raise ValueError(f'there is no model "{name}"; these come along: {", ".join(names)}')
     return load_model(home / name)
 
 

@@ -145,6 +145,17 @@ def test_symptoms_differ_from_health(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len({(r["after_1"], r["end"]) for r in (whole, *broken)}) > 1
 
 
+def test_a_start_is_scored_before_and_after(tmp_path: Path) -> None:
+    rows = [f"{pair.target}\t{pair.source}\n" for pair in grammar(400, seed=1)]
+    (tmp_path / "pairs.tsv").write_text("".join(rows))
+    few = {"table": tmp_path / "pairs.tsv", "pairs": 300, "steps": 8, "tests": 3}
+    settings, records = run("start", tmp_path / "log", **few)
+    assert settings["pairs"] == 300 and len(records) == 2 * 4
+    captions = {r["model"]: r["bleu"] for r in records if r["set"] == "captions"}
+    assert len(captions) == 4 and captions["captions-de-en"] > captions["from nothing"]
+    assert captions["begun"] > captions["from nothing"], "it began with other weights"
+
+
 def test_departures_change_one_thing_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

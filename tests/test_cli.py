@@ -13,11 +13,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import sacrebleu
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +27,7 @@ from annotated_transformer import cli, run_folder, speed
 from annotated_transformer.cli import Data, main, read_splits, recipe
 from annotated_transformer.data import Pair
 from annotated_transformer.evaluation import compound_split_bleu
+from annotated_transformer.model_io import load_model
 from annotated_transformer.own_data import split_pairs, utf8_lines
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.training import TrainingConfig
@@ -141,7 +144,9 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["translate", "--model", "nowhere"], "nowhere holds no model"),
+        (["translate", "--model", "nowhere"], 'there is no model "nowhere"'),
+        (["translate", "--model", "."], ". holds no model"),
+        (["train", "--output", "x", "--start", "everyday"], "these come along: captions-de-en,"),
         (["train", "--output", "x", "--preset", "huge"], 'there is no preset "huge"'),
         (["train", "--output", "x", "--steps", "0"], "steps must lie between 0 and"),
         (["train", "--output", "x", "--data", "a", "b", "c"], "--data"),
@@ -157,7 +162,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
         (["average", "--run", "nowhere", "--output", "x"], "nowhere has 0 checkpoints"),
         (["prepare", "wmt99", "--output", "x", "--vocabulary-size", "300"], "wmt99"),
         (["prepare", "missing.tsv", "--vocabulary-size", "300"], "missing.tsv"),
-        (["export", "--model", "nowhere", "--output", "x"], "nowhere holds no model"),
+        (["export", "--model", "nowhere", "--output", "x"], 'there is no model "nowhere"'),
     ],
 )
 def test_bad_input_gets_a_sentence(
@@ -223,6 +228,26 @@ def test_another_direction_needs_another_folder(trained: Path) -> None:
     result = run("train", "--data", trained.parent / "pairs.tsv.gz", "--output", trained, *FAST)
     assert result.code == 2 and "take another folder" in result.err
     assert (trained / "test.tsv").read_bytes() == before
+
+
+def test_a_training_can_begin_with_a_model(trained: Path, tmp_path: Path) -> None:
+    """Its shape and vocabulary stay, its weights are where the first step begins."""
+    pairs = table(
+        tmp_path / "pairs.tsv",
+        [p._replace(source=p.target, target=p.source) for p in grammar(500, seed=4)],
+    )
+    train = ["train", "--data", pairs, "--output", tmp_path / "run", "--start", trained]
+    train += ["--steps", 4, "--save-every", 2, "--max-tokens", 300, "--lr-scale", 1e-9]
+    result = run(*train, "--dropout", 0.3)
+    assert result.code == 0, result.err
+    (before, tokenizer), (after, own) = load_model(trained), load_model(tmp_path / "run")
+    assert own.sha256 == tokenizer.sha256 and after.config == replace(before.config, dropout=0.3)
+    for name, weights in before.state_dict().items():
+        assert torch.allclose(weights, after.state_dict()[name], atol=1e-6), name
+    continued = run(*train[:-6], "--steps", 6, *train[-4:], "--dropout", 0.3)
+    assert continued.code == 0 and "step 6: loss" in continued.err, continued.err
+    without = run(*train[:5], *train[7:], "--dropout", 0.3)  # a vocabulary of its own
+    assert without.code == 2 and "take another folder" in without.err
 
 
 def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
@@ -310,6 +335,11 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
 
 
 # --- Translating ---
+
+
+def test_a_model_that_comes_along_goes_by_its_name() -> None:
+    result = run("translate", "--model", "captions-de-en", text="Ein Hund schläft.".encode())
+    assert result.code == 0 and result.out.startswith("A dog sle"), result.err
 
 
 def test_lines_in_lines_out(trained: Path) -> None:
@@ -427,6 +457,8 @@ def test_from_a_prepared_corpus_to_a_score(prepared: Path, tmp_path: Path) -> No
     assert result.code == 2 and "empty" in result.err
     result = run(*train[: -len(FAST) - 2], *FAST)  # without the limit it is another training
     assert result.code == 2 and "take another folder" in result.err
+    result = run(*train[:4], tmp_path / "other", "--start", "captions-de-en", *FAST)
+    assert result.code == 2 and "captions-de-en has another vocabulary than" in result.err
 
 
 def test_wmt14_is_scored_on_the_sets_of_sacrebleu(

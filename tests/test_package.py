@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import annotated_transformer
+from annotated_transformer.checker import EXERCISES
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from tools.card import card
@@ -116,6 +117,11 @@ def examples() -> list[tuple[str, str]]:
 def test_readme_has_three_short_examples():
     """Three lines with the pretrained model, five that train one, three that check one's own."""
     assert [len(code.strip().splitlines()) - 2 for code, _ in examples()] == [3, 5, 3]
+
+
+def test_readme_counts_the_mistakes_that_the_checker_knows():
+    (count,) = re.findall(r"`check` knows (\d+) ways to get it wrong", README)
+    assert int(count) == sum(len(exercise().mistakes) for exercise in EXERCISES.values())
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 2])

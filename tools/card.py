@@ -57,7 +57,10 @@ of Tatoeba, under [CC BY 2.0 France](https://creativecommons.org/licenses/by/2.0
 in a hundred was put aside for validation and one for the test, with all its translations and all
 that these translate, so none of them was seen on either side. One pair in eight comes a second
 time, as people type in a hurry, and many of those to learn from come again with other names, towns
-and numbers (`tools/everyday.py`). {both}"""
+and numbers (`tools/everyday.py`). The second table also has greetings and other phrases that were
+written for this book (`tools/phrases.tsv`), short sentences with and without capitals and marks,
+two sentences in a row, other dates and other half hours; what Tatoeba has for validation and test
+is put aside there, too. {both}"""
 DATA = {
     "captions": MULTI30K,
     "everyday": TATOEBA.format(both="And " + MULTI30K[0].lower() + MULTI30K[1:]),
@@ -69,14 +72,17 @@ STOPPED = {
 The run was planned for 16,000 updates and stopped at 8,223, because time ran out; the test set
 had not been looked at before.""",
     "everyday-de-en": """
-Earlier models had been scored on the same sets, one of them this training at 12,000 updates. The
-other names, towns and numbers came into the data because the first had failed at such in the
-sentences below, some of whose names are now among those added. All other choices were made on
+Earlier models had been scored on the same sets, the one that the second training began with among
+them. The other names, towns and numbers came into the data because the first model had failed at
+such in the sentences below, and some of their names are among those added; greetings, dates and
+half hours came into the second table for the same reason. All other choices were made on
 validation.""",
     "everyday-en-de": """
 The other names, towns and numbers came into the data because a model of the other direction had
-failed at such, and the names and towns in the sentences below are among those added. All other
-choices were made on validation; the model of half as many updates had been scored on the same sets.
+failed at such, and the names and towns in the sentences below are among those added; greetings,
+dates and half hours came into the second table because models had failed at them below. All other
+choices were made on validation; earlier models had been scored on the same sets, the one that the
+second training began with among them.
 
 We aimed at 45 BLEU on the pairs held out. What is missing lies largely in the references: English
 leaves open what German has to say, whether *you* is a friend, a family or a stranger, and a
@@ -112,16 +118,34 @@ def preset_of(config: TransformerConfig) -> str:
     raise ValueError("the model has the shape of no preset")
 
 
-def commands(name: str, config: TransformerConfig, made_of: dict[str, Any], steps: int) -> str:
-    """Return the commands that make the model anew, from its settings."""
+Stage = tuple[dict[str, Any], list[dict[str, Any]]]  # what a model is the mean of, and its log
+
+
+def stages(folder: Path) -> list[Stage]:
+    """Return the training that the model's own began with, if there was one, and its own."""
+    names = ("start.json", "start.jsonl"), ("averaged.json", LOG)
+    there = [(folder / made, folder / log) for made, log in names if (folder / made).exists()]
+    return [(json.loads(made.read_text("utf-8")), read_lines(log)) for made, log in there]
+
+
+def last_line(stage: Stage) -> dict[str, Any]:
+    """Return the last line that a training wrote on its way."""
+    return [record for record in stage[1] if "epoch" in record][-1]
+
+
+def commands(name: str, config: TransformerConfig, stage: Stage, number: int) -> str:
+    """Return the commands that make a model anew, from its settings; `number` is 1 or 2."""
     kind, _, direction = name.partition("-")
-    settings = made_of["settings"] | {"training.steps": steps}  # stopped before its end, perhaps
+    made_of, more = stage[0], "" if number == 1 else f"-{number}"
+    # A run may have been stopped before its end
+    settings = made_of["settings"] | {"training.steps": last_line(stage)["step"]}
     lines, corpus = list[str](), "--corpus multi30k"
     if kind == "everyday":
-        lines = [f"python -m tools.everyday deu-eng.zip {direction} everyday.tsv"]
-        corpus = "--data everyday.tsv"
+        table = f"everyday{more}.tsv"
+        line = f"python -m tools.everyday deu-eng.zip {direction} {table}"
+        lines, corpus = [line + " --more" * bool(more)], f"--data {table}"
     options = [f"annotated-transformer train {corpus} --preset {preset_of(config)}"]
-    options[0] += f" --vocabulary-size {config.vocabulary_size}"
+    options[0] += " --start model" if more else f" --vocabulary-size {config.vocabulary_size}"
     if config.dropout != preset(preset_of(config)).dropout:
         options[0] += f" --dropout {config.dropout}"
     for key, default in asdict(recipe(preset_of(config))).items():
@@ -130,9 +154,9 @@ def commands(name: str, config: TransformerConfig, made_of: dict[str, Any], step
             options.append(f"--{key.replace('_', '-')} {value}")
     if settings["precision"] != "fp32":
         options.append(f"--precision {settings['precision']}")
-    lines.append(" \\\n    ".join([*options, "--output run"]))
-    average = f"annotated-transformer average --run run --last {made_of['last']}"
-    return "\n".join([*lines, f"{average} --half --output model"])
+    lines.append(" \\\n    ".join([*options, f"--output run{more}"]))
+    average = f"annotated-transformer average --run run{more} --last {made_of['last']}"
+    return "\n".join([*lines, f"{average} --half --output model{more}"])
 
 
 def search(record: dict[str, Any]) -> str:
@@ -188,13 +212,14 @@ def card(folder: Path) -> str:
     name = folder.resolve().name
     kind, source, target = name.split("-")
     model, tokenizer = load_model(folder)
-    config, log = model.config, read_lines(folder / LOG)
-    records = read_lines(folder / EVALUATION)
-    made_of = json.loads((folder / "averaged.json").read_text(encoding="utf-8"))
+    config, records, trainings = model.config, read_lines(folder / EVALUATION), stages(folder)
+    made_of, log = trainings[-1]
     settings, averaged = made_of["settings"], made_of["last"]
     starts = [record for record in log if "torch" in record]
     threads = " then ".join(dict.fromkeys(str(record["threads"]) for record in starts))
-    last = [record for record in log if "epoch" in record][-1]
+    ends = [last_line(training) for training in trainings]
+    updates = ", then ".join(f"{r['step']:,} updates, {r['epoch']:.0f} epochs" for r in ends)
+    made = "\n".join(commands(name, config, stage, n) for n, stage in enumerate(trainings, 1))
     about = ABOUT[kind].format(source=LANGUAGES[source], target=LANGUAGES[target])
     return f"""# {name}
 
@@ -205,18 +230,19 @@ def card(folder: Path) -> str:
 | shape | {config.layers} + {config.layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, \
 {config.heads} heads, post-norm, dropout {config.dropout}, {parameter_count(config):,} parameters |
 | vocabulary | {len(tokenizer):,} byte-level subwords, joint; learned from the training pairs |
-| trained | {last["step"]:,} updates, {last["epoch"]:.0f} epochs, batches of at most \
+| trained | {updates}, batches of at most \
 {settings["training.max_tokens"]:,} tokens a side, seed {settings["training.seed"]} |
 | weights | mean of the last {averaged} checkpoints, {settings["training.save_every"]:,} steps \
 apart; stored in half precision |
-| time | {hours(log):.1f} hours by the clock, pauses and other work included, on a processor \
+| time | {sum(hours(log) for _, log in trainings):.1f} hours by the clock, pauses and other work \
+included, on a processor \
 ({starts[-1]["machine"]}, threads: {threads}, products in {settings["precision"]}), with torch \
 {starts[-1]["torch"].split("+")[0]} |
 
 Made by
 
 ```bash
-{commands(name, config, made_of, last["step"])}
+{made}
 ```
 
 ## Scores

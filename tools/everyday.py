@@ -5,18 +5,25 @@ command that trains keeps the two together when it puts pairs aside. Every third
 that speaks of Tom, Mary, Boston or a number comes again with other names and numbers, because
 Tatoeba has hardly any others to learn copying from.
 
-usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv
+With --more, the table also has what a visitor tries first and Tatoeba has once or never: greetings
+of `phrases.tsv`; sentences of up to three words with and without capitals and marks; two sentences
+in a row; other dates, and other half hours.
+
+usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv [--more]
 """
 
 import re
 import sys
 import zipfile
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 from annotated_transformer.data import Pair, multi30k
 from annotated_transformer.own_data import filter_pairs, hash_share, split_pairs
 
 TYPED, RENAMED = 1 / 8, 1 / 3  # shares of pairs that come once more
+AT_OTHER_TIMES, IN_A_ROW = 8, 12  # how often a date, half hour or phrase comes
 MEN = """
 Adam Ahmed Alexander Ali Andrew Anton Ben Bernd Bruno Carlo Carl Charlie Christian Daniel David
 Dieter Elia Emil Emilio Erik Fabian Felix Finn Florian Frank Frederik Georg George Giovanni Gustav
@@ -51,6 +58,25 @@ Peking/Beijing
 """
 KNOWN = {"Tom": MEN, "Maria": WOMEN, "Mary": WOMEN, "Boston": TOWNS}  # give way to one of these
 NUMBER = re.compile(r"(?<![\d.,:])\d{2,4}(?![\d:]|[.,]\d)")
+MONTHS = {
+    "Januar": "January", "Februar": "February", "März": "March", "April": "April", "Mai": "May",
+    "Juni": "June", "Juli": "July", "August": "August", "September": "September",
+    "Oktober": "October", "November": "November", "Dezember": "December",
+}  # fmt: skip
+HOURS = {
+    "eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six",
+    "sieben": "seven", "acht": "eight", "neun": "nine", "zehn": "ten", "elf": "eleven",
+    "zwölf": "twelve",
+}  # fmt: skip
+DATES = (  # what gives way to other dates: in German, in English
+    rf"\b\d\d?\. ({'|'.join(MONTHS)})\b",
+    rf"\b({'|'.join(MONTHS.values())}) \d\d?(st|nd|rd|th)?\b",
+)
+HALVES = (
+    rf"\bhalb ({'|'.join(HOURS)})\b",
+    rf"\b\d\d?:30\b|\b({'|'.join(HOURS.values())})[- ]thirty\b|\bhalf past \w+\b",
+)
+PHRASES = Path(__file__).with_name("phrases.tsv")  # German, English; written for this book
 
 
 def tatoeba(archive: Path) -> list[Pair]:
@@ -63,6 +89,12 @@ def tatoeba(archive: Path) -> list[Pair]:
 def typed(text: str) -> str:
     """Return a sentence without capitals and without its last mark."""
     return text.lower().rstrip(".!? ")
+
+
+def spellings(text: str) -> list[str]:
+    """Return a sentence with and without capitals and marks."""
+    bare, shouted, calm = text.rstrip(".!?"), text.rstrip(".!") + "!", text.replace("!", ".")
+    return [text, typed(text), text.lower(), bare, shouted, calm]
 
 
 def renamed(pair: Pair, direction: str) -> Pair:
@@ -82,7 +114,49 @@ def renamed(pair: Pair, direction: str) -> Pair:
     return Pair(source, target)
 
 
-def pairs_of(archive: Path, direction: str) -> list[Pair]:
+def at_other_times(pair: Pair) -> list[Pair]:
+    """Return a German-English pair with other dates and half hours, if it has any."""
+    made = []
+    for german, english in (DATES, HALVES):
+        if not (re.search(german, pair.source) and re.search(english, pair.target)):
+            continue
+        draw = Random("\t".join(pair[:2]))
+        for _ in range(AT_OTHER_TIMES):
+            if german == DATES[0]:
+                month, day = draw.choice(list(MONTHS)), draw.randint(1, 28)
+                ending = {1: "st", 2: "nd", 3: "rd"}.get(day % 10 if day // 10 != 1 else 0, "th")
+                texts = f"{day}. {month}", f"{MONTHS[month]} {day}{draw.choice(['', ending])}"
+            else:
+                hour, hours = draw.randrange(12), list(HOURS)
+                clock, word = f"{hour or 12}:30", HOURS[hours[hour - 1]]
+                spoken = f"half past {word}", f"half past {word}", f"{word} thirty", clock
+                texts = f"halb {hours[hour]}", draw.choice(spoken)
+            new = re.sub(german, texts[0], pair.source), re.sub(english, texts[1], pair.target)
+            made.append(Pair(*new))
+    return made
+
+
+def short(pair: Pair, most: int) -> bool:
+    """Return whether both sides have so many words at most."""
+    return max(len(text.split()) for text in pair[:2]) <= most
+
+
+def more(learned: list[Pair], direction: str) -> list[Pair]:
+    """Return what else visitors type, made of pairs to learn from."""
+    turn = (lambda p: Pair(p[1], p[0])) if direction == "en-de" else (lambda p: p)
+    lines = [line.split("\t") for line in PHRASES.read_text("utf-8").splitlines()]
+    phrases = [turn(Pair(german, english)) for german, english in lines]
+    draw, brief = Random(0), [p for p in learned if short(p, 7)]
+    chosen = draw.sample(brief, len(brief) // 4) + IN_A_ROW * phrases
+    draw.shuffle(chosen)
+    rows = [Pair(f"{a.source} {b.source}", f"{a.target} {b.target}") for a, b in pairwise(chosen)]
+    brief = phrases + [p for p in learned if short(p, 3)]
+    spelled = [Pair(text, p.target) for p in brief for text in spellings(p.source)]
+    times = [turn(new) for p in learned for new in at_other_times(turn(p))]
+    return rows + spelled + times
+
+
+def pairs_of(archive: Path, direction: str, enlarge: bool = False) -> list[Pair]:
     """Return all pairs of the table."""
     pairs = tatoeba(archive) + multi30k("train")
     if direction == "en-de":
@@ -92,10 +166,12 @@ def pairs_of(archive: Path, direction: str) -> list[Pair]:
     learned = split_pairs(filter_pairs(pairs)[0], 0.01, 0.01).train
     chosen = [p for p in learned if hash_share("\t".join(p[:2]), seed=2) < RENAMED]
     others = [(old, renamed(old, direction)) for old in chosen]
-    return pairs + hurried + [new for old, new in others if new[:2] != old[:2]]
+    table = pairs + hurried + [new for old, new in others if new[:2] != old[:2]]
+    return table + more(learned, direction) if enlarge else table
 
 
 if __name__ == "__main__":
-    archive, direction, output = sys.argv[1:]
-    lines = (f"{source}\t{target}\n" for source, target, _ in pairs_of(Path(archive), direction))
+    archive, direction, output, *options = sys.argv[1:]
+    table = pairs_of(Path(archive), direction, options == ["--more"])
+    lines = (f"{source}\t{target}\n" for source, target, _ in table)
     Path(output).write_text("".join(lines), encoding="utf-8")

@@ -2,13 +2,14 @@
 
     python -m tools.pretrained captions-de-en RUN
     python -m tools.pretrained captions-de-en RUN [RUN ...] --seeds
-    python -m tools.pretrained everyday-de-en RUN --archive deu-eng.zip
+    python -m tools.pretrained everyday-de-en RUN --start MODEL --archive deu-eng.zip
 
 How many checkpoints to average (the fewest within 0.1 BLEU of the best), and the length penalty,
 are chosen on validation. With `--seeds` the model stays, and runs from other seeds are scored
 alike, to show how far such scores vary. All scores go to the model's `evaluation.jsonl`. An
 everyday model is also scored against all that Tatoeba holds as translations of its sentences, and
 translates those of its `judged.tsv`; where a translation is new, somebody has to judge it again.
+With `--start`, settings and log of the model that the run began with are kept beside its own.
 `python -m tools.card` writes the card from these files.
 """
 
@@ -154,6 +155,7 @@ def main() -> None:
         "--seeds", action="store_true", help="the model stays; add scores of others"
     )
     parser.add_argument("--home", type=Path, default=HOME, help="folder of the models")
+    parser.add_argument("--start", type=Path, help="folder of the model that the run began with")
     options = parser.parse_args()
     if len(options.runs) > 1 and not options.seeds:
         parser.error("a model is made of one run: give --seeds for others beside it")
@@ -162,6 +164,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as other:
         for at, run in enumerate(options.runs):
             records += finish(run, Path(other, str(at)) if options.seeds else model, sets)
+    if options.start:
+        for name, copied in (("averaged.json", "start.json"), (LOG, "start.jsonl")):
+            (model / copied).write_bytes((options.start / name).read_bytes())
     if options.archive and not options.seeds:
         about = {key: records[-1][key] for key in ("seed", "averaged", "threads")}
         records += [about | r for r in against_all(model, options.archive, sets["tatoeba"])]
