@@ -145,7 +145,8 @@ def more(learned: list[Pair], direction: str) -> list[Pair]:
     """Return what else visitors type, made of pairs to learn from."""
     turn = (lambda p: Pair(p[1], p[0])) if direction == "en-de" else (lambda p: p)
     lines = [line.split("\t") for line in PHRASES.read_text("utf-8").splitlines()]
-    phrases = [turn(Pair(german, english)) for german, english in lines]
+    pairs = [turn(Pair(german, english)) for german, english in lines]
+    phrases = list({p.source: p for p in reversed(pairs)}.values())[::-1]  # the first of each
     draw, brief = Random(0), [p for p in learned if short(p, 7)]
     chosen = draw.sample(brief, len(brief) // 4) + IN_A_ROW * phrases
     draw.shuffle(chosen)
