@@ -75,14 +75,15 @@ had not been looked at before.""",
 Earlier models had been scored on the same sets, the one that the second training began with among
 them. The other names, towns and numbers came into the data because the first model had failed at
 such in the sentences below, and some of their names are among those added; greetings, dates and
-half hours came into the second table for the same reason. All other choices were made on
-validation.""",
+half hours came into the second table for the same reason. Two trainings on earlier versions of that
+table were stopped after a look at their greetings. All other choices were made on validation.""",
     "everyday-en-de": """
 The other names, towns and numbers came into the data because a model of the other direction had
 failed at such, and the names and towns in the sentences below are among those added; greetings,
-dates and half hours came into the second table because models had failed at them below. All other
-choices were made on validation; earlier models had been scored on the same sets, the one that the
-second training began with among them.
+dates and half hours came into the second table because models had failed at them below. Trainings
+on earlier versions of that table were stopped after a look at their greetings. All other choices
+were made on validation; earlier models had been scored on the same sets, the one that the second
+training began with among them.
 
 We aimed at 45 BLEU on the pairs held out. What is missing lies largely in the references: English
 leaves open what German has to say, whether *you* is a friend, a family or a stranger, and a
@@ -219,6 +220,9 @@ def card(folder: Path) -> str:
     threads = " then ".join(dict.fromkeys(str(record["threads"]) for record in starts))
     ends = [last_line(training) for training in trainings]
     updates = ", then ".join(f"{r['step']:,} updates, {r['epoch']:.0f} epochs" for r in ends)
+    mean = (
+        f"mean of the last {averaged} checkpoints, {settings['training.save_every']:,} steps apart"
+    )
     made = "\n".join(commands(name, config, stage, n) for n, stage in enumerate(trainings, 1))
     about = ABOUT[kind].format(source=LANGUAGES[source], target=LANGUAGES[target])
     return f"""# {name}
@@ -232,8 +236,7 @@ def card(folder: Path) -> str:
 | vocabulary | {len(tokenizer):,} byte-level subwords, joint; learned from the training pairs |
 | trained | {updates}, batches of at most \
 {settings["training.max_tokens"]:,} tokens a side, seed {settings["training.seed"]} |
-| weights | mean of the last {averaged} checkpoints, {settings["training.save_every"]:,} steps \
-apart; stored in half precision |
+| weights | {mean if averaged > 1 else "the last checkpoint"}; stored in half precision |
 | time | {sum(hours(log) for _, log in trainings):.1f} hours by the clock, pauses and other work \
 included, on a processor \
 ({starts[-1]["machine"]}, threads: {threads}, products in {settings["precision"]}), with torch \

@@ -35,8 +35,8 @@ EXAMPLES = {  # a sentence -> what to say of its translation
         "and says so only by the endings of “den” and “der”."
     ),
     "Das Buch, das du mir geliehen hast, habe ich noch nicht gelesen.": (
-        "Stiff: “I haven’t read the book you lent me yet” is what one would say. The object comes "
-        "first in German, and the model keeps that order."
+        "Wrong: “I haven’t read the book you lent me yet” is what it means. The object comes first "
+        "in German, and the model keeps that order until it is lost."
     ),
     "Die Bundesregierung hat das Gesetz zum Schutz der Wälder verabschiedet.": (
         "Wrong: the federal government passed the law that protects the forests. These are words "
