@@ -231,6 +231,7 @@ def padding_mask_exercise() -> Exercise:
     """`padding_mask(tokens (B, S))`, boolean (B, 1, 1, S)."""
     mistakes: Mistakes = {
         "it is turned round: True must stand at the words": lambda t: (t == 0)[:, None, None],
+        "it has no axis for heads and queries": lambda t: t != 0,
         "it hides padded queries (rows), not keys (columns)": lambda t: (t != 0)[:, None, :, None],
     }  # fmt: skip
     inputs = {
@@ -433,7 +434,6 @@ def learning_rate_exercise() -> Exercise:
     mistakes: Mistakes = {
         "the larger of the two terms is taken, not the smaller": partial(rate, pick=max),
         "d_model is missing": partial(rate, of_d=0),
-        "the rate stays at its peak after the warm-up": lambda n, d, w: rate(min(n, w), d, w),
         "there is no warm-up": partial(rate, pick=lambda fall, rise: fall),
         "the warm-up's exponent is -0.5, not -1.5": partial(rate, of_w=-0.5),
     }
