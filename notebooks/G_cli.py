@@ -205,7 +205,9 @@ def train(
             corpus = encode_pairs(tokenizer, pairs[: data.limit])
         say(f"{len(corpus):,} pairs to learn from, {len(validation):,} for validation")
         if known and known.sha256 != tokenizer.sha256:
-            raise ValueError(f"{start} has another vocabulary than {data.prepared}: prepare anew")
+            raise ValueError(
+                f"{start} has another vocabulary than {data.prepared}: see prepare --tokenizer"
+            )
         config = config if known else replace(config, vocabulary_size=len(tokenizer))
         precision = precision or speed.best_precision(place)
         if dry_run:
@@ -453,7 +455,7 @@ assert translations.split("\n")[1] == ""
 # %% [markdown]
 # A second training begins with this average. Its vocabulary comes along, and its first losses are those of a model that has learned something:
 
-# %%
+# %% tags=["nbval-ignore-output"]
 first = {}
 for name, start in (("new", ()), ("begun", ("--start", averaged))):
     again = ("--limit", 500, "--steps", 10, "--vocabulary-size", 500, "--device", "cpu", *start)
