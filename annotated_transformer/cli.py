@@ -143,9 +143,7 @@ def train(
             corpus = encode_pairs(tokenizer, pairs[: data.limit])
         say(f"{len(corpus):,} pairs to learn from, {len(validation):,} for validation")
         if known and known.sha256 != tokenizer.sha256:
-            raise ValueError(
-                f"{start} has another vocabulary than {data.prepared}: see prepare --tokenizer"
-            )
+            raise ValueError(f"{data.prepared} needs the vocabulary of {start}: see --tokenizer")
         config = config if known else replace(config, vocabulary_size=len(tokenizer))
         precision = precision or speed.best_precision(place)
         if dry_run:
