@@ -147,8 +147,8 @@ def more(learned: list[Pair], direction: str) -> list[Pair]:
     lines = [line.split("\t") for line in PHRASES.read_text("utf-8").splitlines()]
     pairs = [turn(Pair(german, english)) for german, english in lines]
     phrases = list({p.source: p for p in reversed(pairs)}.values())[::-1]  # the first of each
-    draw, brief = Random(0), [p for p in learned if short(p, 7)]
-    chosen = draw.sample(brief, len(brief) // 4) + IN_A_ROW * phrases
+    draw, handy = Random(0), [p for p in learned if short(p, 7)]
+    chosen = draw.sample(handy, len(handy) // 4) + IN_A_ROW * phrases
     draw.shuffle(chosen)
     rows = [Pair(f"{a.source} {b.source}", f"{a.target} {b.target}") for a, b in pairwise(chosen)]
     brief = phrases + [p for p in learned if short(p, 3)]
