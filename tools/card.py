@@ -91,12 +91,13 @@ learning rate was lowered. All other choices were made on validation; earlier mo
 on the same sets, the one that the second training began with among them.
 
 We aimed at 45 BLEU on the pairs held out, and did not reach it. The first training was still
-gaining when it ended; the second, whose table serves other ends, left the score as it was. Whether
-the first would have come to 45 in twice the time was not tried. Much of what is missing lies in the
-references: English leaves open what German has to say, whether *you* is a friend, a family or a
-stranger, and a reference holds one answer. So a person gets no more than the table says, and against all known
-translations the model does better. On Tatoeba's sentences, too, large models that were trained on
-up to 87 million pairs are reported with [43.7](https://huggingface.co/gsarti/opus-mt-tc-big-en-de),
+gaining when it ended; the second, whose table serves other ends, left the score as it was.
+Whether the first would have come to 45 in twice the time was not tried. Much of what is missing
+lies in the references: English leaves open what German has to say, whether *you* is a friend, a
+family or a stranger, and a reference holds one answer. So a person gets no more than the table
+says, and against all known translations the model does better. On Tatoeba's sentences, too, large
+models that were trained on up to 87 million pairs are reported with
+[43.7](https://huggingface.co/gsarti/opus-mt-tc-big-en-de),
 [45.8](https://huggingface.co/teelinsan/opus-mt-eng-deu) and
 [47.3](https://huggingface.co/Helsinki-NLP/opus-mt-en-de) BLEU, on test sets of their own.""",
 }
