@@ -7,7 +7,8 @@ Tatoeba has hardly any others to learn copying from.
 
 With --more, the table also has what a visitor tries first and Tatoeba has once or never: greetings
 of `phrases.tsv`; sentences of up to three words with and without capitals and marks; two sentences
-in a row; other dates, and other half hours.
+in a row; other dates, and other half hours; surnames, titles and made-up names, which only copying
+gets right.
 
 usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv [--more]
 """
@@ -23,7 +24,8 @@ from annotated_transformer.data import Pair, multi30k
 from annotated_transformer.own_data import filter_pairs, hash_share, split_pairs
 
 TYPED, RENAMED = 1 / 8, 1 / 3  # shares of pairs that come once more
-AT_OTHER_TIMES, IN_A_ROW = 8, 12  # how often a date, half hour or phrase comes
+AT_OTHER_TIMES, IN_A_ROW = 8, 24  # how often a date, half hour or phrase comes
+INTRODUCED = 30  # how often a phrase with a name comes
 MEN = """
 Adam Ahmed Alexander Ali Andrew Anton Ben Bernd Bruno Carlo Carl Charlie Christian Daniel David
 Dieter Elia Emil Emilio Erik Fabian Felix Finn Florian Frank Frederik Georg George Giovanni Gustav
@@ -56,6 +58,33 @@ Moskau/Moscow Brüssel/Brussels Zürich/Zurich Nürnberg/Nuremberg Genf/Geneva M
 Venedig/Venice Neapel/Naples Lissabon/Lisbon Athen/Athens Warschau/Warsaw Kopenhagen/Copenhagen
 Peking/Beijing
 """
+SURNAMES = """
+Albrecht Andersen Arnold Bauer Baumann Beck Becker Berger Bergmann Bianchi Bosch Brandt Braun Brown
+Busch Chen Davis Diaz Dietrich Dubois Eder Engel Ernst Evans Fernandez Fischer Frank Friedrich Fuchs
+Garcia Graf Gross Gruber Günther Haas Hahn Hansen Harris Hartmann Heinrich Herrmann Hoffmann Hofmann
+Horn Huber Ivanov Jackson Jansen Johnson Jones Jung Kaiser Kaya Keller Khan Kim Klein Koch Kowalski
+Kraus Krüger Kuhn Kumar Lang Larsen Lee Lehmann Lewis Lopez Lorenz Ludwig Maier Martinez Mayer Meyer
+Miller Möller Moore Müller Nagel Neumann Nguyen Novak Otto Patel Petrov Pfeiffer Pohl Popov Richter
+Rossi Roth Sánchez Sato Sauer Schäfer Scholz Schreiber Schröder Schubert Schulz Schuster Schwarz
+Seidel Silva Simon Singh Sommer Stein Suzuki Tanaka Taylor Thompson Vogel Vogt Wagner Walker Wang
+Weber Weiß White Williams Wilson Winkler Winter Wolf Wright Yılmaz Young Ziegler Zimmermann
+"""
+ONSETS = "b br ch d dr f fl g gr h j k kl kr l m n p qu r s sch sh st t tr v w x y z"
+VOWELS = "a a a e e e i i o o u ä ö ü au ei ie"
+CODAS = "   ck ff hn l ll m n n nd ng r r rg s ss st t tt tz"  # the first three are empty
+SMALL_TOWNS = """
+Bamberg Bayreuth Braunschweig Celle Cottbus Cuxhaven Fulda Gera Gießen Goslar Göttingen Gütersloh
+Hagen Hamm Hildesheim Ingolstadt Kempten Konstanz Krefeld Leverkusen Lübeck Ludwigshafen Lüneburg
+Münster Osnabrück Passau Pforzheim Reutlingen Saarbrücken Schwerin Siegen Solingen Trier Tübingen
+Ulm Wiesbaden Wolfsburg Worms Wuppertal Würzburg Zwickau
+"""
+STRANGERS = (  # who gives way, to whom, with which first names, and titles in German and English
+    ("Tom", SURNAMES, MEN, "Herr ", "Mr. "),
+    ("Maria|Mary", SURNAMES, WOMEN, "Frau ", "Mrs. "),
+    ("Meier", SURNAMES, ""),
+    ("Boston", SMALL_TOWNS, ""),
+)
+STRANGER = re.compile(r"\b(Tom|Maria|Mary|Meier|Boston)\b")
 KNOWN = {"Tom": MEN, "Maria": WOMEN, "Mary": WOMEN, "Boston": TOWNS}  # give way to one of these
 NUMBER = re.compile(r"(?<![\d.,:])\d{2,4}(?![\d:]|[.,]\d)")
 MONTHS = {
@@ -136,6 +165,27 @@ def at_other_times(pair: Pair) -> list[Pair]:
     return made
 
 
+def made_up(draw: Random) -> str:
+    """Return a name that nobody has."""
+    parts = (ONSETS, VOWELS, CODAS) * draw.randint(1, 3)
+    return "".join(draw.choice(part.split(" ")) for part in parts).capitalize()
+
+
+def introduced(pair: Pair, draw: Random) -> Pair:
+    """Return a German-English pair with surnames, titles, small towns and made-up names."""
+    german, english = pair[:2]
+    for known, names, firsts, *titles in STRANGERS:
+        name, before = draw.choice([draw.choice(names.split()), made_up(draw)]), ("", "")
+        if firsts:
+            first = draw.choice(firsts.split())
+            before = draw.choice([before, (f"{first} ", f"{first} "), (titles[0], titles[1])])
+        if before[0] == "Herr " and not german.startswith("Tom "):  # elsewhere it may be Herrn
+            before = "", ""
+        german = re.sub(rf"\b({known})\b", before[0] + name, german)
+        english = re.sub(rf"\b({known})\b", before[1] + name, english)
+    return Pair(german, english)
+
+
 def short(pair: Pair, most: int) -> bool:
     """Return whether both sides have so many words at most."""
     return max(len(text.split()) for text in pair[:2]) <= most
@@ -154,7 +204,10 @@ def more(learned: list[Pair], direction: str) -> list[Pair]:
     brief = phrases + [p for p in learned if short(p, 3)]
     spelled = [Pair(text, p.target) for p in brief for text in spellings(p.source)]
     times = [turn(new) for p in learned for new in at_other_times(turn(p))]
-    return rows + spelled + times
+    named = [p for p in learned if hash_share("\t".join(p[:2]), seed=3) < RENAMED]
+    both = [(p, [STRANGER.findall(t) for t in p[:2]]) for p in named + INTRODUCED * phrases]
+    named = [p for p, (one, other) in both if 0 < len(one) == len(other)]  # no "Toms", "Tom's"
+    return rows + spelled + times + [turn(introduced(turn(p), draw)) for p in named]
 
 
 def pairs_of(archive: Path, direction: str, enlarge: bool = False) -> list[Pair]:
