@@ -6,13 +6,14 @@ Five thousand everyday sentences of Tatoeba are all that there is to learn from.
 from them by the command line: one from nothing; one that begins with captions-de-en, which knows
 captions only; and one that begins with it and sees five thousand captions as well. Each is the mean
 of its last four checkpoints, and is scored on Tatoeba's held-out sentences and on captions, as is
-captions-de-en itself. The scores go to `results/start.jsonl`.
+captions-de-en itself; with other seeds, too. The scores go to `results/start.jsonl`.
 """
 
 import io
 import json
 import tempfile
 from contextlib import redirect_stdout
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -48,8 +49,9 @@ def evaluate(model: str | Path, *corpus: object) -> dict[str, Any]:
 
 
 def main(
-    table: Path, pairs: int = 5000, steps: int = 1000, tests: int | None = None,
-    precision: Literal["fp32", "bf16"] = "fp32", threads: int = 1, results: Path = RESULTS,
+    table: Path, pairs: int = 5000, steps: int = 3000, max_tokens: int = 1024, seeds: int = 3,
+    tests: int | None = None, precision: Literal["fp32", "bf16"] = "fp32", threads: int = 1,
+    results: Path = RESULTS,
 ) -> None:  # fmt: skip
     """Train in three ways and score. `table` has English first; `tests` shortens the test sets."""
     torch.set_num_threads(threads)
@@ -63,23 +65,25 @@ def main(
         limit: list[Any] = ["--limit", tests] if tests else []
         sets = {"everyday": ["--data", test], "captions": ["--corpus", "multi30k", *limit]}
 
-        def add(way: str, model: str | Path) -> None:
+        def add(way: str, seed: int | None, model: str | Path) -> None:
             for found, corpus in sets.items():
-                records.append({"model": way, "set": found, **evaluate(model, *corpus)})
-                print(way, found, records[-1]["bleu"], flush=True)
+                scores = evaluate(model, *corpus)
+                records.append({"model": way, "seed": seed, "set": found, **scores})
+                print(way, seed, found, scores["bleu"], flush=True)
 
-        add(START, START)
-        for number, (way, options) in enumerate(WAYS.items()):
-            learned = own + captions * ("kept" in way)
-            data = write_pairs(home / f"{number}.tsv", learned)
-            run, model = home / f"run-{number}", home / f"model-{number}"
-            arguments = ["--data", data, "--preset", "captions", "--steps", steps]
-            arguments += ["--save-every", steps // 8, "--precision", precision]
-            cli.main(["train", "--output", str(run), *map(str, arguments), *options])
+        add(START, None, START)
+        for seed, (way, options) in product(range(seeds), WAYS.items()):
+            data = write_pairs(home / "data.tsv", own + captions * ("kept" in way))
+            run, model = home / f"run-{seed}-{way}", home / f"model-{seed}-{way}"
+            arguments = ["--data", data, "--preset", "captions", "--steps", steps, "--seed", seed]
+            arguments += ["--max-tokens", max_tokens, "--save-every", steps // 8]
+            arguments += ["--precision", precision, *options]
+            cli.main(["train", "--output", str(run), *map(str, arguments)])
             cli.main(["average", "--run", str(run), "--last", "4", "--output", str(model)])
-            add(way, model)
+            add(way, seed, model)
     settings = {"benchmark": "start", "threads": threads, "pairs": pairs, "steps": steps}
-    write_log(results, "start", settings | {"precision": precision}, records)
+    settings |= {"max_tokens": max_tokens, "precision": precision}
+    write_log(results, "start", settings, records)
 
 
 if __name__ == "__main__":
