@@ -102,7 +102,7 @@ def collate(examples: Sequence[Example]) -> Batch:
 def snake_key(lengths: np.ndarray) -> np.ndarray:
     """Return numbers (N,) by which to sort lengths (N, 2) so that both sides change slowly.
 
-    The longer side grows; in each of its widths the other side goes up or down by turns.
+    The longer side grows; in each of its widths T - S goes up or down by turns.
     """
     widest = lengths.max(axis=1).astype(np.int64)
     lean = lengths[:, 1].astype(np.int32) - lengths[:, 0]

@@ -123,7 +123,7 @@ def train(
         dropout: Share of numbers dropped in training, if not the preset's.
         vocabulary_size: Entries of the vocabulary; a prepared corpus has its own.
         device: cpu or cuda; if not given, a GPU if there is one.
-        precision: Numbers of products; if not given, bf16 where the hardware has it.
+        precision: Numbers of products; if not given, bf16 on a GPU that has it.
         compile: Compile the layers first: for a GPU and a long training.
         dry_run: Say what the training is made of and how long it may take, and do nothing.
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.

@@ -60,7 +60,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 
 
 def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
-    """The tokenizer that a JSON describes; raises ValueError if `train_bpe` makes no such."""
+    """The tokenizer that a JSON describes; raises ValueError if `train_bpe` did not make it."""
     try:
         merges = json.loads(text)["model"]["merges"]
         library = byte_level_bpe([(left, right) for left, right in merges])

@@ -227,13 +227,13 @@ show_drawing(
 #
 # - The encoder reads the source all at once; the decoder writes one token at a time and looks back at the source through attention.
 # - A translator is trained by showing it pairs of sentences and making the right next token more probable.
-# - A model knows what it was trained on. The caption model describes pictures, whatever you ask.
+# - A model knows what it was trained on. Outside of that it still writes a sentence, and nothing warns you.
 #
-# To see why the paper was written, look first at what it replaced: a network that squeezes a whole sentence into one vector.
+# To see why the paper was written, look first at what came before: a network that squeezes a whole sentence into one vector, and the attention that was put on top of it.
 #
 # ## Exercises
 #
-# **1. Find its limits** (★, 5 min). Translate ten sentences of your own with the caption model. Which kinds go wrong first: long ones, rare words, questions, negation?
+# **1. Find its limits** (★, 5 min). Translate ten sentences of your own with `model`. Which kinds go wrong first: long ones, rare words, questions, negation?
 #
 # **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How low does the loss fall, and how many unseen sentences come out right?
 
@@ -255,4 +255,4 @@ print(sum(s == pair.target for s, pair in zip(by_heart, training)), "of 200 it h
 #
 # ## Sources
 #
-# The model and the numbers of the table are from {cite:t}`vaswani2017attention`. The captions are those of Multi30k {cite:p}`elliott2016multi30k`. The plan of this first chapter owes something to Jay Alammar's *The Illustrated Transformer*, which shows the whole before its parts.
+# The model and the numbers of the table are from {cite:t}`vaswani2017attention`. The everyday sentences that the model has read are by the contributors of [Tatoeba](https://tatoeba.org), the captions are those of Multi30k {cite:p}`elliott2016multi30k`. The plan of this first chapter owes something to Jay Alammar's *The Illustrated Transformer*, which shows the whole before its parts.

@@ -84,7 +84,7 @@ show_drawing(
 # %% [markdown]
 # ## One vector for everything
 #
-# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads our running example, first as it is and then ten times over.
+# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six made-up numbers in `X`; [chapter 3](03_attention.ipynb#queries-keys-and-values) explains them, and the matrices used further down.
 
 # %%
 torch.manual_seed(0)

@@ -315,7 +315,7 @@ key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.
 fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
 assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
 ends = [
-    {"x": (s - q[1] * y) / q[0], "y": y, "score": s} for s in range(-4, 8, 2) for y in (-2, 2.4)
+    {"x": (s - q[1] * y) / q[0], "y": y, "score": s} for s in range(-2, 8, 2) for y in (-2, 2.4)
 ]
 points = [{"x": x, "y": y, "name": f"{n}: {fits[n]:g}"} for n, (x, y) in key_points.items()]
 arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
@@ -332,7 +332,7 @@ tilt = 360 - math.degrees(math.atan2(q[1], q[0]))
 head = {"shape": "triangle-right", "angle": tilt, "filled": True, "opacity": 1, "size": 160}
 chart = alt.layer(
     layer(ends, detail="score:Q").mark_line(strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL),
-    layer(ends[3::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
+    layer(ends[1::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
     layer(arrow).mark_line(color=QUERY, strokeWidth=3),
     layer(arrow[1:]).mark_point(color=QUERY, **head),
     layer(arrow[1:]).mark_text(text="query", color=QUERY, dx=24, dy=10, fontSize=13),
@@ -413,7 +413,7 @@ assert torch.equal(W_O, example.W_O)
 #
 # Not every key may be seen: some positions only fill up a short sentence, others hold words that the model has yet to write. A hidden key must get the weight zero while the others still sum to 1, so its score becomes minus infinity *before* the softmax. [Masks](04_masks.ipynb#how-to-hide-a-key) has the details.
 #
-# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb#the-parts-it-knows) that runs your function beside eleven common mistakes, and says which one yours is:
+# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb#the-parts-it-knows) that runs your function beside nine common mistakes, and says which one yours is:
 
 # %%
 from annotated_transformer import check
@@ -483,7 +483,7 @@ print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max()
 # Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
 # :::
 
-# %% mystnb={"figure": {"name": "fig-attention-weights", "caption": "Who looks at whom? All weights of our five words. Each row sums to 1, the columns do not: as a key, *cat* collects 1.80, because three words ask for a noun."}}
+# %% mystnb={"figure": {"name": "fig-attention-weights", "caption": "Who looks at whom? All weights of our five words. Each row sums to 1, the columns do not: as a key, *cat* collects 1.80, because four of the five words ask for a noun."}}
 rows, columns = weights.sum(dim=1), weights.sum(dim=0)
 print("row sums   ", [round(total, 2) for total in rows.tolist()])
 print("column sums", [round(total, 2) for total in columns.tolist()])

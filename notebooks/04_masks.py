@@ -170,7 +170,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3  # <pad>, <s>, </s>, <unk>
 # %% [markdown]
 # The **padding mask** asks of each key whether it is a word. Comparing with `PAD` seems to be all.
 #
-# **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb#the-parts-it-knows) knows six common mistakes of each. The obvious first try is one:
+# **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb#the-parts-it-knows) knows three common mistakes of the first and four of the second. The obvious first try is one:
 
 # %%
 from annotated_transformer import check

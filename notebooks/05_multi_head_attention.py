@@ -121,7 +121,7 @@ print("queries of cat, head 1 then head 2:", one_by_one[2].tolist())
 # %% [markdown]
 # This answers a question that comes up with each implementation: where are the heads' own matrices, if the layer has a single one of 512 × 512? They are its columns, 64 for each head.
 #
-# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows eight ways to get it wrong, and the first idea of many is one of them:
+# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows seven ways to get it wrong, and the first idea of many is one of them:
 
 
 # %%
@@ -435,7 +435,7 @@ print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item()
 #
 # ## How heads differ
 #
-# Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to the model that comes with this book, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
+# Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun, head 1 less surely. In the last row all rest on the period and `</s>`. Grey is the weight, from 0 (paper) to 1 (ink)."}}
 from itertools import combinations

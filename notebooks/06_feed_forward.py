@@ -138,7 +138,7 @@ for output in (once, twice):
 #
 # $$ \text{FFN}(x) = b_2 + \sum_{j=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot w_j + b_{1j})\; u_j $$ (eq-ffn-units)
 #
-# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, the unit "meal" looks for a verb with something living and something edible around it. At *likes* it computes $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. *Fish*, which may also be a verb, misses the threshold by 0.01. The unit "pet" looks for a noun that is alive and dark, finds *cat*, and takes "edible" away.
+# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, the unit "meal" looks for a verb with something living and something edible around it. At *likes* it computes $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. *Fish*, which may also be a verb, just misses the threshold. The unit "pet" looks for a noun that is alive and dark, finds *cat*, and takes "edible" away.
 #
 # The network is a lookup like attention, with $w_j$ as keys and $u_j$ as values ({cite:t}`geva2021transformer`). Attention finds its keys and values in the sentence; here they are learned once and stay. There is no softmax, so units don't compete: ten may fire, or none.
 #
@@ -231,7 +231,7 @@ for d_ff in (8, 64, 512):
 #
 # ## Which units fire
 #
-# In an untrained network a sum is as often above zero as below, so half of the units fire. We look ahead to the model that comes with this book, which translates German captions of photographs. A *hook* reads what a layer computes: PyTorch calls our function with the layer's input and output.
+# In an untrained network a sum is as often above zero as below, so half of the units fire. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs. A *hook* reads what a layer computes: PyTorch calls our function with the layer's input and output.
 
 # %% tags=["nbval-ignore-output"]
 model, tokenizer = load_pretrained("captions-de-en")

@@ -344,7 +344,7 @@ show(
 #
 # Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, from which words occur near each other, and handed to a model. This one starts at random and learns from the loss of the translation alone.
 #
-# Random rows are nearly at right angles: with 512 columns, the cosine of two of them is spread by $1/\sqrt{512} = 0.04$ around 0. After training, some rows are much closer. We ask this book's trained model, which knows captions of photographs, what lies nearest to three of its words.
+# Random rows are nearly at right angles: with 512 columns, the cosine of two of them is spread by $1/\sqrt{512} = 0.04$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions of photographs, what lies nearest to three of its words.
 
 # %% tags=["nbval-ignore-output"]
 model, tokenizer = load_pretrained("captions-de-en")
@@ -376,7 +376,7 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > ins
 
 # %% [markdown]
 # :::{what-if} neighbors
-# What lies near a word in the table? The tokens whose rows have the largest cosine with its row, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
+# What lies near a word in the table of `everyday-de-en`, the model of the first page? It learned from other sentences, so its lists differ from those above. The tokens whose rows have the largest cosine with its row, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
 # :::
@@ -386,7 +386,7 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > ins
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown
 #
-# German words are read and never written. As outputs they are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is two and a half times that of their English translations. A shared table carries traces of both its jobs.
+# German words are read and never written. As outputs they are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is more than two and a half times that of their English translations. A shared table carries traces of both its jobs.
 # :::
 
 # %% tags=["nbval-ignore-output", "hide-cell"]

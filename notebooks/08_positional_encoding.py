@@ -449,7 +449,7 @@ except ValueError as error:
 #
 # The sinusoids are defined for every position, but that doesn't mean a model can follow. If no training sentence has more than 50 tokens, only clocks with a wavelength below 50 have been all the way round: $256 \cdot \ln(50 / 2\pi) / \ln 10000 = 57.7$, so 58 of 256. The others go on to point where they have never pointed.
 #
-# We ask the trained model that comes with this book. It has learned from short captions, each beginning at position 0. We let twelve captions begin elsewhere, source and target alike. All distances stay the same, so a model that used distances only would not notice.
+# We ask `captions-de-en`, one of the trained models that come with this book. It has learned from short captions, each beginning at position 0. We let twelve captions begin elsewhere, source and target alike. All distances stay the same, so a model that used distances only would not notice.
 
 # %% tags=["hide-input"]
 text = """Ein schwarzer Hund jagt einen weißen Hund. = A black dog chases a white dog.
@@ -492,7 +492,7 @@ assert moved[0][0] < 0.5 < moved[10][0] < none - 0.1 and moved[30][0] > none + 0
 assert abs(moved[20][0] - none) < 0.02 and all(f == moved[0][1] for _, f in moved.values())
 assert min(v for k, (v, _) in moved.items() if k > 20) > 0.55 and max(moved.values())[0] < 0.87
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's trained model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets that of the model without positions (dashed) at 20, and from there on stays around it, between 0.57 and 0.86."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets that of the model without positions (dashed) at 20, and from there on stays around it, between 0.57 and 0.86."}}
 records = [{"first": k, "loss": round(v, 2), "table": "positions"} for k, (v, _) in moved.items()]
 records += [{"first": k, "loss": round(none, 2), "table": "none"} for k in (0, 200)]
 looks = {"positions": (POSITION, [1, 0]), "none": (RESIDUAL, [4, 3])}
@@ -504,7 +504,7 @@ show(
 )
 
 # %% [markdown]
-# The first words are the same everywhere; what follows them gets worse. A start at 20 costs as much as having no positions at all, and one at 30 costs more: wrong places mislead. In training, seven of eight captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
+# The first words are the same everywhere; what follows them gets worse. A start at 20 costs as much as having no positions at all, and one at 30 costs more: wrong places mislead. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
 #
 # The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. A property of the encoding is an offer.
 #

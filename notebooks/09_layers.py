@@ -705,7 +705,7 @@ assert [round(losses[name], 2) for name in ("positional_encoding", "layers")] ==
 # %% [markdown]
 # ## What to remember
 #
-# - Every sub-layer adds to the residual stream. Without the addition, words become alike within three layers and gradients vanish; with the addition alone, both explode.
+# - Every sub-layer adds to the residual stream. Without the addition, words become alike within three layers and gradients vanish; with the addition alone, state and gradient explode.
 # - LayerNorm works on one vector at a time, with its variance over $D$ and $\varepsilon$ inside the root.
 # - Post-norm, the paper's form, is $\text{LayerNorm}(x + \text{sublayer}(x))$. Pre-norm normalizes the sub-layer's input and needs a final norm at the end of each stack.
 # - An encoder layer has two sub-layers, a decoder layer three: the one in the middle reads the memory.
@@ -725,7 +725,7 @@ for row in layer_norm(x, torch.ones(4), torch.zeros(4), eps=0.0).tolist():
     print([round(v, 2) for v in row])
 
 # %% [markdown]
-# **2. Write it first** (★★, 15 min). Before you look at our code: write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D) from the formula, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows) with `check("layer_norm", yours)`. It knows eight ways to get it wrong.
+# **2. Write it first** (★★, 15 min). Before you look at our code: write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D) from the formula, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows) with `check("layer_norm", yours)`. It knows seven ways to get it wrong.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # correction=0 divides by D; by default PyTorch divides by D - 1.

@@ -250,7 +250,7 @@ print(len(rates), "places with dropout in 12 + 18 sub-layers, all at", rates[0])
 # %% [markdown]
 # ## How weights start
 #
-# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, d_\text{model}^{-0.5})$ for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix from
+# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, 1/d_\text{model})$, a standard deviation of $d_\text{model}^{-0.5}$, for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix from
 #
 # $$
 # \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}, \qquad \text{a standard deviation of } \sqrt{\frac{2}{\text{rows} + \text{columns}}}.
@@ -714,7 +714,7 @@ assert (low, high) == (4004, 4208) and intervals["big"][1] < 0
 # Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29 % of that.
 #
 # :::{margin}
-# [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 27 %.
+# [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28 %.
 # :::
 #
 # One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1 %; it overtakes all else at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
@@ -855,7 +855,7 @@ for step in range(401):
     optimizer.step()
 assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-loss", "caption": "Has it learned to copy? Left: the loss on every fiftieth batch; guessing letters would cost 3.26 nats each. Right: the share of 200 unseen rows that greedy decoding copies without an error. From step 50 to step 150 the loss falls from 3.0 to 0.2 and the exact copies rise from none to three in four; at step 400, 199 of 200 are right."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-loss", "caption": "Has it learned to copy? Left: the loss on every fiftieth batch; guessing letters would cost 3.26 nats each. Right: the share of 200 unseen rows that greedy decoding copies without an error. From step 50 to step 150 the loss falls from 3.0 to 0.2 and the exact copies rise from none to three in four; at step 400, 198 of 200 are right."}}
 x = alt.X("step:Q", title="step", axis=alt.Axis(values=[0, 100, 200, 300, 400]))
 panels = []
 for field, title, top in (
@@ -871,10 +871,10 @@ show(
     alt="The loss falls to nearly 0, and the share of exact copies rises from 0 to nearly all.",
 )
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are about equal. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 only the last row still divides its weight, between *t* and the end."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 most of each row's weight is on it, and only the last row divides its own, between *t* and the end."}}
 names = [*"blackcat", "</s>"]
 titles = ("query: is to write", "key: letter of the source")
-found = {0: "All weights are about equal.", 400: "Most of the weight is on the diagonal."}
+found = {0: "Each row looks at all letters.", 400: "Most of the weight is on the diagonal."}
 assert maps[0].max() < 0.3 and maps[400].diagonal().mean() > 0.5
 steps = {
     f"step {n}": (

@@ -319,7 +319,7 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 #
 # The crossover lies elsewhere. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20 %. All this is one thread, before anything has been done in parallel.
 #
-# Restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
+# Beyond 64 words, restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
 #
 # Memory is the exponent that hurts. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([Speed](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
 #

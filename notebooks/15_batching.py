@@ -254,7 +254,7 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 #
 # ## Neighbors along a snake
 #
-# An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. Instead we go back and forth, as a plow does. The longer side comes first, as in {eq}`eq-rows`; among examples with the same longer side, the other side goes up; in the next width it comes back down.
+# An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. Instead we go back and forth, as a plow does. The longer side comes first, as in {eq}`eq-rows`; among examples with the same longer side, $T - S$ goes up; in the next width it comes back down.
 #
 # Any order can be had from a sort if each example gets the right key. With $w = \max(S, T)$ and $W$ the widest of all, ours is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
 
@@ -263,7 +263,7 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 def snake_key(lengths: np.ndarray) -> np.ndarray:
     """Return numbers (N,) by which to sort lengths (N, 2) so that both sides change slowly.
 
-    The longer side grows; in each of its widths the other side goes up or down by turns.
+    The longer side grows; in each of its widths T - S goes up or down by turns.
     """
     widest = lengths.max(axis=1).astype(np.int64)
     lean = lengths[:, 1].astype(np.int32) - lengths[:, 0]
@@ -278,7 +278,7 @@ print(" ".join(str(tuple(pair)) for pair in toy[snake_key(toy).argsort()].tolist
 # %% [markdown]
 # Nine examples, with all lengths from 1 to 3, in the order of their keys. From each to the next, a length changes by one at most.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and hardly ever changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}, "image": {"alt": "A line that goes back and forth in L-shaped turns around the corner, growing outward."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}, "image": {"alt": "A line that goes back and forth in L-shaped turns around the corner, growing outward."}}
 field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
 path = field[snake_key(field).argsort()]
 figure, axes = plt.subplots(figsize=(3.6, 3.6), layout="constrained")

@@ -234,7 +234,7 @@ print("in evaluation:", *[layer.eval()(vector).numpy().round(2) for _ in range(2
 #
 # So dropout hits what a sub-layer *adds*, never the stream. Where a component of the update is dropped, the stream simply passes through.
 #
-# Two more places are common. Dropout on the attention weights isn't mentioned for translation; section 6.3 tunes it for parsing, and the authors' code, tensor2tensor, sets it to 0.2 there (`transformer_parsing_base`). Dropout inside the feed-forward network, after the ReLU, isn't mentioned at all. In tensor2tensor both were 0 in the first settings for translation and 0.1 from `transformer_base_v2` on. Ours are options that are off by default; in [short runs](../book/departures.md#the-model) they changed the loss by 0.03 and 0.02 nats, with standard errors of 0.02.
+# Two more places are common. Dropout on the attention weights isn't mentioned for translation; section 6.3 tunes it for parsing, and the authors' code, tensor2tensor, sets it to 0.2 there (`transformer_parsing_base`). Dropout inside the feed-forward network, after the ReLU, isn't mentioned at all. In tensor2tensor both were 0 in the first settings for translation and 0.1 from `transformer_base_v2` on. Ours are options that are off by default; in [short runs](../book/departures.md#the-model) they changed the loss by 0.03 and 0.01 nats, with standard errors of 0.02.
 #
 # To be sure, we let the model count. A forward hook is a function that PyTorch calls whenever a module has run; ours notes which part the module is in. (The module named `dropout`, on embedding and position, runs twice.)
 
@@ -586,7 +586,7 @@ print([round(label_smoothed_loss(flat, label, s).item(), 2) for s in (0.0, 0.2)]
 assert all(abs(label_smoothed_loss(flat, label, s) - math.log(4)) < 1e-6 for s in (0.0, 0.2))
 
 # %% [markdown]
-# **2. Without the division** (★, 10 min). Let dropout not divide by $1 - p$. How long is a vector after six layers of dropout at $p = 0.3$, compared with what it will be when the model is used?
+# **2. Without the division** (★, 10 min). Let dropout not divide by $1 - p$. How large is a component on average after six layers of dropout at $p = 0.3$, compared with what it will be when the model is used?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The mean shrinks by 0.7 in each: after six it is 0.7 ** 6 = 0.12 of what it will be. The layers after it were trained

@@ -143,7 +143,7 @@ print(f"200 steps in {time.perf_counter() - start:.0f} s")
 assert all(abs(loss - logged[step]) < 0.02 for step, loss in live.items()) and len(live) == 4
 
 # %% [markdown]
-# About a minute, and the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Its log has all that the figures below show, and the cell has checked that our 200 steps lie on it. This is how it goes on:
+# A minute or two, and the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Its log has all that the figures below show, and the cell has checked that our 200 steps lie on it. This is how it goes on:
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Left: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Right: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}, "image": {"alt": "The training loss falls steeply to 4 at step 500, then ever more slowly to 2.9; validation from 4.1 to 2.2. BLEU rises steeply to 26 at step 1000 and then slowly to 30."}}
@@ -770,7 +770,7 @@ gaps = [line["strangers"] - line["own"] for line in checks]
 assert gaps[-1] > 2.5 and gaps[0] < 1
 
 # %% [markdown]
-# The gap shows how much the model *trusts* the source. It isn't what the source tells it, because a wrong sentence misleads. To see the difference, take away the source instead; the model that comes with this book, which was trained for much longer, gives:
+# The gap shows how much the model *trusts* the source. It isn't what the source tells it, because a wrong sentence misleads. To see the difference, take away the source instead; the captions model that comes with this book, which was trained for much longer, gives:
 
 # %%
 trained, its_tokenizer = load_pretrained("captions-de-en")
@@ -871,11 +871,11 @@ print("model, twin, mean:", [round(loss, 2) for loss in losses])
 assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 
 # %% [markdown]
-# ## The model that comes with this book
+# ## The captions model
 #
 # A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 8,223 updates, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last four checkpoints.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The log of the model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The log of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"
 records = [json.loads(line) for line in (home / run_folder.LOG).read_text().splitlines()]
 records = [record for record in records if "loss" in record]
@@ -891,9 +891,9 @@ learning_curves(records, "epoch")
 #
 # That is right for 4,000 words. A model that knows nothing gives each word about the same chance, a loss of $\ln 4000 = 8.3$, and half a unit more with [our start](10_transformer.ipynb#the-loss-before-training-is-ln-v). A first loss far from this points to a mistake in the code.
 #
-# ### The loss is stuck near 5
+# ### The loss is stuck near 6
 #
-# That is about what you get by knowing only how often each token occurs. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) shows such runs.
+# That is about what you get by knowing only how often each token occurs: 5.7 on these captions, 6.2 with smoothed labels. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) shows such runs.
 #
 # ### It says the same sentence whatever the source is
 #

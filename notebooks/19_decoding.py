@@ -1292,7 +1292,8 @@ kept = []
 for temperature in (0.5, 1.0, 2.0):
     kept.append((filter_logits(second / temperature, top_p=0.9) > -torch.inf).sum().item())
     drawn = sample(model, german.expand(3, -1), temperature, generator=draws, max_extra_tokens=5)
-    print(f"{temperature}, top-p 0.9 keeps {kept[-1]}:", " | ".join(map(tokenizer.decode, drawn)))
+    texts = " | ".join(map(tokenizer.decode, drawn))
+    print(f"{temperature}, top-p 0.9 would keep {kept[-1]}; without it: {texts}")
 assert kept[0] < 5 < 100 < kept[1] < 300 < 4000 < kept[2]
 
 # %% [markdown]
@@ -1306,7 +1307,7 @@ assert kept[0] < 5 < 100 < kept[1] < 300 < 4000 < kept[2]
 # | beam of 4 | at most 4 | a likelier sentence, always the same, and others behind it | translations to be read, scores to be compared |
 # | sampling | 1 | another sentence each time | many outputs for one source, seeing how sure the model is |
 #
-# All three can be watched at work:
+# All three can be watched at work, in the everyday model:
 #
 # :::{what-if} search
 # How does a translation come about? Each row is a step. A box holds a token and the log-probability of all tokens up to it, the best on the left. Boxes with a solid frame are kept, dashed ones are dropped, filled ones have ended, and the thick path leads to the best score, for which the table divides by the length penalty. Change the beam (a beam of 1 is greedy search) or the exponent $\alpha$ of the length penalty, or have the words drawn by lot and change temperature and top-p; then the dashed boxes are the likeliest words that weren't drawn.

@@ -99,7 +99,7 @@ from annotated_transformer.transformer import greedy_decode, preset
 # %% [markdown]
 # ## Taking the weights out
 #
-# The book's captions model translates from German to English; it is the smaller of two, with few enough heads to look at each. We let it read a sentence and ask the first layer for its weights:
+# The book's captions model translates from German to English; like the everyday models it has three layers of four heads, few enough to look at each. We let it read a sentence and ask the first layer for its weights:
 
 
 # %%
@@ -921,7 +921,7 @@ show(
 #
 # If two heads do the same work, each can be removed at little cost, but not both (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` removed 38 of the 48 encoder heads of a translation model while training it on, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
 #
-# In the book's trained model you can take heads away yourself:
+# In the everyday model, that of the first page, you can take heads away yourself:
 #
 # :::{what-if} maps
 # What would the model write without a head? The two sentences are written by the whole model and without the silenced heads; the map shows the weights of the chosen head, in percent. In cross-attention a row is a step of the decoder, the token that it reads and, after the arrow, the token that it writes; a column is a token of the source (+ joins it to the one before). Choose a head and silence it, or all heads of a layer, until the translation breaks.
@@ -1012,7 +1012,7 @@ named = base.transform_filter(alt.FieldOneOfPredicate("head", [r["head"] for r i
 chart = points + named.mark_text(align="right", dx=-8).encode(text="head:N")
 show(
     chart.properties(width=420, height=260),
-    alt=f"Heads with a large effect are all sharp, but among sharp heads the effect differs widely, from about one percent of the next words to {order[0]['changed']:.1f}.",
+    alt=f"Heads with a large effect are all sharp, but among sharp heads the effect differs widely, up to {order[0]['changed']:.1f} percent of the next words.",
 )
 
 
@@ -1125,7 +1125,7 @@ assert sum(trials) / 1000 > 0.2
 
 
 # %% [markdown]
-# **6. Your own model.** (★★★, an evening) Score the cross-attention of the captions model. There is no gold alignment, so align 50 captions by hand. Which layer and which row does it take, and does the mean of the heads win again?
+# **6. Without a grammar.** (★★★, an evening) Score the cross-attention of the captions model. There is no gold alignment, so align 50 captions by hand. Which layer and which row does it take, and does the mean of the heads win again?
 #
 # ## Sources
 #

@@ -179,7 +179,7 @@ dot_plot(
 )
 
 # %% [markdown]
-# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, dropout and positions they are far apart, on opposite sides of the line. That isn't the scatter of seeds: [four times the updates](#where-the-miniature-agrees) begin to turn it.
+# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, training without dropout and learned positions they are far apart. That isn't the scatter of seeds: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn it.
 #
 # ## The miniature
 #
@@ -215,7 +215,7 @@ assert parameter_count(shape("base")) == base[0]["parameters"]
 # python benchmarks/variations.py --rows base C-N2 --seeds 0 --results my-results
 # ```
 #
-# Here is one row live, the one with the fewest layers. It takes a minute at most, and comes out as in the log, up to what another processor's rounding does to 600 updates:
+# Here is one row live, the one with the fewest layers. It takes about a minute, and comes out as in the log, up to what another processor's rounding does to 600 updates:
 
 # %% tags=["nbval-ignore-output"]
 options = {"steps": None, "sentences": 100, "corpus": "multi30k", "device": "cpu", "threads": 1}
@@ -228,7 +228,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 # %% [markdown]
 # ## Size: rows C, and big
 #
-# In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here the *narrower* rows lose as there: half of $d_\text{model}$ costs 0.12 nats, in the paper 0.16. The wider ones gain nothing that can be seen yet, and depth is upside down: one layer instead of three is far better, four layers are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
+# In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here half of $d_\text{model}$ loses as there: 0.12 nats, in the paper 0.16. Half of $d_\text{ff}$, which costs 0.04 in the paper, costs nothing that can be seen, the wider rows gain nothing yet, and depth is upside down: one layer instead of three is far better, four layers are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
 #
 # None of this contradicts the paper, which asks another question: who is best after 100,000 updates? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
 #
@@ -329,9 +329,9 @@ assert after["C-N4"]["validation_loss"] < after["C-N2"]["validation_loss"]
 assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 
 # %% [markdown]
-# Two layers have overtaken one, in loss if not yet by much, and the three of the base model have come closer, from 0.6 nats behind to 0.4. The order turns towards the paper's, from the shallow end. How long it takes until the deepest is best we can't say; the paper took 170 times as many updates, each of 25 times as many tokens.
+# Two layers have overtaken one, in loss if not yet by much, and the three of the base model have come closer, from 0.6 nats behind to 0.4. The order turns towards the paper's, from the shallow end. How long it takes until the deepest is best we can't say; the paper took another 40 times as many updates, each of 25 times as many tokens.
 #
-# Which conclusions can you carry from a short training to a long one? No row that *spends* the same computation in another way, A or B, contradicts the paper, and the one large effect among them, a single head, is here with a model of 2 million weights. Questions of how *much* of something is good depend on the budget: depth, size and dropout are remedies for a model that has seen its text many times. A small experiment with the wrong budget doesn't give a vague answer to such a question. It gives a clear one, and the wrong one.
+# Which conclusions can you carry from a short training to a long one? No row that *divides* the width in another way, A or B, contradicts the paper, and the one large effect among them, a single head, is here with a model of 2 million weights. Questions of how *much* of something is good depend on the budget: depth, size and dropout are remedies for a model that has seen its text many times. A small experiment with the wrong budget doesn't give a vague answer to such a question. It gives a clear one, and the wrong one.
 #
 # {cite:t}`narang2021transformer` make a related point with far larger runs: most changes published as gains did nothing in another code base, at another size.
 #
@@ -405,7 +405,7 @@ assert all(abs(final[f"pre-{n}-warm"] - final[f"pre-{n}-cold"]) < 0.25 for n in 
 # ## What to remember
 #
 # - An ablation is a difference, and a difference needs several seeds on both sides. Compare seed by seed, with an interval that fits their number.
-# - In miniature, one head, half the width and smoothing come out as in the paper's Table 3. Depth and dropout, which ask how much of something is good, change sign with the budget.
+# - In miniature, one head, half the width and smoothing come out as in the paper's Table 3. Depth and training without dropout, which ask how much of something is good, come out the other way round, and with more updates depth begins to turn.
 # - A deep post-norm stack needs warm-up and patience. With the norm in front, it needs neither.
 #
 # ## Exercises

@@ -440,7 +440,7 @@ for written in (True, False):
 assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 
 # %% [markdown]
-# Held to trees, written words are worth eleven points of F1, although they make the output longer by a third and nobody reads them. An attention that has just repeated the third word finds the fourth by its neighbor; one that has only written three tags must count.
+# Held to trees, written words are worth eleven points of F1, although they make the output longer by more than a third and nobody reads them. An attention that has just repeated the third word finds the fourth by its neighbor; one that has only written three tags must count.
 #
 # ## What was reproduced, and what wasn't
 #

@@ -606,7 +606,7 @@ for _ in range(3):
     print("made up:", read_out(language_model.generate([BOS], ends=2, temperature=0.8)))
 
 # %% [markdown]
-# In our run two of the three are right, and the other begins well and then makes up something that could follow. Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: where one language ends and the other begins is something it found in the texts.
+# In our run one of the three is right, one has *a* for *this*, and one begins well and then makes up something that could follow. Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: where one language ends and the other begins is something it found in the texts.
 #
 # It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Put a few layers more on top, read ten trillion tokens instead of ten thousand sentences, and you have the kind of model that people talk to. (Then the hard part begins, which is data and machines.)
 #

@@ -145,7 +145,7 @@ plt.show()
 # %% [markdown]
 # The output projection is a single matrix, and it takes 30 % of the base model's work. The attention products, for which attention is famous, take less than one percent. If they were free, a step would have one percent less to compute. (Their *time* is another matter, to which we come back.)
 #
-# That changes with the length. For each position of the encoder, the products cost $w S = 1{,}024 \, S$ multiplications and everything else 3.1 million. That is 1 % at 28 tokens, 8 % at 256, a third at 1,024 and half of the work at 3,072. Papers on faster attention have such lengths in mind. For sentences the square in the cost is harmless, and the wide matrices are what you pay for.
+# That changes with the length. For each position of the encoder, the products cost $w S = 1{,}024 \, S$ multiplications and everything else 3.1 million. Of all the work that is 1 % at 28 tokens, 8 % at 256, a quarter at 1,024 and half at 3,072. Papers on faster attention have such lengths in mind. For sentences the square in the cost is harmless, and the wide matrices are what you pay for.
 #
 # Is the formula right? PyTorch has a counter of its own, which sees every product as it is made. It watches a small model whose $d_k$ and $d_v$ differ.
 
@@ -361,9 +361,9 @@ others = ("causal kernel", "additive masks", "Q, K, V in one product")
 assert all(0.99 < small[name] < 1.01 < base[name] < 1.05 for name in others)
 
 # %% [markdown]
-# **Sorted lengths** count on any machine. With 32 random sentences a batch, the small model trains a quarter fewer useful tokens a second and the base model almost a third. **Fused Adam** is worth three percent to the one and eight to the other: an update touches every weight, however few tokens the batch has, and the plain form goes over memory once for each of its dozen operations.
+# **Sorted lengths** count on any machine. With 32 random sentences a batch, the small model trains a quarter fewer useful tokens a second and the base model almost a third. **Fused Adam** is worth three percent to the small one. For the base model the median says eight, from five rounds that scatter by more than that. An update touches every weight, however few tokens the batch has, and the plain form goes over memory once for each of its dozen operations.
 #
-# The others can't be told from noise. On the small model they stay within two percent. On the base model they scatter upwards by two to five, and so does turning *off* the attention kernel, which should hurt. With an MFU of a half to two thirds there is little left to win, so these three stay out of the package. On a GPU, where products are a far smaller share of a step, the table may look different.
+# The others can't be told from noise. On the small model they stay within two percent. On the base model their medians lie two to four percent higher, and so does that of turning *off* the attention kernel, which should hurt. With an MFU of a half to two thirds there is little left to win, so these three stay out of the package. On a GPU, where products are a far smaller share of a step, the table may look different.
 #
 # ## Attention without the matrix
 #

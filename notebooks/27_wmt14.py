@@ -456,7 +456,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 # %% [markdown]
 # ### What is not in these hours
 #
-# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2 and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 66 for base, 500 for big, each with greedy translations of 1,500 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
+# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2 and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of 1,500 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
 #
 # ```bash
 # $run train --prepared wmt14-en-de --preset big --output big --save-every 12000 --steps 288000
@@ -756,7 +756,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 # done
 # ```
 #
-# With [your own pair](../book/own_pair.md#measure) it was 39.6 for the last checkpoint alone, 40.1 for two and 39.0 for three; that run was short, and its third checkpoint too young. If the last one alone is best, the run isn't done.
+# With [your own pair](../book/own_pair.md#translate) it was 39.6 for the last checkpoint alone, 40.1 for two and 39.0 for three; that run was short, and its third checkpoint too young. If the last one alone is best, the run isn't done.
 #
 # ### When two results are different
 #

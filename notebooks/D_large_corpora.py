@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix turns millions of sentence pairs into token ids on disk, in bounded memory, and hands them to training (section 5.1 of the paper).
 #
-# For Multi30k, or for [your own files](C_own_data.ipynb#reading) of up to about a million pairs, a list in memory will do. WMT14 doesn't fit so easily. At the 42 ids a pair of the log below, its 4.5 million German pairs make some 190 million ids; at 36 bytes for a Python integer and the pointer to it, that's 7 GB in every process that trains. As 16-bit numbers in a file they are 0.4 GB, and all processes of a machine can read the same file. Prepare such a corpus once:
+# For Multi30k, or for [your own files](C_own_data.ipynb#reading) of up to about a million pairs, a list in memory will do. WMT14 doesn't fit so easily. At 28 ids a side, its 4.5 million German pairs make some 250 million ids; at 36 bytes for a Python integer and the pointer to it, that's 9 GB in every process that trains. As 16-bit numbers in a file they are 0.5 GB, and all processes of a machine can read the same file. Prepare such a corpus once:
 #
 # ```bash
 # pip install "annotated-transformer[wmt14]"

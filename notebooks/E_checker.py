@@ -81,7 +81,7 @@ from torch import Tensor
 #
 # The right answer must not come from the book, or the book's own errors would count as right. We take PyTorch's functions where it has them, and elsewhere the formula written out.
 #
-# The inputs are random, in double precision. No two axes have the same size, and no size is the root or the half of another: with $d_k = 4$, dividing by $d_k / 2$ would be right by accident.
+# The inputs are random, in double precision. No two axes have the same size, and no $d_k$ is 4: there, dividing by $d_k / 2$ would be right by accident.
 
 
 # %% tags=["export"]
@@ -582,7 +582,7 @@ print(check("causal_mask", lambda length: torch.ones(length, 1).bool()))
 # **1. Only one input** (★★, 20 min). How many of the mistakes would still be noticed if every exercise had its first input only?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Those whose numbers differ from the right ones on that input. Most of the six that are lost are
+# Those whose numbers differ from the right ones on that input. All four that are lost are
 # mistakes in attention's mask: its first input has none.
 noticed = total = 0
 for make in EXERCISES.values():

@@ -211,7 +211,7 @@ def export_ctranslate2(
 # %% [markdown]
 # ## Both say the same
 #
-# We export the book's model and run the script without PyTorch and this book: a module that is `None` can't be imported.
+# We export the captions model and run the script without PyTorch and this book: a module that is `None` can't be imported.
 
 # %%
 model, tokenizer = load_pretrained("captions-de-en")

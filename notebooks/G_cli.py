@@ -41,14 +41,14 @@ sys.path.insert(0, "..")
 #
 # | file | what it holds | who writes it | who reads it |
 # |---|---|---|---|
-# | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](D_large_corpora.ipynb#a-folder-whole-or-not-at-all) | `prepare` | `train` |
+# | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](D_large_corpora.ipynb#a-folder-whole-or-not-at-all) | `prepare` | `train`, `evaluate` |
 # | `model.safetensors`, `config.json`, `tokenizer.json` | a model: weights, shape, vocabulary | `train`, `average` | `translate`, `evaluate`, `export` |
 # | `checkpoints/` | weights and the optimizer's moments | `train` | `train`, to continue; `average` |
 # | `training.json` | all settings of the run | `train` | `train`, to refuse others |
 # | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
 # | `--output` of `export` | a folder for CTranslate2; with `--format page`, one HTML file | `export` | any machine without this package |
 # | `averaged.json` | how many checkpoints it is the mean of, and the settings of their training | `average` | you |
-# | `validation.tsv`, `test.tsv` | pairs put aside, if they came from your own files | `train`, `prepare` | `evaluate` |
+# | `validation.tsv`, `test.tsv` | pairs put aside | `train`, `prepare` | `train`, `evaluate` |
 #
 # Any folder with a model will do: `translate` also takes `my-run`, where `train` leaves the weights with the best validation score.
 
@@ -185,7 +185,7 @@ def train(
         dropout: Share of numbers dropped in training, if not the preset's.
         vocabulary_size: Entries of the vocabulary; a prepared corpus has its own.
         device: cpu or cuda; if not given, a GPU if there is one.
-        precision: Numbers of products; if not given, bf16 where the hardware has it.
+        precision: Numbers of products; if not given, bf16 on a GPU that has it.
         compile: Compile the layers first: for a GPU and a long training.
         dry_run: Say what the training is made of and how long it may take, and do nothing.
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.

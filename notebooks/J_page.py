@@ -85,7 +85,7 @@ def pack(name: str, config: dict[str, Any], tokenizer: str, tensors: dict[str, n
 # %% [markdown]
 # ## What rounding costs
 #
-# Here is the book's model, packed and read back as the page reads it. What's left is about a third, not a quarter, because base 64 writes three bytes as four letters:
+# Here is the captions model, packed and read back as the page reads it. What's left is about a third, not a quarter, because base 64 writes three bytes as four letters:
 
 # %%
 from base64 import b64decode
