@@ -435,7 +435,7 @@ show(
 )
 
 # %% [markdown]
-# The blue run may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, 1.94 against 1.90, although it spent two thirds of the run on the way up. The dotted one shows that climbing alone is no protection.
+# The blue run may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, 1.91 against 1.90, although it spent two thirds of the run on the way up. The dotted one shows that climbing alone is no protection.
 #
 # ## Why does a Transformer need a warm-up?
 #

@@ -1010,7 +1010,7 @@ for bad, say in ((["Kurz.", "sehr " * 2000], "sentence 2"), (["gr\udcfcn"], "sen
 #
 # Every translation library gets this question. Usually something is wrong: a missing padding mask, padding on the left that shifts the positions, a limit or a penalty that counts padding, one stopping rule for the whole batch, dropout still on. The check above ran in double precision, and it passed.
 #
-# The other answer is rounding. A matrix product of another size may add in another order, and `0.1 + 0.2 + 0.3` already depends on the order. In single precision the difference is about $10^{-7}$ of a number, and it matters where two words are equally likely to that many digits. In bfloat16, with its three digits, it matters often. A few translations among thousands may differ; if many do, look for a mistake.
+# The other answer is rounding. A matrix product of another size may add in another order, and `0.1 + 0.2 + 0.3` already depends on the order. In single precision the difference is about $10^{-7}$ of a number, and it matters where two words are equally likely to that many digits. In bfloat16, with its two or three digits, it matters often. A few translations among thousands may differ; if many do, look for a mistake.
 #
 # ## Coverage: words left out
 #
