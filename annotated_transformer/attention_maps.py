@@ -86,8 +86,7 @@ def word_of_token(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return for each token of a text the position of its word in `words(text)`."""
     ends, start = [], 0
     for word in words(text):
-        start = text.index(word, start) + len(word)
-        ends.append(start)
+        ends.append(start := text.index(word, start) + len(word))
     spans = tokenizer.library.encode(text, add_special_tokens=False).offsets
     # Spaces after the last word go to it
     return [min(sum(end < stop for end in ends), len(ends) - 1) for _, stop in spans]

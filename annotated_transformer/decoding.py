@@ -253,8 +253,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
 @functools.cache
 def mkl_is_slow() -> bool:
     """Return whether the processor is one of AMD's; only Linux tells."""
-    about = Path("/proc/cpuinfo")
-    return about.is_file() and "AuthenticAMD" in about.read_text(encoding="utf-8")
+    return (cpu := Path("/proc/cpuinfo")).is_file() and "AuthenticAMD" in cpu.read_text("utf-8")
 
 
 def pays(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:

@@ -36,14 +36,20 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise ValueError("the test set is empty: there is nothing to score")
 
 
+# Thai, Lao, Burmese and Khmer; Japanese and Chinese
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Score translations by corpus BLEU and chrF2, cased and as sacreBLEU tokenizes (section 6.1).
 
     Both are plain text as people write it: not tokenized, not in subwords, not lower-cased.
+    Where words are written without spaces, BLEU counts characters.
     Raises ValueError if they differ in number or there are none.
     """
     check_lines(hypotheses, references)
-    bleu, chrf = BLEU(), CHRF()
+    spaced = len(UNSPACED.sub("", text := "".join(references))) >= len(text) / 2
+    bleu, chrf = BLEU(tokenize="13a" if spaced else "char"), CHRF()
     both = [metric.corpus_score(hypotheses, [references]).score for metric in (bleu, chrf)]
     return Scores(both[0], both[1], str(bleu.get_signature()), str(chrf.get_signature()))
 

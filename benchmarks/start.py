@@ -49,9 +49,9 @@ def evaluate(model: str | Path, *corpus: object) -> dict[str, Any]:
 
 
 def main(
-    table: Path, pairs: int = 5000, steps: int = 3000, max_tokens: int = 1024, seeds: int = 3,
-    tests: int | None = None, precision: Literal["fp32", "bf16"] = "fp32", threads: int = 1,
-    results: Path = RESULTS,
+    table: tyro.conf.Positional[Path], pairs: int = 5000, steps: int = 3000,
+    max_tokens: int = 1024, seeds: int = 3, tests: int | None = None,
+    precision: Literal["fp32", "bf16"] = "fp32", threads: int = 1, results: Path = RESULTS,
 ) -> None:  # fmt: skip
     """Train in three ways and score. `table` has English first; `tests` shortens the test sets."""
     torch.set_num_threads(threads)

@@ -1,10 +1,13 @@
 """The benchmarks run from end to end at toy size, also where transformers is not installed."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import json
 import math
+import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tyro
 
 from annotated_transformer.data import MissingData
 from annotated_transformer.masks import BOS, EOS
@@ -45,6 +49,23 @@ def run(name: str, folder: Path, **options: Any) -> tuple[dict[str, Any], list[d
     settings, *turns = map(json.loads, path.read_text().splitlines())
     assert settings["benchmark"] == name and settings["threads"] == 1 and settings["torch"]
     return settings, turns
+
+
+def documented() -> list[str]:
+    """What the book, its chapters and the benchmarks' own page print, for all that tyro reads."""
+    pages = [*ROOT.glob("notebooks/*.py"), *ROOT.glob("book/*.md"), ROOT / "benchmarks/README.md"]
+    form = re.compile(r"python benchmarks/(\w+\.py[^`#\n]*)")
+    found = {match.strip() for page in pages for match in form.findall(page.read_text("utf-8"))}
+    return sorted(found - {c for c in found if c.startswith(("captions.py", "prepare.py"))})
+
+
+@pytest.mark.parametrize("command", documented())
+def test_documented_commands_are_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, *options = shlex.split(command)
+    main = importlib.import_module(script.removesuffix(".py")).main
+    given = []
+    tyro.cli(functools.wraps(main)(lambda *a, **k: given.append((a, k))), args=options)
+    assert len(given) == 1
 
 
 BRIEF: dict[str, dict[str, Any]] = {

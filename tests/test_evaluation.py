@@ -36,6 +36,25 @@ def test_compounds_are_cut_at_hyphens_and_quotes_are_plain() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("made", "wanted", "tokens"),
+    [
+        ("他昨天丢了钥匙。", "他昨天弄丢了钥匙。", "char"),
+        ("昨日かぎをなくしました。", "昨日、かぎをなくした。", "char"),
+        ("เมื่อวานเขาทำกุญแจหาย", "เมื่อวานเขาทำลูกกุญแจหาย", "char"),
+        ("그는 어제 열쇠를 잃어버렸다.", "그는 어제 그 열쇠를 잃어버렸다.", "13a"),
+        ("Он вчера потерял ключ.", "Вчера он потерял ключ.", "13a"),
+        ("Hallo!", "Hallo!", "13a"),
+        ("My name is 王.", "My name is 王, too.", "13a"),
+    ],
+)
+def test_text_without_spaces_is_scored_by_characters(made: str, wanted: str, tokens: str) -> None:
+    found = score([made] * 2, [wanted] * 2)
+    assert f"tok:{tokens}" in found.bleu_signature
+    known = sacrebleu.corpus_bleu([made] * 2, [[wanted] * 2], tokenize=tokens)
+    assert found.bleu == known.score and (tokens == "13a" or found.bleu > 20)
+
+
 def test_compounds_that_agree_raise_the_score() -> None:
     outputs = [f"a dark-blue T-shirt and {line}" for line in damaged(2)]
     references = [f"a dark-blue T-shirt and {line}" for line in REFERENCES]

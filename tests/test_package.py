@@ -2,18 +2,24 @@
 
 import ast
 import importlib.util
+import io
+import math
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import requires, version
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
 import annotated_transformer
+from annotated_transformer import cli
 from annotated_transformer.checker import EXERCISES
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from tools.card import card
@@ -117,6 +123,21 @@ def examples() -> list[tuple[str, str]]:
 def test_readme_has_three_short_examples():
     """Three lines with the pretrained model, five that train one, three that check one's own."""
     assert [len(code.strip().splitlines()) - 2 for code, _ in examples()] == [3, 5, 3]
+
+
+def test_readmes_shell_lines_go_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a shorter training, which leaves as many checkpoints as the one of the README."""
+    usual, short = cli.recipe("tiny"), ["--steps", "26", "--save-every", "10"]
+    assert math.ceil(usual.steps / usual.save_every) == math.ceil(26 / 10)
+    rows = [f"{pair.source}\t{pair.target}\n" for pair in grammar(400)]
+    (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Guten Morgen!\n")))
+    (block,) = [b for b in re.findall(r"```bash\n(.+?)```", README, re.S) if "pairs.tsv" in b]
+    for line in block.splitlines():
+        program, *arguments = shlex.split(line.rpartition("| ")[2], comments=True)
+        assert program == "annotated-transformer"
+        cli.main(arguments + ["--vocabulary-size", "400", *short] * (arguments[0] == "train"))
 
 
 def test_readme_counts_the_mistakes_that_the_checker_knows():
