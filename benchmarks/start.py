@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 import tyro
-from common import RESULTS, write_log
+from common import RESULTS, make_runs
 
 from annotated_transformer import cli
 from annotated_transformer.data import Pair, multi30k
@@ -49,41 +49,41 @@ def evaluate(model: str | Path, *corpus: object) -> dict[str, Any]:
 
 
 def main(
-    table: tyro.conf.Positional[Path], pairs: int = 5000, steps: int = 3000,
-    max_tokens: int = 1024, seeds: int = 3, tests: int | None = None,
+    table: tyro.conf.Positional[Path], pairs: int = 5000, steps: int = 3000, max_tokens: int = 1024,
+    seeds: tuple[int, ...] = (0, 1, 2), tests: int | None = None,
     precision: Literal["fp32", "bf16"] = "fp32", threads: int = 1, results: Path = RESULTS,
 ) -> None:  # fmt: skip
-    """Train in three ways and score. `table` has English first; `tests` shortens the test sets."""
+    """Train in three ways and score. `table` has English first; `tests` shortens the test sets.
+
+    A run that the log has is not made again.
+    """
     torch.set_num_threads(threads)
     parts = split_pairs(read_pairs(table, columns=(1, 0)), 0.01, 0.01)
     own = Random(0).sample(parts.train, pairs)
     captions = Random(0).sample(multi30k("train"), pairs)
-    records = []
+    settings = {"benchmark": "start", "threads": threads, "pairs": pairs, "steps": steps}
+    settings |= {"max_tokens": max_tokens, "precision": precision}
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         test = write_pairs(home / "test.tsv", parts.test[:tests])
         limit: list[Any] = ["--limit", tests] if tests else []
         sets = {"everyday": ["--data", test], "captions": ["--corpus", "multi30k", *limit]}
 
-        def add(way: str, seed: int | None, model: str | Path) -> None:
-            for found, corpus in sets.items():
-                scores = evaluate(model, *corpus)
-                records.append({"model": way, "seed": seed, "set": found, **scores})
-                print(way, seed, found, scores["bleu"], flush=True)
+        def measure(model: str, seed: int | None) -> dict[str, Any]:
+            made: str | Path = model
+            if seed is not None:
+                data = write_pairs(home / "data.tsv", own + captions * ("kept" in model))
+                run, made = home / f"run {model} {seed}", home / f"{model} {seed}"
+                arguments = ["--data", data, "--preset", "captions", "--max-tokens", max_tokens]
+                arguments += ["--steps", steps, "--save-every", steps // 8, "--seed", seed]
+                arguments += ["--precision", precision, "--output", run, *WAYS[model]]
+                cli.main(["train", *map(str, arguments)])
+                cli.main(["average", "--run", str(run), "--last", "4", "--output", str(made)])
+            return {name: evaluate(made, *corpus) for name, corpus in sets.items()}
 
-        add(START, None, START)
-        for seed, (way, options) in product(range(seeds), WAYS.items()):
-            data = write_pairs(home / "data.tsv", own + captions * ("kept" in way))
-            run, model = home / f"run-{seed}-{way}", home / f"model-{seed}-{way}"
-            arguments = ["--data", data, "--preset", "captions", "--steps", steps, "--seed", seed]
-            arguments += ["--max-tokens", max_tokens, "--save-every", steps // 8]
-            arguments += ["--precision", precision, *options]
-            cli.main(["train", "--output", str(run), *map(str, arguments)])
-            cli.main(["average", "--run", str(run), "--last", "4", "--output", str(model)])
-            add(way, seed, model)
-    settings = {"benchmark": "start", "threads": threads, "pairs": pairs, "steps": steps}
-    settings |= {"max_tokens": max_tokens, "precision": precision}
-    write_log(results, "start", settings, records)
+        tasks: list[dict[str, Any]] = [{"model": START, "seed": None}]
+        tasks += [{"model": way, "seed": seed} for seed, way in product(seeds, WAYS)]
+        make_runs(results / "start.jsonl", settings, tasks, measure)
 
 
 if __name__ == "__main__":

@@ -317,7 +317,10 @@ assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
 ends = [
     {"x": (s - q[1] * y) / q[0], "y": y, "score": s} for s in range(-2, 8, 2) for y in (-2, 2.4)
 ]
-points = [{"x": x, "y": y, "name": f"{n}: {fits[n]:g}"} for n, (x, y) in key_points.items()]
+points = [
+    {"x": x, "y": y, "name": f"{n}: {fits[n]:g}".replace("-", "−")}
+    for n, (x, y) in key_points.items()
+]
 arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
 
 

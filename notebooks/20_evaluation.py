@@ -274,7 +274,7 @@ for direction in ("de-en", "en-de"):
 # %% [markdown]
 # On the left are sentences with several translations, scored against one of them: another one, by a person, and the model's. The person gets 40, in both directions, for translations that are all right. The model into English gets more, because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
 #
-# On the right are the model's translations of all test sentences, against one reference and against all that Tatoeba knows. Against one, the model into German looks twelve points worse than its sister. Against all, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
+# On the right are the model's translations of all test sentences, against one reference and against all that Tatoeba knows. Against one, the model into German looks ten points worse than its sister. Against all, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
 #
 # ### COMET: a score that has read something
 #

@@ -169,12 +169,13 @@ def test_symptoms_differ_from_health(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_start_is_scored_before_and_after(tmp_path: Path) -> None:
     rows = [f"{pair.target}\t{pair.source}\n" for pair in grammar(400, seed=1)]
     (tmp_path / "pairs.tsv").write_text("".join(rows))
-    few = {"table": tmp_path / "pairs.tsv", "pairs": 300, "steps": 8, "tests": 3, "seeds": 1}
+    few = {"table": tmp_path / "pairs.tsv", "pairs": 300, "steps": 8, "tests": 3, "seeds": (0,)}
     settings, records = run("start", tmp_path / "log", **few)
-    assert settings["pairs"] == 300 and len(records) == 2 * 4
-    captions = {r["model"]: r["bleu"] for r in records if r["set"] == "captions"}
+    assert settings["pairs"] == 300 and len(records) == 4
+    captions = {r["model"]: r["captions"]["bleu"] for r in records}
     assert len(captions) == 4 and captions["captions-de-en"] > captions["from nothing"]
     assert captions["begun"] > captions["from nothing"], "it began with other weights"
+    assert run("start", tmp_path / "log", **few)[1] == records, "no run is made again"
 
 
 def test_departures_change_one_thing_at_a_time(
