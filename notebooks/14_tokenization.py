@@ -646,7 +646,7 @@ assert count < separate
 # %% [markdown]
 # **5. Faster** (★★, 20 min). `learn_bpe` counts all words anew for each merge. Which counts does a merge change? Check on the toy, with the merge of *i* and *n*, that all others stay. Then write a `learn_bpe` that updates only these, and time both on the grammar.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Only words that hold the pair are cut anew, so only counts of neighbors in those words change.
 before = count_pairs(letters)
 after = count_pairs({merge_pair(w, ("i", "n")): n for w, n in letters.items()})
