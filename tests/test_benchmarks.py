@@ -60,7 +60,7 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("command", documented())
-def test_documented_commands_are_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documented_commands_are_understood(command: str) -> None:
     script, *options = shlex.split(command)
     main = importlib.import_module(script.removesuffix(".py")).main
     given = []

@@ -219,11 +219,11 @@ def judged(path: Path, source: str) -> str:
 {len(rows)} sentences, translated with a beam of 4 and judged by hand, by one reader:
 {told}.
 
-The list was written before this training and is not the one that the tables were mended by. Still
-it is a look and no measurement: many of these sentences are common ones, others may stand in
+This is a look and no measurement: many of these sentences are common ones, others may stand in
 Tatoeba, and {taught([row[0] for row in rows], source)} of the {len(rows)} can be found in
-`tools/phrases.tsv`. Earlier models translated most of them and had surnames wrong, so surnames
-came in. Proverbs that came in at the same time left the list.
+`tools/phrases.tsv`. The list was written before this training, and an earlier model translated most
+of it. That one had the surname wrong, so surnames came into the second table, with other phrases.
+Of these, what stood on the list was taken from it or replaced.
 
 | sentence | translation | judged |
 |---|---|---|
