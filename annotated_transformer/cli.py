@@ -44,7 +44,7 @@ class Data:
 
     corpus: Literal["grammar", "multi30k"] = "grammar"  # A corpus of the book, German to English.
     data: tuple[Path] | tuple[Path, Path] | None = None  # Your own pairs: a TSV, or two text files.
-    columns: tuple[int, int] = (0, 1)  # Those of source and target in a TSV, counted from 0.
+    columns: tuple[int, int] = (0, 1)  # Those of source and target, counted from 0.
     reverse: bool = False  # Translate the other way round.
     prepared: Path | None = None  # Folder that `prepare` has filled, in place of all these.
     limit: int | None = None  # Learn from, or score, so many pairs at most, the first ones.
@@ -64,7 +64,8 @@ def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
             return Splits(pairs, pairs, pairs)
         pairs, dropped = filter_pairs(pairs)
         say(f"{len(pairs):,} pairs; dropped: {dropped}")
-        return split_pairs(pairs, 0.01, 0.01, seed)
+        share = min(0.1, max(0.01, 50 / (len(pairs) or 1)))  # 50 pairs at least, if there are 500
+        return split_pairs(pairs, share, share, seed)
     if data.corpus == "multi30k":
         splits = Splits(*map(multi30k, ("train", "val", "test_2016_flickr")))
     else:
@@ -163,10 +164,13 @@ def train(
             made = translate_together(model, tokenizer, [p.source for p in watched], 1, 0.6)
             return score(made, [p.target for p in watched]).bleu
 
+        put_aside = {"validation": validation, "test": test} if data.data else {}
+
         def report(line: dict[str, Any]) -> None:
-            for name, pairs in (("validation", validation), ("test", test)):
-                if data.data and not (path := output / f"{name}.tsv").exists():
-                    run_folder.write_text(path, "".join(f"{p[0]}\t{p[1]}\n" for p in pairs))
+            while put_aside:
+                name, part = put_aside.popitem()
+                rows = "".join(f"{pair[0]}\t{pair[1]}\n" for pair in part)
+                run_folder.write_text(output / f"{name}.tsv", rows)
             if "score" in line:
                 say(PROGRESS.format(**line))
 
@@ -189,12 +193,12 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
         last: How many checkpoints.
         half: Store the weights in half precision, in half the space.
     """
-    note = output / "averaged.json"
-    if output.exists() and any(output.iterdir()) and not note.exists():
-        raise FileExistsError(f"{output} holds something else: take an empty folder")
     model, tokenizer = run_folder.average_checkpoints(run, last)
-    made_of = {"last": last, "settings": run_folder.read_settings(run / run_folder.SETTINGS)}
-    run_folder.write_text(note, dumps(made_of, indent=2))
+    note, settings = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
+    held = note.read_text("utf-8") if note.exists() else ""
+    if output.exists() and any(output.iterdir()) and settings["pairs"] not in held:
+        raise FileExistsError(f"{output} holds something else: take an empty folder")
+    run_folder.write_text(note, dumps({"last": last, "settings": settings}, indent=2))
     run_folder.write_text(output / run_folder.LOG, (run / run_folder.LOG).read_text("utf-8"))
     model_io.save_model(model, tokenizer, output, half)
 
@@ -203,7 +207,7 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
 
 
 def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None) -> None:
-    """Translate standard input to standard output, line for line.
+    """Translate standard input to standard output, line for line, once all of it is read.
 
     Args:
         model: Folder of a trained model, or the name of one that comes along.
@@ -303,6 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # whoever read our output has enough, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except MISTAKES as error:
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(143 if isinstance(error, Stopped) else 2)

@@ -227,8 +227,8 @@ def encode_sources(tokenizer: Tokenizer, sentences: Iterable[str], most: int) ->
     for n, sentence in enumerate(sentences, start=1):
         try:
             ids = [*tokenizer.encode(sentence), EOS] if sentence.strip() else []
-        except ValueError as error:
-            raise ValueError(f"sentence {n}: {error}") from error
+        except (AttributeError, ValueError) as error:
+            raise ValueError(f"sentence {n} is no text: {error}") from error
         if len(ids) > most:
             raise ValueError(f"sentence {n} has {len(ids)} tokens, the limit is {most}: split it")
         yield torch.tensor(ids)
@@ -267,7 +267,7 @@ class OneDNN(TorchFunctionMode):
     """Inside the block, linear maps are computed by oneDNN where that pays."""
 
     def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if call is F.linear and not kwargs and pays(*args):
+        if call is F.linear and not kwargs and not torch.compiler.is_compiling() and pays(*args):
             return call(args[0].to_mkldnn(), *args[1:]).to_dense()
         return call(*args, **(kwargs or {}))
 

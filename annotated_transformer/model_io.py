@@ -7,7 +7,6 @@ there at all, and nothing that is read can run code.
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +24,6 @@ from annotated_transformer.transformer import Transformer, TransformerConfig, pa
 
 # --- Whole or not at all ---
 
-PART = re.compile(r".+\.\d+\.part")  # what a killed process may leave behind: name.PID.part
-
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
@@ -35,7 +32,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     An existing file is replaced; an existing folder that is not empty raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     try:
         yield aside
         for file in [p for p in (aside, *aside.rglob("*")) if p.is_file()]:
@@ -52,9 +49,15 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
+def clear(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left half-written in a folder, of one name or of all."""
+    for path in folder.glob(f"{name}.*.unfinished"):
+        remove(path)
+
+
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Keep a folder for this process, and clear what a killed one left there half-written.
+    """Keep a folder for this process alone; made if it is not there.
 
     The operating system drops the lock when the process ends, however it ends. Raises
     BlockingIOError if another process has it.
@@ -62,8 +65,6 @@ def folder_lock(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            for path in [p for p in folder.rglob("*.part") if PART.fullmatch(p.name)]:
-                remove(path)
             yield
     except Timeout:
         message = f"another process is working in {folder}: wait for it, or take another folder"
@@ -86,6 +87,7 @@ def save_model(
     model: Transformer, tokenizer: Tokenizer, folder: str | Path, half: bool = False
 ) -> None:
     """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
     config = json.dumps(asdict(model.config), indent=2)
     weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}
@@ -109,12 +111,13 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     """Read what `save_model` wrote; the model is in evaluation mode.
 
     Raises FileNotFoundError if a file is missing, ValueError if one is damaged or they do not
-    belong together. Nothing of the size that the configuration claims is built before that.
+    belong together. Before that, nothing of the size that the configuration claims is built,
+    except the table of positions, which has a million rows at most.
     """
     folder = Path(folder)
     if missing := [n for n in (WEIGHTS, CONFIG, TOKENIZER) if not (folder / n).is_file()]:
         raise FileNotFoundError(f"{folder} holds no model: {', '.join(missing)} missing")
-    text = (folder / CONFIG).read_text("utf-8", "replace")
+    text = (folder / CONFIG).read_bytes().decode(errors="replace")
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     weights, notes = read_tensors(folder / WEIGHTS)
     beside = {"tokenizer": tokenizer.sha256, "config": text}

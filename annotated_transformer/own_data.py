@@ -6,6 +6,7 @@ This appendix reads, cleans and splits sentence pairs of your own.
 
 import gzip
 import hashlib
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -59,17 +60,16 @@ def read_pairs(
 ) -> list[Pair]:
     """Pairs from two text files with one sentence a line, or from one TSV; plain or .gz.
 
-    `columns` are those of source and target in a TSV, counted from 0; others are ignored.
+    `columns` are those of source and target, counted from 0; a second file is column 1.
     Raises FileNotFoundError, or ValueError naming file, line and remedy.
     """
-    if target is not None:
-        return [Pair(one, other) for one, other in aligned_lines(source, target)]
-    pairs = list[Pair]()
-    for number, line in enumerate(text_lines(Path(source)), start=1):
-        cells = line.split("\t") if line.strip() else [""] * (max(columns) + 1)
-        if len(cells) <= max(columns):
-            what = f"there is no column {max(columns)} (counted from 0, parted by tabs)"
-            raise ValueError(f"{source}, line {number}: {what} in {line[:60]!r}; mend the line")
+    pairs, paths = list[Pair](), [source] if target is None else [source, target]
+    for number, lines in enumerate(aligned_lines(*paths), start=1):
+        one = lines[0].split("\t") if lines[0].strip() else [""] * (max(columns) + 1)
+        cells = one if target is None else lines
+        if missing := [c for c in columns if not 0 <= c < len(cells)]:
+            what = f"there is no column {missing[0]} (counted from 0, parted by tabs)"
+            raise ValueError(f"{source}, line {number}: {what} in {lines[0][:60]!r}; mend the line")
         pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
     return pairs
 
@@ -141,7 +141,8 @@ def split_pairs(
 
     pairs, keys = list(pairs), []
     for pair in pairs:
-        texts = ("".join(filter(str.isalnum, text.casefold())) or text for text in pair[:2])
+        texts = (unicodedata.normalize("NFC", text).casefold() for text in pair[:2])
+        texts = ("".join(filter(str.isalnum, text)) or text.strip() for text in texts)
         keys.append([f"{side} {text}" for side, text in enumerate(texts)])
         one, other = sorted(map(first, keys[-1]))
         group[other] = one
@@ -149,7 +150,7 @@ def split_pairs(
     for pair, key in zip(pairs, keys):
         at = hash_share(first(key[0]), seed)
         splits[2 if at < test else 1 if at < test + validation else 0].append(pair)
-    if min(validation, test) < 0 or not splits.train:
+    if not validation >= 0 <= test or not splits.train:
         what = f"validation={validation} and test={test} leave nothing to learn from"
         raise ValueError(f"{what} of {len(pairs)} pairs: take shares such as 0.05, or more pairs")
     return splits

@@ -60,37 +60,30 @@ Katze Katzen cat cats f a, Pferd Pferde horse horses n a, Vogel Vögel bird bird
 Maus Mäuse mouse mice f a, Buch Bücher book books n t, Brief Briefe letter letters m t,
 Lampe Lampen lamp lamps f t, Apfel Äpfel apple apples m t, Bild Bilder picture pictures n t,
 Tasche Taschen bag bags f t, Schlüssel Schlüssel key keys m t"""
-VERB_TABLE = """sehen sieht hat gesehen / see sees saw / nom pa acc pat
-suchen sucht hat gesucht / look looks looked for / nom pa acc pat
-malen malt hat gemalt / paint paints painted / nom p acc pat
-kaufen kauft hat gekauft / buy buys bought / nom p acc t
-jagen jagt hat gejagt / chase chases chased / nom a acc a
-rufen ruft hat angerufen an / call calls called / nom p acc p
-laden lädt hat eingeladen ein / invite invites invited / nom p acc p
-holen holt hat abgeholt ab / fetch fetches fetched / nom p acc pat
-heben hebt hat aufgehoben auf / pick picks picked up / nom p acc t
-helfen hilft hat geholfen / help helps helped / nom p dat pa
-folgen folgt ist gefolgt / follow follows followed / nom pa dat pa
-hören hört hat zugehört zu / listen listens listened to / nom pa dat pa
-geben gibt hat gegeben / give gives gave / nom p dat p acc t
-zeigen zeigt hat gezeigt / show shows showed / nom p dat p acc t
-schlafen schläft hat geschlafen / sleep sleeps slept / nom pa
-lachen lacht hat gelacht / laugh laughs laughed / nom p
-stehen steht ist aufgestanden auf / get gets got up / nom pa
-kommen kommt ist angekommen an / arrive arrives arrived / nom pa"""
+VERB_TABLE = """
+sehen sieht hat gesehen / see sees saw / nom pa acc pat, suchen sucht hat gesucht / look looks
+looked for / nom pa acc pat, malen malt hat gemalt / paint paints painted / nom p acc pat, kaufen
+kauft hat gekauft / buy buys bought / nom p acc t, jagen jagt hat gejagt / chase chases chased / nom
+a acc a, rufen ruft hat angerufen an / call calls called / nom p acc p, laden lädt hat eingeladen
+ein / invite invites invited / nom p acc p, holen holt hat abgeholt ab / fetch fetches fetched / nom
+p acc pat, heben hebt hat aufgehoben auf / pick picks picked up / nom p acc t, helfen hilft hat
+geholfen / help helps helped / nom p dat pa, folgen folgt ist gefolgt / follow follows followed /
+nom pa dat pa, hören hört hat zugehört zu / listen listens listened to / nom pa dat pa, geben gibt
+hat gegeben / give gives gave / nom p dat p acc t, zeigen zeigt hat gezeigt / show shows showed /
+nom p dat p acc t, schlafen schläft hat geschlafen / sleep sleeps slept / nom pa, lachen lacht hat
+gelacht / laugh laughs laughed / nom p, stehen steht ist aufgestanden auf / get gets got up / nom
+pa, kommen kommt ist angekommen an / arrive arrives arrived / nom pa"""
 # All other words are lists of `german=english`
-SIZES = "klein=small, groß=big, alt=old, "
 ADJECTIVES = {
-    "p": SIZES + "jung=young, freundlich=friendly, klug=clever",
-    "a": SIZES + "jung=young, schwarz=black, hungrig=hungry",
-    "t": SIZES + "neu=new, schwarz=black, schön=beautiful",
+    "p": "klein=small, groß=big, alt=old, jung=young, freundlich=friendly, klug=clever",
+    "a": "klein=small, groß=big, alt=old, jung=young, schwarz=black, hungrig=hungry",
+    "t": "klein=small, groß=big, alt=old, neu=new, schwarz=black, schön=beautiful",
 }
 DETERMINERS = ("der=the, der=the, dies=this, ein=a, ein=a", "der=the, dies=these, zwei=two")
 PRONOUNS = {
-    "nom": "ich=I, er=he, sie=she, wir=we, sie=they",
-    "acc": "ihn=him, sie=her",
+    "nom": "ich=I, er=he, sie=she, wir=we, sie=they", "acc": "ihn=him, sie=her",
     "dat": "ihm=him, ihr=her, ihnen=them",
-}
+}  # fmt: skip
 MODALS = "kann kann können=can, soll soll sollen=should, muss muss müssen=must"
 TIMES = (
     "heute=today, jeden|Tag=every|day, am|Abend=in the|evening",  # present
@@ -119,7 +112,7 @@ def read_verb(row: str) -> Verb:
 
 
 NOUNS = [row.split() for row in NOUN_TABLE.split(",")]
-VERBS = [read_verb(row) for row in VERB_TABLE.splitlines()]
+VERBS = [read_verb(row) for row in VERB_TABLE.split(",")]
 
 
 def choose(rng: Random, entries: str) -> list[str]:

@@ -165,8 +165,11 @@ def check_config(config: TransformerConfig) -> None:
     sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
     for name in sizes:
         size = getattr(config, name)
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r} must be a whole number, 1 or more")
+        if not isinstance(size, int) or not 1 <= size <= 1_000_000:
+            raise ValueError(f"{name}={size!r} must be a whole number from 1 to 1,000,000")
+    for name in ("attention_bias", "pre_norm"):
+        if not isinstance(getattr(config, name), bool):
+            raise ValueError(f"{name}={getattr(config, name)!r} must be True or False")
     for name in ("dropout", "attention_dropout", "relu_dropout"):
         if not 0 <= getattr(config, name) < 1:
             raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")

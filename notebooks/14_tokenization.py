@@ -415,8 +415,9 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
     """The JSON of a tokenizer with at most `vocabulary_size` entries, from texts or pairs."""
     if isinstance(texts, (str, Pair)):
         raise ValueError("texts is a single text or pair: put it into a list")
-    if vocabulary_size < 260:
-        raise ValueError(f"vocabulary_size={vocabulary_size} must be at least 260: 256 bytes + 4")
+    if not 260 <= vocabulary_size <= 1_000_000:
+        what = "must be at least 260, 256 bytes + 4, and at most 1,000,000"
+        raise ValueError(f"vocabulary_size={vocabulary_size} {what}")
     library = byte_level_bpe([])
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size, special_tokens=[*SPECIAL.values()],
@@ -471,11 +472,11 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a saved tokenizer; raises ValueError if the file is something else."""
-        return cls(Path(path).read_text(encoding="utf-8", errors="replace"), path)
+        return cls(Path(path).read_bytes().decode(errors="replace"), path)
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as JSON."""
-        Path(path).write_text(self.text, encoding="utf-8")
+        Path(path).write_bytes(self.text.encode())
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
         return Tokenizer, (self.text,)

@@ -311,8 +311,8 @@ def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
     widths = lengths.max(axis=1)
     if (too_long := widths > most).any():
         index = int(too_long.argmax())
-        what = f"{part} pair {index + 1} has {widths[index]} tokens, {holder} only {most}"
-        raise ValueError(f"{what}: drop or split the pair, or raise the limit")
+        what = f"{part} pair {index + 1} has {widths[index]} tokens, {holder} allows {most}"
+        raise ValueError(f"{what}: drop or split the pair, or raise {holder}")
 
 
 # %% [markdown]
@@ -331,7 +331,7 @@ def plan_batches(lengths: np.ndarray, max_tokens: int, seed: int, epoch: int) ->
     No side of a batch has more than max_tokens positions, padding included. (seed, epoch) decide
     everything. Raises ValueError for an example that does not fit into a batch by itself.
     """
-    check_fits(lengths, max_tokens, "training", "a batch holds")
+    check_fits(lengths, max_tokens, "training", "max_tokens")
     rng = np.random.default_rng((seed, epoch))
     order = np.argsort(snake_key(lengths) + JITTER * rng.random(len(lengths)), kind="stable")
     widths, plan, start = lengths.max(axis=1).astype(np.int64)[order], list[np.ndarray](), 0

@@ -659,8 +659,8 @@ def check_training(training: Training) -> None:
     if loss.model is not training.model or loss.label_smoothing != config.label_smoothing:
         raise ValueError("the loss must be made with this model and the label_smoothing of config")
     for part, corpus in (("training", training.corpus), ("validation", training.held_out)):
-        check_fits(corpus.lengths, most, part, "the model has positions for")
-        check_fits(corpus.lengths, config.max_tokens, part, "a batch holds")
+        check_fits(corpus.lengths, most, part, "the model's max_length")
+        check_fits(corpus.lengths, config.max_tokens, part, "max_tokens")
 
 
 # %% tags=["export", "hide-input"]

@@ -314,11 +314,9 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Raise ValueError unless there is one translation for each reference, and at least one."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("a test set is a list of sentences, not one string")
-    if len(hypotheses) != len(references):
-        what = f"{len(hypotheses):,} translations for {len(references):,} references"
-        raise ValueError(f"{what}: line i must belong to line i, so look for a missing line")
-    if not len(references):
-        raise ValueError("the test set is empty: there is nothing to score")
+    if not 0 < len(hypotheses) == len(references):
+        counts = f"{len(hypotheses):,} translations for {len(references):,} references"
+        raise ValueError(f"{counts}: there must be one for each, and at least one")
 
 
 # %% tags=["export"]

@@ -62,7 +62,7 @@ import numpy as np
 from annotated_transformer.batching import EncodedCorpus
 from annotated_transformer.data import MissingData, Pair
 from annotated_transformer.masks import BOS, EOS
-from annotated_transformer.model_io import TOKENIZER, atomic_write, folder_lock, remove
+from annotated_transformer.model_io import TOKENIZER, atomic_write, clear, folder_lock, remove
 from annotated_transformer.own_data import aligned_lines, read_pairs
 from annotated_transformer.tokenization import Tokenizer
 
@@ -235,7 +235,7 @@ def prepare(
 ) -> dict[str, Any]:  # fmt: skip
     """Encode a corpus of any size into a folder for `open_corpus`, and return its summary.
 
-    Stopped at any moment, it leaves no folder, and goes on when it is called again.
+    Stopped at any moment, it leaves no folder but its cache, and goes on when it is called again.
 
     Args:
         data: wmt14-en-de, wmt14-en-fr, or files: one TSV, two texts, JSON lines or Parquet.
@@ -271,9 +271,10 @@ def prepare(
         print(f"{output} is prepared already")
         return dict(json.loads(told))
     if output.exists():
-        raise FileExistsError(f"{output} holds something else: remove it, or take another folder")
+        raise FileExistsError(f"{output} holds something else: take another output")
     cache = output.with_name(f"{output.name}.{key}.cache")
     with folder_lock(cache), atomic_write(output) as folder:
+        clear(output.parent, output.name)
         rows = read_rows(name, paths, columns, str(cache))
         first, second = (0, 0) if paths else [rows.info.splits[p].num_examples for p in HELD_OUT]
         rows = rows.select(range(min(len(rows), first + second + (limit or len(rows)))))

@@ -42,7 +42,7 @@ sys.path.insert(0, "..")
 # |---|---|
 # | it makes a step, or validates | makes the steps since the last checkpoint again |
 # | it writes the log | drops half a line, or a line beyond the last checkpoint |
-# | it writes a checkpoint | removes the `.part` file; the one before is whole |
+# | it writes a checkpoint | removes the `.unfinished` file; the one before is whole |
 # | it removes old checkpoints | removes the one too many |
 # | it saves the best model | makes the steps, and the model, again |
 
@@ -60,7 +60,7 @@ from typing import Any
 
 import torch
 
-from annotated_transformer.model_io import WEIGHTS, atomic_write
+from annotated_transformer.model_io import WEIGHTS, atomic_write, clear
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
@@ -162,9 +162,11 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
     Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
     """
     path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
-    others = sorted(file.name for file in folder.iterdir() if file.name != ".lock")
+    others = {p.name for p in folder.iterdir() if p.suffix != ".unfinished"} - {".lock"}
     if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
-        raise FileExistsError(f"{folder} is no training, it holds {others[0]}: take another folder")
+        raise FileExistsError(
+            f"{folder} is no training, it holds {min(others)}: take another folder"
+        )
     before = read_settings(path) if path.exists() else settings
     changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
     if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
@@ -172,6 +174,8 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
         raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
     write_text(path, json.dumps(settings, indent=2))
     (folder / CHECKPOINTS).mkdir(exist_ok=True)
+    for place in (folder, folder / CHECKPOINTS):
+        clear(place)
     remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
 
 

@@ -139,10 +139,10 @@ def test_lengths_above_a_small_integer() -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(ValueError, match="training pair 2 has 60 tokens, a batch holds only 50: "):
+    with pytest.raises(ValueError, match="training pair 2 has 60 tokens, max_tokens allows 50: "):
         plan_batches(np.array([(3, 3), (60, 2)]), 50, 0, 0)
-    check_fits(np.array([(3, 3), (60, 2)]), 60, "training", "a batch holds")
-    check_fits(np.zeros((0, 2), int), 1, "training", "a batch holds")
+    check_fits(np.array([(3, 3), (60, 2)]), 60, "training", "max_tokens")
+    check_fits(np.zeros((0, 2), int), 1, "training", "max_tokens")
 
 
 # --- From the plan to the batches ---

@@ -197,6 +197,7 @@ def test_own_files_are_turned_by_their_order(tmp_path: Path) -> None:
     turned = read_splits(Data(data=(both,), columns=(1, 0)), seed=3)
     assert read_splits(Data(data=files[::-1]), seed=3) == turned
     assert all(pair.source in {p.target for p in pairs} for pair in turned.train)
+    assert read_splits(Data(data=files, columns=(1, 0)), seed=3) == turned
     undivided = read_splits(Data(data=files), seed=3, divide=False)
     assert undivided.test == [Pair(*pair[:2]) for pair in pairs]
 
@@ -258,8 +259,29 @@ def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["work.txt"]
 
 
+@pytest.mark.parametrize(("count", "about"), [(100, 10), (1000, 50), (10_000, 100)])
+def test_of_few_pairs_a_larger_share_is_put_aside(tmp_path: Path, count: int, about: int) -> None:
+    pairs = [Pair(f"Wort {n}", f"word {n}") for n in range(count)]
+    splits = read_splits(Data(data=(table(tmp_path / "few.tsv", pairs),)), seed=0)
+    assert all(0.3 * about < len(part) < 2 * about for part in splits[1:])
+
+
+def test_what_an_abandoned_start_put_aside_does_not_stay(trained: Path, tmp_path: Path) -> None:
+    """Before the first checkpoint other settings are welcome, and divide the pairs anew."""
+    home = tmp_path / "run"
+    home.mkdir()
+    for name in ("training.json", "validation.tsv", "test.tsv"):
+        (home / name).write_bytes((trained / name).read_bytes())
+    pairs = table(tmp_path / "pairs.tsv", grammar(500, seed=4))
+    result = run("train", "--data", pairs, "--output", home, "--seed", 1, *FAST)
+    assert result.code == 0, result.err
+    written = [(home / name).read_text().splitlines() for name in ("validation.tsv", "test.tsv")]
+    splits = read_splits(Data(data=(pairs,)), seed=1)
+    assert written == [[f"{pair[0]}\t{pair[1]}" for pair in part] for part in splits[1:]]
+
+
 def test_too_few_pairs_to_watch(tmp_path: Path) -> None:
-    never_put_aside = split_pairs(grammar(60, seed=6), 0.01, 0.01, seed=0).train
+    never_put_aside = split_pairs(grammar(60, seed=6), 0.1, 0.1, seed=0).train
     pairs = table(tmp_path / "few.tsv", never_put_aside)
     result = run("train", "--data", pairs, "--output", tmp_path / "run", *FAST)
     assert result.code == 0, result.err
@@ -329,6 +351,12 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
     result = run("average", "--run", trained, "--last", 2, "--output", trained)
     assert result.code == 2 and "take an empty folder" in result.err
     assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
+    assert run("average", "--run", trained, "--last", 1, "--output", tmp_path / "mean").code == 0
+    pairs = table(tmp_path / "other.tsv", grammar(300, seed=9))
+    other = ["train", "--data", pairs, "--output", tmp_path / "other", *FAST]
+    assert run(*other).code == 0
+    result = run("average", "--run", tmp_path / "other", "--last", 1, "--output", tmp_path / "mean")
+    assert result.code == 2 and "take an empty folder" in result.err
     result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
     assert result.code == 2 and "3 checkpoints, 9 were asked for" in result.err
     assert not (tmp_path / "none").exists()
@@ -454,7 +482,7 @@ def test_from_a_prepared_corpus_to_a_score(prepared: Path, tmp_path: Path) -> No
     record = json.loads(run(*evaluate, "--split", "validation", "--json").out)
     assert record["sentences"] == len((prepared / "validation.tsv").read_text().splitlines())
     result = run(*evaluate, "--split", "train")
-    assert result.code == 2 and "empty" in result.err
+    assert result.code == 2 and "0 translations for 0 references" in result.err
     result = run(*train[: -len(FAST) - 2], *FAST)  # without the limit it is another training
     assert result.code == 2 and "take another folder" in result.err
     result = run(*train[:4], tmp_path / "other", "--start", "captions-de-en", *FAST)

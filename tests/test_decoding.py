@@ -491,7 +491,7 @@ def test_unknown_characters_are_no_error(trained: Trained) -> None:
 
 
 def test_half_a_character_is_named(trained: Trained) -> None:
-    with pytest.raises(ValueError, match=r"sentence 2: .*'\\udcfc'"):
+    with pytest.raises(ValueError, match=r"sentence 2 is no text: .*'\\udcfc'"):
         translate(*trained, ["gut", "gr\udcfcn"])
 
 

@@ -220,7 +220,7 @@ def test_torchrun_told_to_stop_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert done.returncode != 0
     path = last_checkpoint(tmp_path / "run")
     assert path is not None and read_checkpoint(path)["step"] >= 50
-    assert not list(tmp_path.glob("**/*.part"))
+    assert not list(tmp_path.glob("**/*.unfinished"))
 
 
 @pytest.mark.slow

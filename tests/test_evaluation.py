@@ -69,7 +69,7 @@ def test_compounds_that_agree_raise_the_score() -> None:
     ("hypotheses", "references", "message"),
     [
         (["one"], ["one", "two"], "1 translations for 2 references"),
-        ([], [], "empty"),
+        ([], [], "0 translations for 0 references"),
         ("one", ["one"], "not one string"),
         (["a"], "a", "not one string"),
     ],

@@ -19,6 +19,7 @@ from annotated_transformer import model_io
 from annotated_transformer.model_io import (
     atomic_write,
     check_vocabulary,
+    clear,
     folder_lock,
     load_model,
     load_pretrained,
@@ -99,17 +100,19 @@ def test_files_have_the_mode_that_the_user_asks_for(tmp_path: Path) -> None:
         assert modes == {mode}
 
 
-def test_a_lock_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
-    kept = ["thesis.part", "a.b.part", "12.part", "model.safetensors", "x.123.part.txt"]
-    left = ["model.safetensors.123.part", "checkpoints/step-1.safetensors.77.part"]
-    (tmp_path / "checkpoints").mkdir()
-    for name in kept + left:
+def test_only_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+    kept = ["backup.001.part", "a.unfinished", "model.safetensors", "inside"]
+    left = ["model.safetensors.123.unfinished", "prepared.9.unfinished"]
+    for name in ("inside", "prepared.9.unfinished"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokens.bin.9.unfinished").write_text("of another process")
+    for name in (*kept[:3], left[0]):
         (tmp_path / name).write_text(name)
-    (tmp_path / "prepared.9.part" / "deep").mkdir(parents=True)
-    (tmp_path / "prepared.9.part" / "deep" / "tokens.bin.9.part").write_text("half")
-    with folder_lock(tmp_path):
-        found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert found == {*kept, "checkpoints", ".lock"}
+    clear(tmp_path, "prepared")
+    assert {*names(tmp_path)} == {*kept, left[0]}
+    clear(tmp_path)
+    assert {*names(tmp_path)} == {*kept}
+    assert (tmp_path / "inside" / "tokens.bin.9.unfinished").exists()
 
 
 HOLD = """
@@ -146,6 +149,18 @@ def test_what_is_saved_comes_back_to_the_bit(saved: Path) -> None:
     for name, weights in make().state_dict().items():
         assert torch.equal(model.state_dict()[name], weights)
     assert names(saved) == ["config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_a_compiled_model_is_saved_like_any_other(tmp_path: Path) -> None:
+    save_model(torch.compile(make()), TOKENIZER, tmp_path)  # type: ignore[arg-type]
+    again, _ = load_model(tmp_path)
+    assert torch.equal(again.embedding.weight, make().embedding.weight)
+
+
+def test_line_ends_in_the_json_of_a_tokenizer_stay(tmp_path: Path) -> None:
+    spread = json.dumps(json.loads(TOKENIZER.text), indent=2).replace("\n", "\r\n")
+    save_model(make(), Tokenizer(spread), tmp_path)
+    assert load_model(tmp_path)[1].text == spread
 
 
 def test_half_precision_halves_the_file(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """What a reader brings along is read strictly, cleaned with a report, and split without a leak."""
 
 import gzip
+import math
 import random
 import re
 import tracemalloc
+import unicodedata
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -171,6 +173,7 @@ def test_a_missing_column_names_the_line(tmp_path: Path) -> None:
     message = problem(path)
     assert "pairs.tsv, line 2: there is no column 1" in message and "'Katze cat'" in message
     assert "line 1: there is no column 5" in problem(path, columns=(0, 5))
+    assert "line 1: there is no column -1" in problem(path, columns=(0, -1))
 
 
 @pytest.mark.parametrize("name", ["empty.tsv", "empty.tsv.gz"])
@@ -339,6 +342,13 @@ def test_case_spaces_and_punctuation_make_no_other_sentence() -> None:
             assert sorted(found) == [0, 0, 4]
 
 
+def test_one_text_in_two_encodings_is_one_sentence() -> None:
+    forms = [unicodedata.normalize(form, f"Café {n}") for n in range(50) for form in ("NFC", "NFD")]
+    splits = split_pairs([Pair(text, f"target {n}") for n, text in enumerate(forms)], 0.3, 0.3)
+    found = [{unicodedata.normalize("NFC", pair.source) for pair in split} for split in splits]
+    assert sum(map(len, found)) == 50 and min(map(len, found)) > 5
+
+
 def test_shares_and_seeds() -> None:
     train, validation, test = split_pairs(PAIRS, 0.1, 0.2, seed=1)
     assert abs(len(validation) - 200) < 50 and abs(len(test) - 400) < 70
@@ -348,7 +358,10 @@ def test_shares_and_seeds() -> None:
     assert split_pairs(PAIRS, 0.3, 0.2, seed=1).test == test  # whatever share validation has
 
 
-@pytest.mark.parametrize(("validation", "test"), [(0.5, 0.5), (-0.1, 0.1), (1000, 0), (0, 1)])
+@pytest.mark.parametrize(
+    ("validation", "test"),
+    [(0.5, 0.5), (-0.1, 0.1), (1000, 0), (0, 1), (math.nan, 0.1), (0.1, math.nan)],
+)
 def test_impossible_shares(validation: float, test: float) -> None:
     with pytest.raises(ValueError, match=f"validation={validation} and test={test} leave nothing"):
         split_pairs(PAIRS, validation, test)

@@ -511,4 +511,4 @@ def test_a_process_may_be_ended_at_moments_that_nobody_chose(tmp_path: Path, kin
     assert last is not None
     config = replace(CONFIG, steps=int(last.stem[5:]) + 15)
     assert same(go(tmp_path, config), straight(config))
-    assert not list(tmp_path.rglob("*.part"))
+    assert not list(tmp_path.rglob("*.unfinished"))

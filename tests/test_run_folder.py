@@ -100,16 +100,21 @@ def test_settings_of_something_else_are_named_and_left_alone(tmp_path: Path, con
 
 
 def test_files_of_the_user_beside_a_training_stay(tmp_path: Path) -> None:
-    """Only what a killed process of ours left goes: name.PID.part."""
+    """Only what a killed process of ours left goes: name.PID.unfinished."""
     go(tmp_path)
-    for name in ("thesis.part", "step-backup.pt", "step-00000002.copy.pt", "log.jsonl.123.part"):
+    for name in (
+        "thesis.1.part",
+        "step-backup.pt",
+        "step-00000002.copy.pt",
+        "log.jsonl.12.unfinished",
+    ):
         (tmp_path / name).write_text("mine")
         (tmp_path / "checkpoints" / name).write_text("mine")
     go(tmp_path, TrainingConfig(**{**vars(CONFIG), "steps": 6}))
     for folder in (tmp_path, tmp_path / "checkpoints"):
         found = [path.name for path in folder.iterdir() if path.is_file()]
-        assert {"thesis.part", "step-backup.pt", "step-00000002.copy.pt"} < {*found}
-        assert "log.jsonl.123.part" not in found
+        assert {"thesis.1.part", "step-backup.pt", "step-00000002.copy.pt"} < {*found}
+        assert "log.jsonl.12.unfinished" not in found
 
 
 # --- Checkpoints ---

@@ -284,10 +284,13 @@ LONG = Pair("Hund " * 2000, "dog")
     [
         ({"pairs": []}, "no sentence pairs"),
         ({"vocabulary_size": 290}, "300 entries, the model 290"),
-        ({"max_length": 5}, r"training pair 1 has \d+ tokens, the model has positions for only 5"),
-        ({"pairs": [*PAIRS[:3], LONG]}, r"training pair 4 has \d+ tokens, the model has .* 1024"),
-        ({"max_tokens": 10}, "training pair 1 has .* a batch holds only 10: drop or split the"),
-        ({"validation": [*PAIRS[:2], LONG]}, r"validation pair 3 has \d+ tokens, the model has"),
+        ({"max_length": 5}, r"training pair 1 has \d+ tokens, the model's max_length allows 5: "),
+        ({"pairs": [*PAIRS[:3], LONG]}, r"training pair 4 has \d+ tokens, the model.* allows 1024"),
+        (
+            {"max_tokens": 10},
+            "training pair 1 has .* max_tokens allows 10: drop or split the pair, or raise max_",
+        ),
+        ({"validation": [*PAIRS[:2], LONG]}, r"validation pair 3 has \d+ tokens, the model's max"),
         ({"patience": 1}, "patience needs something to watch"),
     ],
 )
@@ -308,7 +311,7 @@ def test_a_validation_pair_longer_than_a_batch_is_refused_at_the_start() -> None
     widths = CORPUS.lengths.max(axis=1)
     short = [pair for pair, width in zip(PAIRS, widths) if width <= 30]
     first = int((widths > 30).argmax())
-    message = f"validation pair {first + 1} has {widths[first]} tokens, a batch holds only 30"
+    message = f"validation pair {first + 1} has {widths[first]} tokens, max_tokens allows 30"
     with pytest.raises(ValueError, match=message):
         train(make(), TOKENIZER, short, replace(CONFIG, max_tokens=30), validation=PAIRS)
 
