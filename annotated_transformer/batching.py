@@ -133,7 +133,7 @@ def plan_batches(lengths: np.ndarray, max_tokens: int, seed: int, epoch: int) ->
     check_fits(lengths, max_tokens, "training", "max_tokens")
     rng = np.random.default_rng((seed, epoch))
     order = np.argsort(snake_key(lengths) + JITTER * rng.random(len(lengths)), kind="stable")
-    widths, plan, start = lengths.max(axis=1).astype(np.int64)[order], list[np.ndarray](), 0
+    widths, plan, start = lengths.max(axis=1).clip(1).astype(int)[order], list[np.ndarray](), 0
     while start < len(order):
         wide = widths[start : start + max_tokens // widths[start]]
         rows = np.searchsorted(wide * np.arange(1, len(wide) + 1), max_tokens, side="right")

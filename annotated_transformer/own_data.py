@@ -34,7 +34,7 @@ def utf8_lines(file: Any, name: object) -> Iterator[str]:
                 raise ValueError(f"it has {LONGEST:,} bytes or more")
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        remedy = "save it as UTF-8 text with one sentence a line, or get it again"
+        remedy = "unpack it, save it as UTF-8 text with one sentence a line, or get it again"
         raise ValueError(f"{name}, line {number}: {error}; {remedy}") from error
 
 

@@ -142,6 +142,7 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match="training pair 2 has 60 tokens, max_tokens allows 50: "):
         plan_batches(np.array([(3, 3), (60, 2)]), 50, 0, 0)
     check_fits(np.array([(3, 3), (60, 2)]), 60, "training", "max_tokens")
+    assert len(plan_batches(np.zeros((3, 2), int), 10, 0, 0)) == 1
     check_fits(np.zeros((0, 2), int), 1, "training", "max_tokens")
 
 
