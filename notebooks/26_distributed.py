@@ -680,6 +680,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 # | "another process is working in" the folder, from all but one | started without `torchrun`: each believes itself alone | start with `torchrun`, also below `srun` |
 # | `invalid device ordinal` | more processes than GPUs | `--nproc-per-node=gpu` takes as many as there are |
 # | one process out of memory, broken connections in the others | only the first is a cause | look for *root cause* in what `torchrun` prints; halve `max_tokens`, double `grad_accum_steps` |
+# | *Expected to have finished reduction in the prior iteration* | a weight took no part in the loss: a layer that nobody calls, a second embedding table | after a backward pass of one process, `[n for n, p in model.named_parameters() if p.grad is None]` names it |
 # | an error about sizes, or a slightly wrong loss | other code or another corpus on one machine | one container, one shared folder |
 #
 # The last is the nastiest: each process makes the plan from its own copy of the corpus, and only process 0 compares that copy with the run's settings (exercise 6). The table comes from what PyTorch and its libraries say and from the code of this chapter, not from experience with a cluster.
