@@ -5,30 +5,23 @@ command that trains keeps the two together when it puts pairs aside. Every third
 that speaks of Tom, Mary, Boston or a number comes again with other names and numbers, because
 Tatoeba has hardly any others to learn copying from.
 
-With --turned, the table has only what is learned from, the other way round: for a model that
-translates back. With --back MODEL, such a model translates each target sentence to learn from, and
-the pairs join the table: the same sentences with other sources. A source that is put aside for
-validation or test is left out.
-
 With --more, the table also has what a visitor tries first and Tatoeba has once or never: greetings
 of `phrases.tsv`; sentences of up to three words with and without capitals and marks; two sentences
 in a row; other dates, and other half hours; surnames, titles and made-up names, which only copying
 gets right.
 
-usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv [--turned] [--more] [--back M]
+usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv [--more]
 """
 
-import argparse
 import re
+import sys
 import zipfile
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
-from annotated_transformer.cli import load
 from annotated_transformer.data import Pair, multi30k
-from annotated_transformer.decoding import translate
-from annotated_transformer.own_data import Splits, filter_pairs, hash_share, split_pairs
+from annotated_transformer.own_data import filter_pairs, hash_share, split_pairs
 
 TYPED, RENAMED = 1 / 8, 1 / 3  # shares of pairs that come once more
 AT_OTHER_TIMES, IN_A_ROW = 8, 24  # how often a date, half hour or phrase comes
@@ -218,57 +211,21 @@ def more(learned: list[Pair], direction: str) -> list[Pair]:
 
 
 def pairs_of(archive: Path, direction: str, enlarge: bool = False) -> list[Pair]:
-    """Return all pairs of the table, without those that a model has translated back."""
+    """Return all pairs of the table."""
     pairs = tatoeba(archive) + multi30k("train")
     if direction == "en-de":
         pairs = [Pair(target, source) for source, target, _ in pairs]
     place = [hash_share("\t".join(pair[:2]), seed=0) for pair in pairs]
     hurried = [Pair(typed(p.source), p.target) for p, at in zip(pairs, place) if at < TYPED]
-    learned = split(pairs).train
+    learned = split_pairs(filter_pairs(pairs)[0], 0.01, 0.01).train
     chosen = [p for p in learned if hash_share("\t".join(p[:2]), seed=2) < RENAMED]
     others = [(old, renamed(old, direction)) for old in chosen]
     table = pairs + hurried + [new for old, new in others if new[:2] != old[:2]]
     return table + more(learned, direction) if enlarge else table
 
 
-def split(pairs: list[Pair]) -> Splits:
-    """Put pairs aside as the training does."""
-    return split_pairs(filter_pairs(pairs)[0], 0.01, 0.01)
-
-
-def back(parts: Splits, model: Path) -> list[Pair]:
-    """Return pairs to learn from whose sources are what a model makes of their targets."""
-    targets = list(dict.fromkeys(pair.target for pair in parts.train))
-    made = translate(*load(model), targets, beam=1)
-    aside = {bare(pair.source) for pair in parts.validation + parts.test}
-    return [Pair(*both) for both in zip(made, targets) if bare(both[0]) not in aside]
-
-
-def bare(text: str) -> str:
-    """Return the letters and digits of a text, which decide where it is put aside."""
-    return "".join(filter(str.isalnum, text.casefold()))
-
-
-def main() -> None:
-    """Write the table that the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("archive", type=Path, help="Tatoeba's pairs, deu-eng.zip")
-    parser.add_argument("direction", choices=["de-en", "en-de"])
-    parser.add_argument("output", type=Path, help="the table")
-    parser.add_argument("--turned", action="store_true", help="only what is learned, turned")
-    parser.add_argument("--more", action="store_true", help="also what visitors try first")
-    parser.add_argument("--back", type=Path, help="model of the other direction; adds its pairs")
-    options = parser.parse_args()
-    table = pairs_of(options.archive, options.direction, options.more)
-    if options.back or options.turned:
-        parts = split(pairs_of(options.archive, options.direction))
-        table += back(parts, options.back) if options.back else []
-        table = [Pair(p.target, p.source) for p in parts.train] if options.turned else table
-    lines = (f"{pair.source}\t{pair.target}\n" for pair in table)
-    options.output.write_text("".join(lines), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    archive, direction, output, *options = sys.argv[1:]
+    table = pairs_of(Path(archive), direction, options == ["--more"])
+    lines = (f"{source}\t{target}\n" for source, target, _ in table)
+    Path(output).write_text("".join(lines), encoding="utf-8")
