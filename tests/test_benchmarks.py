@@ -166,6 +166,19 @@ def test_symptoms_differ_from_health(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len({(r["after_1"], r["end"]) for r in (whole, *broken)}) > 1
 
 
+def test_the_table_of_starts_is_the_logs() -> None:
+    """Each row of the page is the mean over the seeds that the log has."""
+    log = (ROOT / "benchmarks/results/start.jsonl").read_text("utf-8").splitlines()
+    scores: dict[str, list[tuple[float, float]]] = {}
+    for record in map(json.loads, log[1:]):
+        both = record["everyday"]["bleu"], record["captions"]["bleu"]
+        scores.setdefault(record["model"], []).append(both)
+    page = (ROOT / "book/own_pair.md").read_text("utf-8").partition("| 3,000 updates |")[2]
+    rows = [line.split("|")[2:4] for line in page.splitlines()[2:6]]
+    means = [[f"{np.mean(column):.1f}" for column in zip(*found)] for found in scores.values()]
+    assert [[cell.strip() for cell in row] for row in rows] == means
+
+
 def test_a_start_is_scored_before_and_after(tmp_path: Path) -> None:
     rows = [f"{pair.target}\t{pair.source}\n" for pair in grammar(400, seed=1)]
     (tmp_path / "pairs.tsv").write_text("".join(rows))
