@@ -9,7 +9,9 @@ import re
 import shlex
 import subprocess
 import sys
+import tokenize
 from importlib.metadata import requires, version
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,8 @@ from tools.chapters import ROOT
 from tools.package import project, public_names
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODEL = ["attention", "masks", "multi_head_attention", "feed_forward", "embeddings"]
+MODEL += ["positional_encoding", "layers", "transformer"]
 PUBLIC = [name for names in public_names(ROOT).values() for name in names]
 
 
@@ -143,6 +147,30 @@ def test_readmes_shell_lines_go_through(tmp_path: Path, monkeypatch: pytest.Monk
 def test_readme_counts_the_mistakes_that_the_checker_knows():
     (count,) = re.findall(r"`check` knows (\d+) ways to get it wrong", README)
     assert int(count) == sum(len(exercise().mistakes) for exercise in EXERCISES.values())
+
+
+def code_lines(path: Path) -> int:
+    """Count the lines that hold code: no comment, no docstring, no empty line."""
+    text, documents = path.read_text("utf-8"), set[int]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            documents |= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
+    empty = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)][:-1]
+    spans = ([*range(t.start[0], t.end[0] + 1)] for t in tokens if t.type not in empty)
+    return len({*chain(*spans)} - documents)
+
+
+def test_the_lines_of_code_are_as_many_as_told() -> None:
+    """Those of the modules, and of the model's, the notebooks up to the Transformer."""
+    lines = {p.stem: code_lines(p) for p in Path(annotated_transformer.__path__[0]).glob("*.py")}
+    index = (ROOT / "book" / "index.md").read_text("utf-8")
+    total, of_model = re.findall(r"([\d,]+) lines of code, (\d+) of them the model", index)[0]
+    assert int(total.replace(",", "")) == sum(lines.values())
+    assert int(of_model) == sum(lines[name] for name in MODEL)
+    assert f"It has {total} lines of code" in README
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 2])
