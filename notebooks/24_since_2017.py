@@ -26,7 +26,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Since 2017
 #
-# Large language models are still built from the parts of this book, with a handful of changes; this chapter makes each of them to our own code, measures what it buys here, and ends with a model of today's kind in thirty lines.
+# Large language models are still built from the parts of this book, with a handful of changes. This chapter applies each of them to our own code, measures what it buys, and ends with a modern language model in thirty lines.
 #
 # A layer of 2017 and one of today, where $x$ is the residual stream, LN stands for LayerNorm, and RMS for RMSNorm:
 #
@@ -177,9 +177,9 @@ show(
 # %% [markdown]
 # Pre-norm, rotary positions and SwiGLU lower the loss by far more than the seeds scatter. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost about a tenth of a nat. One stack does the work of two, and slightly better.
 #
-# Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. Who learns faster at the beginning needn't win at the end, as the page of [departures](../book/departures.md) explains, which uses the same test. Nor is more to be expected: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
+# Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. A model that learns faster at the start needn't win in the end ([departures](../book/departures.md) explains this for the same test). Nor should you expect more: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
 #
-# Now the changes one by one, each as the smallest step from the code you know. A helper counts the lines that differ, and a hidden check makes sure that the code on this page is the code that was measured. Where a gain isn't worth the words, the number still is, with its standard error.
+# Now the changes one by one, each as the smallest step from the code you know. A helper counts the lines that differ, and a hidden check makes sure that the code on this page is the code that was measured. Each section prints the gain, with its standard error.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the helper", "code_prompt_hide": "Hide the helper"}
 
@@ -399,7 +399,7 @@ show(
 )
 
 # %% [markdown]
-# With all 64 heads, one reader's text would take 320 GiB and the weights 140 GB. With eight heads it's 40 GiB.
+# With all 64 heads, one reader's text would take 320 GiB, and the weights take 131. With eight heads it's 40 GiB.
 #
 # ## Decoder-only
 #
@@ -460,7 +460,7 @@ for name in ("decoder-only", "decoder-only, source whole"):
     print(f"{name}: {told(name)}")
 
 # %% [markdown]
-# Here one stack is ahead by a tenth of a nat, and to see the source whole adds next to nothing. Longer trainings say otherwise, so it may only say that one stack starts faster.
+# Here one stack is ahead by a tenth of a nat, and seeing the source whole adds next to nothing. After 600 updates, that may only mean that one stack starts faster.
 #
 # Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care. A causal mask over the source and a loss on the source hurt; with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So the reason for decoders alone isn't that they translate better. A model that continues texts can be trained on any text there is, without pairs, and translation, summary and answer are all continuations. {cite:t}`liu2018generating` dropped the encoder first, to write articles of Wikipedia; GPT followed in the same year.
 #
@@ -481,9 +481,9 @@ assert total < 1.5 * gains["all five"][0] and gains["all five"][0] > gains["pre-
 #
 # ## What has not changed
 #
-# The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream and with the same weights everywhere, in turn with attention. Tokens from subwords. The next token as the only task, all positions at once, with the causal mask. Adam with a warm-up. The model that you have built would recognize its descendants.
+# The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream and with the same weights everywhere, in turn with attention. Tokens from subwords. The next token as the only task, all positions at once, with the causal mask. Adam with a warm-up, now as AdamW, which keeps weight decay out of the moments. (Dropout is mostly gone: a text that is read once can't be learned by heart.) The model that you have built would recognize its descendants.
 #
-# Newer models turn the same screws further. *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), which is the restricted self-attention that the paper proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek). Sebastian Raschka's *The Big LLM Architecture Comparison* draws them side by side.
+# Newer models take the same ideas further. *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), which is the restricted self-attention that the paper proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek). Sebastian Raschka's *The Big LLM Architecture Comparison* draws them side by side.
 #
 # ### Why these, of the hundreds that were tried?
 #
@@ -491,7 +491,7 @@ assert total < 1.5 * gains["all five"][0] and gains["all five"][0] > gains["pre-
 #
 # ## FlashAttention in twelve lines
 #
-# One change doesn't alter a single result. [Speed](25_speed.ipynb#attention-without-the-matrix) derives the online softmax for one row and says why it saves time. Here is the whole of it, blocks of queries against blocks of keys. No matrix of $T \times S$ weights ever exists:
+# One change doesn't alter a single result. [Speed](25_speed.ipynb#attention-without-the-matrix) derives the online softmax for one row and says why it saves time. Here is its forward pass, blocks of queries against blocks of keys; the backward pass computes the weights again in the same way. No matrix of $T \times S$ weights ever exists:
 
 
 # %%
@@ -560,7 +560,7 @@ class LanguageModel(nn.Module):
 
 
 # %% [markdown]
-# The book's [grammar](B_synchronous_grammar.ipynb) makes its training text: a German sentence, `</s>`, and its translation. The loss is the plain one, on every next token. There's no mask for padding, either. Padding comes last, where a causal model never looks, and its labels don't count.
+# The book's [grammar](B_synchronous_grammar.ipynb) makes its training text: a German sentence, `</s>`, and its translation. (`DecoderOnly` had an `<s>` between them because our decoders begin with one; nothing needs it.) The loss is the plain one, on every next token. There's no mask for padding, either. Padding comes last, where a causal model never looks, and its labels don't count.
 
 # %% tags=["nbval-ignore-output"]
 pairs = grammar(10_200)
@@ -606,9 +606,9 @@ for _ in range(3):
     print("made up:", read_out(language_model.generate([BOS], ends=2, temperature=0.8)))
 
 # %% [markdown]
-# In our run one of the three is right, one has *a* for *this*, and one begins well and then makes up something that could follow. Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: where one language ends and the other begins is something it found in the texts.
+# In our run one of the three is right, one has *a* for *this*, and one begins well and then makes up something that could follow. The made-up German has the right order and wrong forms, such as *haben* for *hat*. Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts.
 #
-# It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Put a few layers more on top, read ten trillion tokens instead of ten thousand sentences, and you have the kind of model that people talk to. (Then the hard part begins, which is data and machines.)
+# It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read ten trillion tokens instead of ten thousand sentences, and you have what the models that people talk to start from. (Then the hard part begins, which is data and machines.)
 #
 # ## Where to go from here
 #

@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown] needs=["multi30k"]
 # # Speed
 #
-# The cost of a training step, counted in operations and in bytes, and three ways to lower it: the loss in chunks, products in 16 bits, compiled layers (section 5.2 of the paper).
+# The cost of a training step, counted in operations and in bytes, and three ways to lower it on a GPU: the loss in chunks, products in 16 bits, compiled layers (section 5.2 of the paper).
 #
 # The paper trained its base model for 12 hours on eight GPUs. How long would one GPU of today take? The answer is a fraction:
 #
@@ -41,7 +41,7 @@ sys.path.insert(0, "..")
 # train(model, tokenizer, pairs, loss=FastLoss(model, precision="bf16"))    # same loss, less work
 # ```
 #
-# **There was no GPU to measure on.** What is measured here was measured on a processor; what is said about GPUs is computed or cited. If you have one, [one command](#on-a-gpu) measures all of it.
+# **There was no GPU to measure on.** What is measured here was measured on a CPU; what is said about GPUs is computed or cited. If you have one, [one command](#on-a-gpu) measures all of it.
 
 
 # %% tags=["export"]
@@ -176,13 +176,13 @@ for name, steps in (("base", 100_000), ("big", 300_000)):
 
 
 # %% [markdown]
-# Equal to the last operation. With the paper's 25,000 tokens a side and a step, its base model takes about $10^{18}$ operations and its big one ten times as many.
+# Equal to the last operation. (A pair of tokens is one of the source with one of the target.) With the paper's 25,000 tokens a side and a step, its base model takes about $10^{18}$ operations and its big one ten times as many.
 #
 # ## The speed of the machine
 #
 # A machine's **peak** is the number of operations a second that it does when everything is right. For a GPU it's in the data sheet: 312 · 10¹² for an A100, 989 · 10¹² for an H100 (SXM) or H200, 165 · 10¹² for an RTX 4090. These are for dense products in bf16. A number "with sparsity" is twice as large and meant for matrices half of whose entries are zero, which ours aren't.
 #
-# A processor has no such sheet, so we measure one large product, the best of five rounds: other programs can make a round slower but never faster. On a GPU, beware of the clock. The GPU works *beside* the program; a product is requested in microseconds and computed later. If you stop the clock without waiting, you've timed the request. PyTorch's `Timer` waits.
+# A CPU has no such sheet, so we measure one large product, the best of five rounds: other programs can make a round slower but never faster. On a GPU, beware of the clock. The GPU works *beside* the program; a product is requested in microseconds and computed later. If you stop the clock without waiting, you've timed the request. PyTorch's `Timer` waits.
 
 
 # %% tags=["export"]
@@ -214,7 +214,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # ## Where the time of a step goes
 #
-# We take the `small` model, real captions and one thread, and count the processor's own time, so that other programs don't matter.
+# We take the `small` model, real captions and one thread, and count the CPU's own time, so that other programs don't matter.
 
 
 # %% tags=["hide-input"]
@@ -255,7 +255,7 @@ assert 0.05 < useful / took / peak < 5  # above 1 only if others keep the machin
 
 
 # %% [markdown]
-# A processor's MFU is high, because its products are slow and everything else keeps up. On a GPU it's the reverse, so it pays to know what a step does *beside* products. PyTorch's profiler times each kernel. (On a GPU, add `ProfilerActivity.CUDA`; `export_chrome_trace` writes a timeline for the browser.)
+# A CPU's MFU is high, because its products are slow and everything else keeps up. On a GPU it's the reverse, so it pays to know what a step does *beside* products. PyTorch's profiler times each kernel. (On a GPU, add `ProfilerActivity.CUDA`; `export_chrome_trace` writes a timeline for the browser.)
 
 
 # %% tags=["hide-input", "nbval-ignore-output", "remove-stderr"] mystnb={"figure": {"name": "fig-kernels", "caption": "What does a step do beside matrix products? Share of the time of one training step by kind of kernel, from the profiler: the small model on captions, one thread of a processor. On a GPU the products shrink most, and the bars below them become what counts."}, "image": {"alt": "Matrix products take more than half of the time on a processor. Dropout, loss, the optimizer, normalization and attention take a few percent each, and many small kernels the rest."}}
@@ -310,7 +310,7 @@ plt.show()
 # %% [markdown]
 # Everything that makes a single operation faster, such as 16-bit numbers, gains a launch-bound step nothing. Larger batches help, since each operation has more to do, and so does compilation, which makes one operation of several. To find out which case you have, double the batch: if the step takes no longer, it was launch-bound.
 #
-# The standard cure is a **CUDA graph**. The GPU records all launches of a step once and replays them on a single request. A recording holds addresses and sizes, so it fits only inputs of the same shape, at the same place in memory. `torch.compile(..., mode="reduce-overhead")` makes such recordings, one for each shape. Text generation, which repeats one shape for every token, gains most. Our training would first have to round its lengths to a few widths, so the package doesn't use them.
+# The standard cure is a **CUDA graph**. The driver records all launches of a step once, and the GPU replays them on a single request. A recording holds addresses and sizes, so it fits only inputs of the same shape, at the same place in memory. `torch.compile(..., mode="reduce-overhead")` makes such recordings, one for each shape. Text generation, which repeats one shape for every token, gains most. Our training would first have to round its lengths to a few widths, so the package doesn't use them.
 #
 # ## One lever at a time
 #
@@ -363,7 +363,7 @@ assert all(0.99 < small[name] < 1.01 < base[name] < 1.05 for name in others)
 # %% [markdown]
 # **Sorted lengths** count on any machine. With 32 random sentences a batch, the small model trains a quarter fewer useful tokens a second and the base model almost a third. **Fused Adam** is worth three percent to the small one. For the base model the median says eight, from five rounds that scatter by more than that. An update touches every weight, however few tokens the batch has, and the plain form goes over memory once for each of its dozen operations.
 #
-# The others can't be told from noise. On the small model they stay within two percent. On the base model their medians lie two to four percent higher, and so does that of turning *off* the attention kernel, which should hurt. With an MFU of a half to two thirds there is little left to win, so these three stay out of the package. On a GPU, where products are a far smaller share of a step, the table may look different.
+# The others can't be told from noise. On the small model they stay within two percent. On the base model their medians lie two to four percent higher, and so does that of turning *off* the attention kernel, which should hurt. On a CPU, matrix products fill most of a step, and these three hardly touch them, so they stay out of the package. On a GPU, where products are a far smaller share of a step, the table may look different.
 #
 # ## Attention without the matrix
 #
@@ -499,10 +499,10 @@ for name, function in (("chunked", partial(chunked_loss, chunk=128)), ("readable
 #
 # ## Numbers of 16 bits
 #
-# On an A100, products in 16 bits have sixteen times the peak of those in 32: 312 · 10¹² operations a second against 19.5 · 10¹². There are two formats. A number has a sign, an exponent, which says how large it is, and a fraction, which says what it is exactly.
+# On an A100, products in 16 bits have sixteen times the peak of those in 32: 312 · 10¹² operations a second against 19.5 · 10¹². (TF32, which rounds the factors of an fp32 product to 10 bits of fraction, has 156 · 10¹²; in PyTorch it's off for matrix products unless you ask.) There are two formats. A number has a sign, an exponent, which says how large it is, and a fraction, which says what it is exactly.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same reach, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by almost one percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}, "image": {"alt": "Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; bf16 has 1, 8 and 7, which line up with the first 16 of fp32; fp16 has 1, 5 and 10."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same reach, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}, "image": {"alt": "Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; bf16 has 1, 8 and 7, which line up with the first 16 of fp32; fp16 has 1, 5 and 10."}}
 figure, axes = plt.subplots(figsize=(7.6, 1.9), layout="constrained")
 formats = {"fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10)}
 for row, (exponent, fraction) in enumerate(formats.values()):
@@ -528,7 +528,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's moments therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
 #
-# Not every machine gains. Where the units are missing, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A processor gets fp32 unless you ask for bf16, since few have units for it. One that has them gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
+# Not every machine gains. Where the units are missing, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A CPU gets fp32 unless you ask for bf16, since few have units for it. One that has them gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
 
 
 # %% tags=["export"]
@@ -599,15 +599,15 @@ rounds = [
     [seconds(lambda: training_step(loss, few, adam), times=1) for loss in losses] for _ in range(3)
 ]
 gain = median(slow / fast for slow, fast in rounds)
-print(f"on this processor the fast loss trains x {gain:.2f} as fast as the readable one")
+print(f"on this CPU the fast loss trains x {gain:.2f} as fast as the readable one")
 
 
 # %% [markdown]
-# On a processor by Intel the two differ by a few percent, in either direction: the chunks save memory. On one by AMD, oneDNN's products make the fast loss a third faster and more.
+# On an Intel CPU the two are within a few percent of each other, and the chunks only save memory. On an AMD CPU, oneDNN's products make the fast loss at least a third faster.
 #
 # ### Beside other Transformers
 #
-# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model with the fast loss, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape. How many times as fast is ours? (The middle turn; in brackets the slowest and the fastest.)
+# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model with the fast loss, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape. How many times as fast is ours? The table gives the median of the turns and, in brackets, the lowest and the highest ratio.
 #
 # ```bash
 # python benchmarks/training.py --size base --threads 2 --precision fp32
@@ -627,7 +627,7 @@ for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
         print(line)
 
 # %% [markdown]
-# In single precision the lead is that of oneDNN's products: without them it was 8 to 21 % on the same machine. It grows with the model, because products are a larger share of a large one. In bf16 it comes from attention: the fused kernel that all three call goes backward slowly on a processor, so ours takes plain products there.
+# In single precision the lead is that of oneDNN's products: without them it was 8 to 21 % on the same machine. It grows with the model, because products are a larger share of a large one. In bf16 it comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. (Even so, bf16 gains `base` nothing here.)
 #
 # ## Compiling a layer
 #
@@ -647,7 +647,7 @@ assert settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compi
 
 
 # %% [markdown]
-# Two programs do for all eleven shapes, at about the same speed as 22. On this processor both are *slower* than plain layers. Compiling is meant for GPUs; since it hasn't been measured there with this code, it's off unless you say `--compile`.
+# Two programs do for all eleven shapes, at about the same speed as 22. On this CPU both are *slower* than plain layers. Compiling is meant for GPUs; since it hasn't been measured there with this code, it's off unless you say `--compile`.
 #
 # :::{admonition} For a second reading: sizes of 1, and a limit that hides
 # :class: dropdown
@@ -814,7 +814,7 @@ assert (
 
 
 # %% [markdown]
-# On a processor both halves of the estimate can be held against a measurement.
+# On a CPU both halves of the estimate can be held against a measurement.
 #
 # ```bash
 # python benchmarks/growth.py --preset small
@@ -870,7 +870,7 @@ print(f", memory times {long['bytes'] / short['bytes']:.1f}")
 assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
 
 # %% [markdown]
-# Time follows the operations. Sentences 64 times as long cost two and a half times as much for each token, because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes more than the layers keep: on the way back gradients of activations need room as well.
+# Time follows the operations. Sentences 64 times as long cost two and a half times as much for each token, because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: on the way back, gradients of activations need room as well. On a GPU too, leave as much room until you have measured.
 #
 # The paper's base model is an hour's work for one current GPU, *if* it reaches such a share. No measurement of ours stands behind that.
 #
@@ -893,7 +893,7 @@ assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["byt
 # - The logits need never exist all at once, and label smoothing doesn't need them.
 # - bf16 for products; fp32 for weights, moments, normalization, softmax and loss.
 #
-# One GPU is as busy now as it can be. Eight of them must still make the same update, and talking to each other costs time.
+# So much for one GPU. Eight of them must still make the same update, and talking to each other costs time.
 #
 # ## Exercises
 #

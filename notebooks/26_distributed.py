@@ -115,7 +115,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Leave one of the four out, and some words count more than others, some sentences are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb#one-update) does. What the chapter adds to the package is how processes find each other and their devices.
+# Leave one of the four out, and the copies drift apart, some words count more than others, or every process does all the work. Deal the sentences in another way, and some are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb#one-update) does. What the chapter adds to the package is how processes find each other and their devices.
 #
 # If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#the-same-result-as-on-one-gpu).
 #
@@ -143,9 +143,9 @@ print(f"{100_000 * a_step / planned / 3600:.1f} hours")
 # | the optimizer's state | all weights, some of the moments | gradients and weights, each step | the moments don't fit on one GPU |
 # | the model | some layers (pipeline parallel), or some columns of each matrix (tensor parallel) | what the layers compute, in each layer | the weights don't fit on one GPU |
 #
-# A weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold. The batch alone is enough to cut: its sentences have nothing to do with each other until the gradient is added up.
+# A weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut: its sentences have nothing to do with each other until the gradient is added up.
 #
-# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` shares out more: each process keeps only its part of the moments, then also of the gradients and the weights, and fetches the rest of a layer just before it's needed. It is still data parallel training. PyTorch's version is **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp`. Memory falls with the number of GPUs, and the network carries up to half as much again.
+# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` shares out more: each process keeps only its part of the moments, then also of the gradients and the weights, and fetches the rest of a layer just before it's needed. It is still data parallel training. PyTorch's version is **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp`. Each GPU needs less memory the more there are, and the network carries up to half as much again.
 #
 # ## Why add, and not take the mean?
 #
@@ -310,7 +310,7 @@ print(states[0], states[-1], sep="\n")
 assert torch.equal(states[-1], numbers.sum(dim=0).expand(4, 4))
 print("rounds:", len(states) - 1)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ring", "caption": "How does a sum get everywhere when each process talks to its neighbor only? Four processes (rows) with four chunks each (columns), after each of six rounds. The number says how many processes are in a chunk, gray from 1 (white) to 4 (dark). A frame marks what has just arrived. After round 3 each process has one complete chunk; after round 6 all have all."}, "image": {"alt": "Seven grids of four by four. At the start all cells say 1; the sums grow along diagonals until each row has one 4 after round 3, and all cells say 4 after round 6."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ring", "caption": "How does a sum get everywhere when each process talks to its neighbor only? Four processes (rows) with four chunks each (columns), after each of six rounds. The number says how many processes' gradients a chunk has summed up, gray from 1 (white) to 4 (dark). A frame marks what has just arrived. After round 3 each process has one complete chunk; after round 6 all have all."}, "image": {"alt": "Seven grids of four by four. At the start all cells say 1; the sums grow along diagonals until each row has one 4 after round 3, and all cells say 4 after round 6."}}
 style()
 figure, axes = plt.subplots(1, 7, figsize=(10, 1.9), layout="constrained", sharey=True)
 counted = ring(torch.ones(4, 4, dtype=torch.long))
@@ -342,7 +342,7 @@ with torch.device("meta"):
     base = Transformer(preset("base"))
 gradient = 4 * sum(p.numel() for p in base.parameters())
 print(f"gradient {gradient / 1e6:.0f} MB; of 8 processes each sends {1.75 * gradient / 1e6:.0f} MB")
-links = {"1 Gbit a second": 0.125e9, "10 Gbit": 1.25e9, "100 Gbit": 12.5e9, "300 GB": 300e9}
+links = {"1 Gbit a second": 0.125e9, "10 Gbit": 1.25e9, "100 Gbit": 12.5e9, "300 GB a second": 300e9}
 for name, speed in links.items():
     times = [f"{2 * (n - 1) / n * gradient / speed * 1000:9,.1f}" for n in (2, 8, 64)]
     print(f"{name:16} {' '.join(times)}  ms with 2, 8 and 64 processes")
@@ -596,7 +596,7 @@ print(f"losses differ by {apart:.0e}, weights by {distance('run-1', 'run-2'):.0e
 assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 
 # %% [markdown]
-# The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps runs with one and with eight processes drift apart into two equally good models. Batches, rates and counts stay exactly equal. Runs with the *same* number of processes agree to the bit on a CPU (with three and more, unless one was restarted: DDP reorders its buckets after the first step of each start).
+# The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models. Batches, rates and counts stay exactly equal. Runs with the *same* number of processes agree to the bit on a CPU (with three and more, unless one was restarted: DDP reorders its buckets after the first step of each start).
 #
 # ### When a process dies
 #
@@ -632,7 +632,7 @@ print("steps in the log:", *losses("run-killed"))
 assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("run-2")
 
 # %% [markdown]
-# Step 50 was made twice and is in the log once, and the weights are those of the undisturbed run, to the last bit. A SIGTERM to `torchrun` is passed on to all; they leave a checkpoint and end, within the 30 seconds that `torchrun` grants.
+# Step 50 ran twice and is in the log once, and the weights are those of the undisturbed run, to the last bit. A SIGTERM to `torchrun` is passed on to all; they leave a checkpoint and end, within the 30 seconds that `torchrun` grants.
 #
 # ## Several machines
 #
@@ -713,7 +713,7 @@ assert 750 < counter.number < 900
 # %% [markdown]
 # (A wide model has as many as this narrow one.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20 % of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second whose exchange is hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20 % of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
 style()
 
 
@@ -741,7 +741,7 @@ plt.show()
 print([round(seconds(tokens, 1) / seconds(tokens, 64), 1) for tokens in (25_000, 100_000, 400_000)])
 
 # %% [markdown]
-# This is Amdahl's law: what doesn't shrink with the number of GPUs decides in the end. If 6.6 ms of a step stay, and one GPU needs 48, no number of GPUs makes it more than about seven times faster. The true line bends earlier, since small products use a GPU less well.
+# As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. (Amdahl adds it to the work; launches run beside the work, which is why the line is ideal for so long.) If 6.6 ms of a step stay, and one GPU needs 48, no number of GPUs makes it more than about seven times faster. The true line bends earlier, since small products use a GPU less well.
 #
 # ### Do I have to scale the learning rate?
 #
@@ -760,7 +760,7 @@ for name, width in (("base", 512), ("big", 1024)):
 # - One process a GPU, each with the whole model and a share of every batch, and one exchange of gradients an update.
 # - Add the gradients and divide by the tokens of all. DDP divides by the number of processes, so the loss is multiplied by it.
 # - All processes make the same plan. A decision that one of them takes alone ends in waiting.
-# - More GPUs need no other learning rate; a larger batch does. Without one, the gain ends where launches take longer than work.
+# - More GPUs don't call for another learning rate, but a larger batch does. With the same batch, the gain ends where launches take longer than the work.
 #
 # Everything has been tried at a small size. What remains is the paper's own training: the commands, the hours, and the score to expect.
 #

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # The paper's models on the paper's corpus, from the download to the score, with what each step takes and what it says when all is well (sections 5 and 6.1 of the paper).
 #
-# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens a side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there, and this notebook exports none. So start:
+# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens a side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there; this chapter only runs it:
 #
 # ```bash
 # pip install "./annotated-transformer[wmt14]"                                  # 1 install, from a clone
@@ -46,7 +46,7 @@ sys.path.insert(0, "..")
 # | 2 try | minutes | 1 GB | it ends with a line for step 200, and `try/log.jsonl` begins with the right number of `processes` |
 # | 3 prepare | half an hour to an hour on one core, no GPU; `--workers 8` for eight | 0.6 GB, and some 2 GB in the cache | the same command, given again, says that the folder is prepared |
 # | 4 dry run | seconds | - | 63,045,632 parameters, about 9e17 operations, less memory than your GPU has |
-# | 5 train | 1.3 hours on one H100, 20 minutes on four | 5 GB | at step 50 of `base/log.jsonl` the loss is near 10.5 or 11 and falls |
+# | 5 train | 1.3 hours on one H100, 20 minutes on four, and the validations | 5 GB | at step 50 of `base/log.jsonl` the loss is near 10.5 or 11 and falls |
 # | 6 average | a minute | 0.3 GB | there is a folder `base-average` with a model |
 # | 7 evaluate | minutes | - | two scores, of 3,003 and of 2,737 sentences |
 # | 8 report | - | - | your line is in [the table of scores](#the-score-to-expect) |
@@ -151,7 +151,7 @@ for name, vocabulary_size in WMT14.items():
 #
 # ## A rehearsal
 #
-# Commands that were never run don't work, so we run them all now. Only the corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), turned round, in Parquet files laid out like those of WMT14.
+# Commands that were never run don't work, so we run them all now. Only the corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14.
 
 # %%
 home = tempfile.TemporaryDirectory()
@@ -255,7 +255,7 @@ assert "step 50" in told
 print(*sorted(path.name for path in (folder / "run" / "checkpoints").iterdir()))
 
 # %% [markdown]
-# A line comes with each validation, here every 50 steps. `loss` is the mean over the latest steps, on training pairs with smoothed labels; `validation loss` is on newstest2013, without smoothing and dropout, so [it may be the lower one](18_training.ipynb#why-is-the-training-loss-above-the-validation-loss); BLEU is that of greedy translations.
+# A line comes with each validation, here every 50 steps. `loss` is the mean over the latest steps, on training pairs with smoothed labels; `validation loss` is on the validation pairs (for WMT14, newstest2013), without smoothing and dropout, so [it may be the lower one](18_training.ipynb#why-is-the-training-loss-above-the-validation-loss); BLEU is that of greedy translations.
 #
 # The same command continues, this time as two processes that share each batch:
 
@@ -265,9 +265,9 @@ told = shell(f"{torchrun} {options}")
 assert "step 50" not in told and "step 100" in told and "step 150" in told
 
 # %% [markdown]
-# It went on from the checkpoint of step 50. The log in the folder covers both parts, and in the figure the line goes on as if nothing had happened:
+# It went on from the checkpoint of step 50, the first point of the figure:
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "Does a kill leave a trace? Log of the rehearsal: loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "How does the rehearsal go on after the kill? loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
 records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
 reports = [record for record in records if "loss" in record]
 checks = [record for record in reports if "score" in record]
@@ -281,8 +281,8 @@ for axis, name, shown, line, color in (
     axis.plot([r["step"] for r in shown], [r[name] for r in shown], line, color=color, lw=1.5)
     axis.axvline(restart, color=RESIDUAL, lw=0.8, ls="--")
     axis.set(xlabel="step", xlim=(0, None), ylim=(0, None))
-left.text(0.42, 0.7, "training, smoothed labels", color=INK, transform=left.transAxes)
-left.text(0.05, 0.12, "validation", color=KEY, transform=left.transAxes)
+left.text(0.5, 0.82, "training, smoothed labels", color=INK, transform=left.transAxes)
+left.text(0.36, 0.4, "validation", color=KEY, transform=left.transAxes)
 left.set_ylabel("loss a target token, nats")
 right.set_ylabel("BLEU, validation")
 plt.show()
@@ -387,7 +387,7 @@ for name in ("base", "big"):
     print(f"{name:4} {runs[name, 1].flops:.1e} operations")
 
 # %% [markdown]
-# Both models fit whole into one GPU with 24 GB. The paper states the cost of training in its Table 2, too, but means another thing: time on the GPUs, times what such a GPU keeps up, 9.5e12 operations a second. The models' own products are a part of that:
+# By this estimate both models fit into one GPU with 24 GB; but [the one measurement](25_speed.ipynb#memory-and-hours-before-a-run) took up to 1.8 times as much for a batch, so big may need `--max-tokens 12500 --grad-accum-steps 2` there. Table 2 of the paper states the cost of training, too, but in another sense: time on the GPUs, times what such a GPU can sustain, 9.5e12 operations a second. The models' own products are a part of that:
 
 # %%
 for name, hours in (("base", 12), ("big", 3.5 * 24)):
@@ -395,7 +395,7 @@ for name, hours in (("base", 12), ("big", 3.5 * 24)):
     print(f"{name}: {spent:.1e} spent, {runs[name, 1].flops / spent:.0%} of it in the model")
 
 # %% [markdown]
-# ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29 % for base, because it counts 25,000 tokens a step; here padding is left out.) We plan with 20 % of a much higher peak. It is a guess, and everything below depends on it:
+# ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29 % for base, because it counts 25,000 tokens a step; the batches planned here hold about 24,000.) We plan with 20 % of a much higher peak. It is a guess, and everything below depends on it:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20 % that we plan with; gray lines are the paper's hours on eight P100. Nothing here was measured."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
 shares = np.geomspace(0.03, 0.5, 30)
@@ -465,7 +465,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 #
 # ## Whether it is as fast as planned
 #
-# A run at a quarter of the planned speed looks like any other, only for four times as long. So compare in the first ten minutes. Each step has so many real target tokens, and all steps have to fit into the planned hours:
+# A run at a quarter of the planned speed looks like any other, only for four times as long, so compare in the first ten minutes. The real target tokens of a step, and the planned hours, give the pace to expect:
 
 # %%
 a_step = 10 * lengths[:, 1].sum() / batches_per_epoch
@@ -572,7 +572,7 @@ right.set_ylabel("BLEU, validation")
 plt.show()
 
 # %% [markdown]
-# The first illness is easy to see, and we stopped it after 100 steps. The loss comes down to about the dotted line and no further: the model has learned how frequent words are, and nothing else. The rate is too high, or the warm-up too short.
+# The first illness is easy to see, and we stopped it after 100 steps. By then the healthy loss is at 2.6, and this one still above the dotted line: the model knows at best how frequent words are. The rate is too high, or the warm-up too short.
 #
 # The second one is dangerous. At step 50 the loss is nearly where it should be, since what is learned first is German, and German doesn't need the source. From then on it lags, to 2.7 instead of 1.5 at the end, but it falls all the time, and without a healthy run beside it you wouldn't notice. BLEU is what tells. With a corpus of your own, this is the first thing to suspect.
 #
@@ -591,7 +591,7 @@ assert "is not finite; it was not used" in told
 # %% [markdown]
 # The command ended with code 2 and one line. No `nan` has reached the weights, and the last checkpoint is good. Then:
 #
-# 1. **Give the same command again.** It repeats the same batches. If it gets past the step, the hardware most likely failed; if that happens twice in a night, test the GPUs. (`torchrun --max-restarts=3` does this by itself.)
+# 1. **Give the same command again.** It repeats the same batches. If it gets past the step, it was rounding, which differs from run to run on a GPU, or the hardware; if that happens twice in a night, test the GPUs. (`torchrun --max-restarts=3` does this by itself.)
 # 2. **It stops at the same step.** Look at `gradient_norm` in the records before. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder.
 # 3. **The norm was calm.** Try `--precision fp32`, in another folder. It can cure coarse rounding. It can't cure an overflow, since [bf16 has the range of fp32](25_speed.ipynb#numbers-of-16-bits).
 #
@@ -682,7 +682,7 @@ plt.show()
 # |---|---|
 # | another tool: tokens, compounds, quotes | 0.7 to 1.5, the figure above |
 # | 2,737 sentences instead of 3,003 | `evaluate` prints both |
-# | another seed | about 0.3 between two runs; one [careful repetition](https://github.com/WangZesen/Reproduce-Transformer) states a spread of 0.13 |
+# | another seed | one [careful repetition](https://github.com/WangZesen/Reproduce-Transformer) states 27.60 ± 0.13; two runs then easily differ by 0.3 |
 # | another draw of 3,003 sentences | more than a seed: [a test set is a sample](20_evaluation.ipynb#a-test-set-is-a-sample) |
 # | average, last or best checkpoint; beam and its penalty | measure it on the validation set |
 # | another cleaning, vocabulary, or News Commentary | not known; the paper says little about its own |
@@ -760,7 +760,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 #
 # ### When two results are different
 #
-# Two scores differ by 0.3 from the seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise. And look at newstest2014 once: if you pick the best of ten checkpoints on it, you have trained on it.
+# Two scores differ by 0.3 from the seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise. And look at newstest2014 once: if you pick the best of ten checkpoints on it, it's a validation set, and you have no test set.
 #
 # ## English to French
 #

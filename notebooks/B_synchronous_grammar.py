@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix draws German-English sentence pairs, with gold alignments, from a small grammar of both languages.
 #
-# A **synchronous grammar** grows one meaning into two sentences. Ours first draws *what is said*: who does what to whom, when and where. Then each language puts it in order by its own rules. Every word keeps track of its translation, so the alignment is known. Other chapters call `grammar(count, seed)`; read on if you want to know how it works, or to write one for your own languages.
+# A **synchronous grammar** grows one meaning into two sentences. Ours first draws *what is said*: who does what to whom, when and where. Then each language puts it in order by its own rules. Every word keeps track of its translation, so the alignment is known: *Sie haben das große Kind angerufen.* / *They called the big child.*, where *haben* and *angerufen* both belong to *called*. Other chapters call `grammar(count, seed)`; read on if you want to know how it works, or to write one for your own languages.
 
 # %%
 from random import Random
@@ -45,7 +45,7 @@ from typing import NamedTuple
 from annotated_transformer.data import Pair
 
 # %% [markdown]
-# This is all the German that the grammar knows.
+# These are the differences that make its sentences hard to translate.
 #
 # | German | English | what happens |
 # |---|---|---|
@@ -105,7 +105,7 @@ print([[f"{g.text}-{e.text}" for e in english if g.links & e.links] for g in ger
 # %% [markdown]
 # ## The dictionary
 #
-# A German noun has a gender (m, f, n), which decides the form of article, adjective and pronoun. Nouns are persons (p), animals (a) or things (t), so that no lamp falls asleep. A verb has its forms in both languages, then the kinds of nouns that may do it, and the case and kinds of each object.
+# A German noun has a gender (m, f, n), which decides the form of article, adjective and pronoun. Nouns are persons (p), animals (a) or things (t), so that no lamp falls asleep. A verb such as `rufen ruft hat angerufen an / call calls called / nom p acc p` has infinitive, third person, auxiliary, participle and particle, then the English forms; here a person calls a person.
 #
 # The world is small on purpose. After ten thousand sentences a model has met every word many times, and what it still gets wrong is what we want to watch: order, case, agreement.
 
@@ -391,7 +391,7 @@ show_steps(
 # %% [markdown]
 # ## Drawing a clause
 #
-# A grammar that we want to trust leaves out what one language would say differently, or what has two meanings:
+# A grammar that we want to trust should leave out what one language would say differently, or what has two meanings. Ours leaves out most of it; in one sentence of a hundred a relative clause such as *die Frau, die die Katze sieht* can still be read both ways:
 #
 # | left out | because |
 # |---|---|

@@ -27,7 +27,13 @@ sys.path.insert(0, "..")
 #
 # This appendix reads, cleans and splits sentence pairs of your own.
 #
-# Any two languages will do. The classic accident is a lost line: two files are exported from somewhere, one is a line short, and from there on each source is paired with the translation of its neighbor. Training runs, the loss falls a little, the model talks nonsense. Reading is therefore strict: whatever is in doubt is an error that names the file, the line and what to do.
+# Any two languages will do. The classic accident is a lost line: two files are exported from somewhere, one is a line short, and from there on each source is paired with the translation of its neighbor. Training runs, the loss falls a little, the model talks nonsense. Reading is therefore strict: whatever is in doubt is an error that names the file, the line and what to do. Three calls lead from two files to what a training needs:
+#
+# ```python
+# pairs = read_pairs("train.de", "train.en")
+# kept, dropped = filter_pairs(pairs)
+# train, validation, test = split_pairs(kept)
+# ```
 
 # %% tags=["export"]
 import gzip
@@ -248,7 +254,7 @@ assert sum(filter_pairs(captions)[1].values()) < 10
 # %% [markdown]
 # ### Wrong pairs found by their lengths
 #
-# Lengths give a wrong pair away only where they happen not to fit. We count how many of the pairs after a lost line it drops.
+# Lengths give a wrong pair away only where they happen not to fit. How many of the pairs after a lost line does the rule drop?
 
 # %%
 tail = [Pair(pair.source, target) for pair, target in zip(pairs, targets)][lost:]
@@ -363,7 +369,7 @@ assert all(set(old) <= set(new) for old, new in zip(splits, grown))
 print([len(split) for split in grown])
 
 # %% [markdown]
-# Look at the sizes of the three parts: in some collections short sentences tie much of the whole together. How large should a test be? A thousand or two is usual; with 5,000 pairs take 0.1, and expect the score to waver.
+# Look at the sizes of the three parts: in some collections short sentences tie much of the whole together. How large should a test be? A thousand or two is usual; with 5,000 pairs take 0.1, and expect a noisy score.
 #
 # ## A corpus to try this on
 #

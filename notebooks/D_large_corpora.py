@@ -128,7 +128,7 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 # | outcome | |
 # |---|---|
 # | empty | one side is |
-# | too long | a side has more than 250 tokens |
+# | too long | a side has more than 250 tokens (this and the ratio of 1.5 are fairseq's limits for WMT14) |
 # | lengths apart | one side has more than `max_ratio` times the tokens of the other |
 # | untranslated | both sides are the same |
 # | validation, test | newstest2013 and newstest2014, or each twentieth row of your own files (3,000 at most) |
@@ -322,7 +322,7 @@ def open_corpus(folder: str | Path) -> tuple[EncodedCorpus, Tokenizer, list[Pair
 # %% [markdown]
 # ## In use
 #
-# Four hundred pairs of the grammar and three bad lines, interrupted just before the end:
+# Four hundred pairs of the grammar and three bad lines, interrupted just before the end. (The ratio of 1.5, counted in tokens, is stricter than that of [your own pairs](C_own_data.ipynb#cleaning), and drops 17 good pairs as well.)
 
 # %% tags=["remove-cell"]
 import datasets
@@ -386,3 +386,6 @@ for record in records[1:]:
         print(f"  {name.replace('_', ' ')}: {value}")
 if not records:
     print("not measured yet")
+
+# %% [markdown]
+# Two million pairs took 11 minutes of the CPU's time and at most 1.6 GB of memory. Opening and planning were timed with three copies of them, 5.7 million examples. Computed from this, all of WMT14 takes about 6 minutes on eight cores.

@@ -213,7 +213,7 @@ def test_what_is_right_is_right(part):
 @pytest.mark.parametrize(("part", "mistake"), MISTAKES)
 def test_each_mistake_is_found_as_itself(part, mistake):
     found = check(part, EXERCISES[part]().mistakes[mistake])
-    assert found == f"{part}: wrong. It gives what comes out when {mistake}."
+    assert found == f"{part}: wrong. You get these numbers when {mistake}."
 
 
 @pytest.mark.parametrize("part", EXERCISES)
