@@ -99,7 +99,7 @@ def check(part: str, yours: Callable[..., Any]) -> str:
             return f"{part}: right"
         for mistake, code in exercise.mistakes.items():
             if not any(map(difference, found, outcomes(code, exercise))):
-                return f"{part}: wrong. It gives what comes out when {mistake}."
+                return f"{part}: wrong. You get these numbers when {mistake}."
     where, what = next((name, what) for name, what in zip(exercise.inputs, wrong) if what)
     return f"{part}: wrong {where}: {what}. None of the mistakes known here gives this."
 
@@ -136,7 +136,7 @@ def attention_exercise() -> Exercise:
         "the scores are divided by d_k, not by its root": partial(attend, by=lambda d: d),
         "the scores are divided by d_k / 2 (`d_k ** 1/2`)": partial(attend, by=lambda d: d / 2),
         "the scores are divided by 2 d_k (`/ d_k ** 1/2`)": partial(attend, by=lambda d: 2 * d),
-        "the mask is turned round: True means `may attend`": partial(attend, turned=True),
+        "the mask is inverted: True means `may attend`": partial(attend, turned=True),
         "the mask is not used": lambda q, k, v, mask: attend(q, k, v, None),
         "a hidden score is 0, like any other, not minus infinity": partial(attend, hidden=0.0),
         "weights are hidden after the softmax: rows do not sum to 1": partial(attend, late=True),
@@ -147,7 +147,7 @@ def attention_exercise() -> Exercise:
 def padding_mask_exercise() -> Exercise:
     """`padding_mask(tokens (B, S))`, boolean (B, 1, 1, S)."""
     mistakes: Mistakes = {
-        "it is turned round: True must stand at the words": lambda t: (t == 0)[:, None, None],
+        "it is inverted: True must mark the words": lambda t: (t == 0)[:, None, None],
         "it has no axis for heads and queries": lambda t: t != 0,
         "it hides padded queries (rows), not keys (columns)": lambda t: (t != 0)[:, None, :, None],
     }  # fmt: skip
@@ -161,7 +161,7 @@ def causal_mask_exercise() -> Exercise:
     """`causal_mask(length)`, boolean (T, T)."""
     on = partial(torch.ones, dtype=torch.bool)
     mistakes: Mistakes = {
-        "it is turned round: True must stand on and below the diagonal": lambda n: on(n, n).triu(1),
+        "it is inverted: True must be on and below the diagonal": lambda n: on(n, n).triu(1),
         "it is transposed: a query sees the future": lambda n: on(n, n).triu(),
         "a position may not see itself": lambda n: on(n, n).tril(-1),
         "one word of the future is seen": lambda n: on(n, n).tril(1),
@@ -277,8 +277,8 @@ def layer_norm_exercise() -> Exercise:
     """`layer_norm(x (B, T, D), gain (D), bias (D), eps)`."""
     mistakes: Mistakes = {
         "the variance divides by D - 1, not by D": partial(normalize, fewer=1),
-        "epsilon stands outside the root": partial(normalize, root=lambda v, eps: v.sqrt() + eps),
-        "the variance divides by D - 1, and epsilon stands outside the root": partial(
+        "epsilon is outside the root": partial(normalize, root=lambda v, eps: v.sqrt() + eps),
+        "the variance divides by D - 1, and epsilon is outside the root": partial(
             normalize, fewer=1, root=lambda v, eps: v.sqrt() + eps),
         "epsilon is not used": partial(normalize, root=lambda v, eps: v.sqrt()),
         "it is divided by the variance, not by its root": partial(normalize, root=torch.add),
@@ -332,7 +332,7 @@ def learning_rate_exercise() -> Exercise:
         "the larger of the two terms is taken, not the smaller": partial(rate, pick=max),
         "d_model is missing": partial(rate, of_d=0),
         "there is no warm-up": partial(rate, pick=lambda fall, rise: fall),
-        "`d ** -1/2` stands for half of 1 / d": lambda n, d, w: rate(n, d, w, of_d=-1) / 2,
+        "`d ** -1/2` is half of 1 / d": lambda n, d, w: rate(n, d, w, of_d=-1) / 2,
         "the warm-up's exponent is -0.5, not -1.5": partial(rate, of_w=-0.5),
     }
     steps = (1, 50, 300), (70, 50, 300), (300, 90, 300), (5000, 90, 700)

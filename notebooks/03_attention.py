@@ -657,11 +657,11 @@ for n in (25, 500, 8000):
 # %% [markdown]
 # For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
 #
-# ## What it pays
+# ## What it buys
 #
-# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one part more in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token: the typical probability of the right token rises from 13 % to 20 %.
+# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one part more in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token (a nat is the unit of natural logarithms): the typical probability of the right token rises from 13 % to 20 %.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-attention", "caption": "What does attention pay? Validation loss on the grammar after 300 updates; the filled bar is new. Means of embeddings: a model without attention."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-attention", "caption": "What does attention buy? Validation loss on the grammar after 300 updates; the filled bar is new. Means of embeddings: a model without attention."}}
 from book.figures import paid
 
 losses = paid("attention")

@@ -487,11 +487,11 @@ show(
 #
 # Because the keys there are source positions. The target's mask, $T \times T$, doesn't fit scores of $T \times S$, unless the two lengths happen to be equal, as in the figure. Then it hides the wrong keys.
 #
-# ## What it pays
+# ## What it buys
 #
-# On [the book's one task](03_attention.ipynb#what-it-pays) the padding mask changes the loss by less than 0.02 nats, because batches of [similar length](15_batching.ipynb#the-cost-of-padding) hold little padding. The causal mask is on in all rows: without it the bar would be shorter, and the model worthless. Masks pay in correctness.
+# On [the book's one task](03_attention.ipynb#what-it-buys) the padding mask changes the loss by less than 0.02 nats, because batches of [similar length](15_batching.ipynb#the-cost-of-padding) hold little padding. The causal mask is on in all rows: without it the bar would be shorter, and the model worthless. Masks pay in correctness.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-masks", "caption": "What does the padding mask pay? Validation loss on the grammar after 300 updates; the filled bar is new. It is practically as long as the one above it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-masks", "caption": "What does the padding mask buy? Validation loss on the grammar after 300 updates; the filled bar is new. It is practically as long as the one above it."}}
 from book.figures import paid
 
 losses = paid("masks")

@@ -475,11 +475,11 @@ show(
 #
 # That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb#what-single-heads-do) does so.
 #
-# ## What it pays
+# ## What it buys
 #
-# On [the book's one task](03_attention.ipynb#what-it-pays), four heads instead of one bring the loss from 1.6 to 1.3 nats a token. Only attention itself pays more. Part of the gain may be due to $W^O$, which the single head did without: with it come 8,192 parameters.
+# On [the book's one task](03_attention.ipynb#what-it-buys), four heads instead of one bring the loss from 1.6 to 1.3 nats a token. Only attention itself buys more. Part of the gain may be due to $W^O$, which the single head did without: with it come 8,192 parameters.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-multi-head-attention", "caption": "What do four heads pay? Validation loss on the grammar after 300 updates; the filled bar is new."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-multi-head-attention", "caption": "What do four heads buy? Validation loss on the grammar after 300 updates; the filled bar is new."}}
 from book.figures import paid
 
 losses = paid("multi_head_attention")

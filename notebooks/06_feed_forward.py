@@ -384,11 +384,11 @@ print(tuple(swiglu(torch.randn(2, 5, 512), *weights).shape), sum(w.numel() for w
 # Shazeer offers no explanation; "divine benevolence" is the cause he names.
 # :::
 #
-# ## What it pays
+# ## What it buys
 #
 # One small translation task runs through these chapters: the book's grammar, 300 updates, a part more in each row. A single network takes the loss from 1.30 to 1.12 nats a token.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-feed_forward", "caption": "What does the feed-forward network pay? Validation loss of the book's one task, from a mean of embeddings to four heads (outlined) and with the network (filled). Shorter is better."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-feed_forward", "caption": "What does the feed-forward network buy? Validation loss of the book's one task, from a mean of embeddings to four heads (outlined) and with the network (filled). Shorter is better."}}
 from book.figures import paid
 
 losses = paid("feed_forward")

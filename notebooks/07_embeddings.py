@@ -33,7 +33,7 @@ sys.path.insert(0, "..")
 # \text{logits}(x) = x\, E^\top
 # $$ (eq-embedding)
 #
-# Here $E$ is the table, with $|V|$ rows and $d_\text{model}$ columns, $o$ is a row of zeros with a single one at the token's place, and $x$ is the vector that the decoder has computed. Exercise 1 asks you to write both directions before you see them:
+# Here $E$ is the table, with $|V|$ rows and $d_\text{model}$ columns, $o$ is a row of zeros with a 1 at the token's place, and $x$ is the vector that the decoder has computed. In code, each direction is one line:
 
 # %% tags=["export"]
 from math import sqrt
@@ -157,7 +157,7 @@ print("rows that learn as output:", (embedding.weight.grad.abs().sum(dim=1) > 0)
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
 # $$ (eq-output-gradient)
 #
-# A step goes against the gradient: the right word's row moves toward the state, and all others move away, the further the likelier the model thought them.
+# A step goes against the gradient: the right word's row moves in the direction of $x$, which raises its logit, and all others the opposite way, the further the more probable the model thought them.
 
 # %%
 p = embedding.logits(state).softmax(dim=-1)[0]
@@ -165,9 +165,9 @@ right = F.one_hot(torch.tensor(4), 10)
 torch.testing.assert_close(embedding.weight.grad, (p - right)[:, None] * state)
 p = torch.tensor(list(scores.values())).softmax(dim=-1)
 pull = X.new_tensor([0, 0, 0, 0, 1]) - p
-print("pull toward the state:", dict(zip(WORDS, [round(v, 2) for v in pull.tolist()])))
+print("pull along the state:", dict(zip(WORDS, [round(v, 2) for v in pull.tolist()])))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when *fish* is the right word (learning rate 1). Each moves along its line to the open square: *fish* in the direction of the state (circle), the others the opposite way. *Cat* was rated high and moves far; *the*, *black* and *likes*, all at (0, 0), hardly move."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when *fish* is the right word (learning rate 1). Each moves along its line to the open square: *fish* parallel to the state (from the origin to the circle), so that its dot product grows, the others the opposite way. *Cat* was rated high and moves far; *the*, *black* and *likes*, all at (0, 0), hardly move."}}
 ends = X + pull[:, None] * x
 records = [
     {"name": name, "x": a[0], "y": a[5], "x2": b[0], "y2": b[5]}
@@ -224,7 +224,7 @@ assert torch.equal(tied.weight, embedding.weight) and not torch.equal(
 # p_v = \frac{e^{z_v / \tau}}{\sum_{w} e^{z_w / \tau}}
 # $$ (eq-temperature)
 #
-# At $\tau = 1$ this is the plain softmax, the one in training. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, and *fish* gets $12.18 / 22.57 = 0.54$. Other temperatures change how a finished model picks its words ([decoding](19_decoding.ipynb#sampling-drawing-words-by-lot)), but never their order.
+# At $\tau = 1$ this is the plain softmax, the one in training. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, and *fish* gets $12.18 / 22.57 = 0.54$. Other temperatures change how a finished model picks its words ([decoding](19_decoding.ipynb#sampling-drawing-words-by-lot)), but never which of them is likelier.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-softmax-temperature", "caption": "What does the temperature do? The five logits as probabilities, at three temperatures and at one of your own (10 until you move the slider on the website). A lower temperature gives the best word more, 0.72 at 0.5; a high one brings all words close to one fifth."}}
 panels = {"τ = 0.5": 0.5, "τ = 1": 1, "τ = 2": 2, "τ of your own": None}
@@ -280,7 +280,7 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), tokens.flatten()):.2f}")
 #
 # ## Why multiply by the square root of $d_\text{model}$?
 #
-# The paper gives the factor and no reason. It also doesn't say how the table starts. The authors' code, tensor2tensor, draws it from a normal distribution with standard deviation $d_\text{model}^{-0.5}$, and that explains the factor: one table has two jobs, and each wants another size.
+# The paper gives the factor and no reason. It also doesn't say how the table starts. The authors' code, tensor2tensor, draws it from a normal distribution with standard deviation $d_\text{model}^{-0.5}$, and that explains the factor: one table has two jobs, and they want numbers of different size (standard deviation).
 #
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
@@ -342,9 +342,9 @@ show(
 #
 # ## It does not come from word2vec
 #
-# Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, from which words occur near each other, and handed to a model. This one starts at random and learns from the loss of the translation alone.
+# Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, by seeing what occurs near what, and handed to a model. This one starts at random and learns from the loss of the translation alone.
 #
-# Random rows are nearly at right angles: with 512 columns, the cosine of two of them is spread by $1/\sqrt{512} = 0.04$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions of photographs, what lies nearest to three of its words.
+# Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions of photographs, what lies nearest to three of its words.
 
 # %% tags=["nbval-ignore-output"]
 model, tokenizer = load_pretrained("captions-de-en")
@@ -381,12 +381,12 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > ins
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
 # :::
 #
-# A word has the same row in every sentence; what *bank* means in this one is worked out above, with the help of attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it.
+# A word has the same row in every sentence; which *bank* is meant is worked out in the layers above, by attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it.
 #
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown
 #
-# German words are read and never written. As outputs they are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is more than two and a half times that of their English translations. A shared table carries traces of both its jobs.
+# This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is more than two and a half times that of their English translations. A shared table carries traces of both its jobs.
 # :::
 
 # %% tags=["nbval-ignore-output", "hide-cell"]
@@ -398,11 +398,11 @@ for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zw
 assert 2.3 < alike[1] / alike[0] < 3
 
 # %% [markdown]
-# ## What it pays
+# ## What it buys
 #
 # On the book's one small task, the model so far had a table for the source, one for the target, and an output layer of its own, all with PyTorch's default start. One shared table with this start and factor brings the loss from 1.12 to 0.90 nats a token, with 43 % fewer parameters.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-embeddings", "caption": "What does one scaled table pay? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row: with separate tables (outlined) and with one (filled). Shorter is better."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-embeddings", "caption": "What does one scaled table buy? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row: with separate tables (outlined) and with one (filled). Shorter is better."}}
 from book.figures import paid
 
 losses = paid("embeddings")
@@ -420,7 +420,7 @@ assert abs(losses["feed_forward"] - 1.12) < 0.006 and abs(losses["embeddings"] -
 #
 # ## Exercises
 #
-# **1. Write it yourself** (★, 10 min). Before you read our class: write `embed(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`, and hand the first to the [checker](E_checker.ipynb#the-parts-it-knows).
+# **1. Write it yourself** (★, 10 min). Without looking back at our class, write `embed(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`, and hand the first to the [checker](E_checker.ipynb#the-parts-it-knows).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check

@@ -33,7 +33,7 @@ sys.path.insert(0, "..")
 # \omega_i = 10000^{-2i/d_\text{model}}
 # $$ (eq-sinusoid)
 #
-# Here $p$ is the position, and $i$ counts *pairs* of columns, from 0 to $d_\text{model}/2 - 1$. Each pair holds the hand of a clock that turns by the angle $\omega_i$ at every step. Exercise 1 asks you to write the table before you see the code:
+# Here $p$ is the position, and $i$ counts *pairs* of columns, from 0 to $d_\text{model}/2 - 1$. Each pair holds the hand of a clock that turns by the angle $\omega_i$ at every step. In code:
 
 # %% tags=["export"]
 from collections.abc import Callable
@@ -144,7 +144,7 @@ print("moved after one layer: {:.2f}, after two: {:.2f}".format(*moved))
 assert moved[0] < 1e-9 and moved[1] > 0.01
 
 # %% [markdown]
-# One layer still sees a bag. From the second on, the earlier words have seen different sets, so a deep decoder could work out the order. The encoder has no such mask; the paper gives positions to both.
+# To each position, one layer still shows a bag of the words before it. From the second on, the earlier words have seen different sets, so a deep decoder can work out the order; language models built this way go by the name NoPE. The encoder has no such mask; the paper gives positions to both.
 #
 # ## What a position should look like
 #
@@ -187,7 +187,7 @@ for i in (0, 64, 128, 192, 255):
     print(f"clock {i:3}: one turn in {2 * math.pi * 10_000 ** (2 * i / 512):8,.1f} positions")
 
 # %% [markdown]
-# The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest moves by 0.0001 a step, too little for any layer to use. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
+# The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest moves by 0.0001 a step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sinusoid", "caption": "What does a position look like? Each row is the vector of a position, here with 64 columns. Fast clocks are on the left, where the pattern repeats; on the right are stripes, because these clocks have hardly left the top: every sine is near 0, every cosine near 1. Purple is +1, orange is \u22121."}, "image": {"alt": "A table of 50 positions by 64 columns. The left columns alternate quickly from row to row; the right columns are stripes that hardly change."}}
 style()
@@ -198,7 +198,7 @@ fig.colorbar(picture, label="value")
 plt.show()
 
 # %% [markdown]
-# In the code, `torch.arange(0, d_model, 2)` is $2i$ already, so no 2 stands before it, and the last line interleaves: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and flattening puts the pairs in a row. The check computes every cell by itself, the sines in the form $e^{-2i \ln(10000) / d_\text{model}}$ that many programs use.
+# In the code, `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2, and the last line interleaves: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and flattening puts the pairs in a row. The check computes the cells one by one, the sines in the form $e^{-2i \ln(10000) / d_\text{model}}$ that many programs use.
 
 # %%
 table = sinusoid(50, 16)
@@ -215,7 +215,7 @@ print(tuple(table.shape), f"squared lengths {squares.min():.2f} to {squares.max(
 # :::{admonition} For a second reading: why double precision?
 # :class: dropdown
 #
-# A number in single precision has about seven digits. The angle at position 100,000 uses six of them before the point, and a sine lives behind the point. The next cell measures it: the sines are off by up to 0.005.
+# A number in single precision has about seven digits. The angle at position 100,000 spends six of them on whole numbers, and the sine depends on the fraction. The next cell measures it: the sines are off by up to 0.005.
 # :::
 
 # %% tags=["hide-cell"]
@@ -492,7 +492,7 @@ assert moved[0][0] < 0.5 < moved[10][0] < none - 0.1 and moved[30][0] > none + 0
 assert abs(moved[20][0] - none) < 0.02 and all(f == moved[0][1] for _, f in moved.values())
 assert min(v for k, (v, _) in moved.items() if k > 20) > 0.55 and max(moved.values())[0] < 0.87
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets that of the model without positions (dashed) at 20, and from there on stays around it, between 0.57 and 0.86."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets the loss with all positions set to zero (dashed) at 20, and from there on stays around it, between 0.57 and 0.86."}}
 records = [{"first": k, "loss": round(v, 2), "table": "positions"} for k, (v, _) in moved.items()]
 records += [{"first": k, "loss": round(none, 2), "table": "none"} for k in (0, 200)]
 looks = {"positions": (POSITION, [1, 0]), "none": (RESIDUAL, [4, 3])}
@@ -504,13 +504,13 @@ show(
 )
 
 # %% [markdown]
-# The first words are the same everywhere; what follows them gets worse. A start at 20 costs as much as having no positions at all, and one at 30 costs more: wrong places mislead. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
+# The first words are the same everywhere; what follows them gets worse. A start at 20 costs as much as setting all positions to zero, and one at 30 costs more: wrong places mislead. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
 #
-# The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. A property of the encoding is an offer.
+# The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. What an encoding makes easy, training may still leave unused.
 #
 # ## Rotary positions (RoPE)
 #
-# Most of today's language models leave no choice. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) adds nothing to the words. Instead, each layer rotates queries and keys: at position $p$, every pair of columns is turned by the angle $p\,\omega_i$, the same clocks as above. The dot product of two turned vectors depends only on how far they are turned against each other. With $R_p$ for the rotation of position $p$,
+# Most of today's language models leave no choice. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) adds nothing to the words. Instead, each layer rotates queries and keys: at position $p$, every pair of columns is turned by the angle $p\,\omega_i$, the clocks above with $d_k$ for $d_\text{model}$. The dot product of two turned vectors depends only on how far they are turned against each other. With $R_p$ for the rotation of position $p$,
 #
 # $$
 # (q R_p) \cdot (k R_s) = q\, R_p R_s^\top k^\top = q\, R_{p-s}\, k^\top .
@@ -543,11 +543,11 @@ for distance in range(-5, 6):
 # An older way to put distances into the scores is a learned vector for each distance ({cite:t}`shaw2018self`).
 # :::
 #
-# ## What it pays
+# ## What it buys
 #
 # On the book's one small task, positions bring the loss from 0.90 to 0.65 nats a token. Only attention itself and the heads gave more. Without them, the model had to guess the order of a translation from a bag of source words.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-positional_encoding", "caption": "What do positions pay? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row; the filled bar is the newest. Shorter is better."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-positional_encoding", "caption": "What do positions buy? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row; the filled bar is the newest. Shorter is better."}}
 from itertools import pairwise
 
 from book.figures import paid
@@ -561,8 +561,8 @@ assert set(sorted(gains, key=gains.get)[-3:]) == {"attention", "multi_head_atten
 # %% [markdown]
 # ## What to remember
 #
-# - Attention is blind to order: shuffled words give shuffled answers and nothing else. With a causal mask this holds for one layer.
-# - The sinusoids are clocks, from one turn in 6.3 positions to one in 60,611. The base 10000 is a constant.
+# - Attention is blind to order: shuffled words give shuffled answers and nothing else. Under a causal mask, one layer knows which words came before, but not in which order.
+# - The sinusoids are clocks, from one turn in 6.3 positions to one in 60,611, whatever the longest sentence.
 # - Sine and cosine together make a shift a rotation, the same at every position. RoPE applies that rotation to queries and keys.
 # - Adding is concatenating with one shared matrix, and 50 positions take up few of 512 directions.
 # - Sinusoids go on forever; a model trained on short sentences can't follow.
@@ -571,7 +571,7 @@ assert set(sorted(gains, key=gains.get)[-3:]) == {"attention", "multi_head_atten
 #
 # ## Exercises
 #
-# **1. Write it yourself** (★★, 15 min). Before you read our code: write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
+# **1. Write it yourself** (★★, 15 min). Without looking back at our code, write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check

@@ -78,7 +78,7 @@ from book.example import FEATURES, W_K, W_O, W_Q, W_V, WORDS, X
 from book.figures import INK, PAPER, POSITION, arrow, box, curves, heatmap, plus
 from book.figures import show, show_drawing, show_steps, stream, words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layers", "caption": "What is in a layer? One encoder layer (left) and one decoder layer (right) of the paper, read from the bottom up. The thick grey line is the stream. Each sub-layer reads it and adds to it, and a norm follows each of these five additions; the additions of the positions, at the bottom, have none. Filled diamonds are the paper's dropout; the outlined one in each box is where many other codes have dropout as well."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layers", "caption": "What is in a layer? One encoder layer (left) and one decoder layer (right) of the paper, read from the bottom up. The thick grey line is the vector of a word on its way up, the stream. Each sub-layer reads it and adds to it, and a norm follows each of these five additions; the additions of the positions, at the bottom, have none. Filled diamonds are the paper's dropout; the outlined one in each box is where many other implementations have dropout as well."}}
 
 
 def diamond(x, y, fill=INK):
@@ -114,7 +114,7 @@ show_drawing([*left, *right, memory, words_at(250, 18, "memory")], 720, 555, alt
 #
 # ## What goes wrong in a plain stack
 #
-# We build 24 sub-layers, attentions and networks in turn, 64 numbers wide and untrained, with first weights as in the [next chapter](10_transformer.ipynb#how-weights-start). A rule says what happens at each: in the plain stack, the output replaces the input.
+# We build 24 sub-layers, attentions and networks in turn, 64 numbers wide and untrained, with initial weights as in the [next chapter](10_transformer.ipynb#how-weights-start). A function `rule` joins input and output: in the plain stack, the output replaces the input.
 
 
 # %%
@@ -328,7 +328,7 @@ assert difference < 1e-9
 #
 # Batch normalization serves image networks well. It takes the mean of one feature over all positions of the batch, and so a word's result depends on its neighbors, even on padding:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-which-mean", "caption": "Which numbers enter the mean for word *a1*, number 2? A batch of two sentences, *a* with three words and *b* with two and one padding, each word with four numbers. Cells with a 1 enter. Left: layer normalization, the four numbers of the word itself. Middle: all numbers of its sentence. Right: batch normalization, number 2 of every position, padding included."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-which-mean", "caption": "Which numbers enter the mean for word *a1*, number 2? A batch of two sentences, *a* with three words and *b* with two and one padding, each word with four numbers. Cells with a 1 enter. Left: layer normalization, the four numbers of the word itself. Middle: all numbers of its sentence, which a mean over two axes would take. Right: batch normalization, number 2 of every position, padding included."}}
 groups = {
     "one word": lambda t, d: t == 0,
     "a sentence": lambda t, d: t < 3,
@@ -350,7 +350,7 @@ for name, axes in {"one word": -1, "a sentence": (1, 2), "a batch": (0, 1)}.item
     print(f"{name:10}  two positions of padding move the words by up to {change:.2f}")
 
 # %% [markdown]
-# Two more troubles come on top. While you translate there may be one sentence, and one new word at a time, so stored averages have to replace the batch. And an early word would see statistics of later words, which the causal mask forbids.
+# There are two more problems. While you translate there may be one sentence, and one new word at a time, so stored averages have to replace the batch. And an early word would see statistics of later words, which the causal mask forbids.
 #
 # ### What do later models use? RMSNorm
 #
@@ -362,7 +362,7 @@ for name, axes in {"one word": -1, "a sentence": (1, 2), "a batch": (0, 1)}.item
 #
 # The first makes every result too small by the factor $\sqrt{(D-1)/D}$: 6.5 % at width 8, 0.1 % at 512. The learned gain makes up for it, so it matters only if you move weights between programs or compare numbers.
 #
-# The second matters where numbers are nearly equal. For a vector of *exactly* equal numbers, zeros included, the variance is 0, the derivative of the root there is infinite, and the gradient is NaN, as the next cell prints.
+# The second matters where numbers are nearly equal. For a vector of *exactly* equal numbers, zeros included, the variance is 0, where a root has an infinite derivative: written out, as in the next cell, it makes the gradient NaN. PyTorch's `std`, which Harvard calls, prevents that, but then the gradient is multiplied by $1/\varepsilon$, a million, instead of $1/\sqrt\varepsilon$, a thousand.
 # :::
 
 # %% tags=["hide-input"]
@@ -380,7 +380,7 @@ for inside in (True, False):
 # %% [markdown]
 # ## Before or after? Post-norm and pre-norm
 #
-# "The formula says one thing and the code another. Which is right?" Readers of Harvard's page have asked this since 2018, because it prints the paper's formula and runs the other one (its docstring says so). In the paper the norm comes *after* the addition: **post-norm**. In **pre-norm** it comes before the sub-layer, which reads a normalized *input*, as most models have done since.
+# "The formula says one thing and the code another. Which is right?" Readers of Harvard's page have asked this since 2018, because it prints the paper's formula and runs the other one (its docstring says so). In the paper the norm comes *after* the addition: **post-norm**. In **pre-norm**, the form of most later models, it comes before the sub-layer, which reads a normalized *input*.
 #
 # :::{margin}
 # The authors' code, tensor2tensor, was post-norm at first. Soon it offered pre-norm as an option said to cure failures to learn, for instance in very deep networks (commit f5c9b17). From October 2017 on that was its default.
@@ -471,7 +471,7 @@ class EncoderLayer(nn.Module):
 # The encoder calls its layers in turn. Its output is the **memory**: one vector for each source word, computed once and then read by every decoder layer. With pre-norm, nothing has normalized the stream when it leaves the last layer, so the stack needs a final norm. With post-norm every layer ends in one.
 #
 # :::{margin}
-# `nn.Transformer` has the final norm in both forms, which the paper doesn't.
+# `nn.Transformer` has the final norm in both forms; the paper's model has none.
 # :::
 
 
@@ -571,7 +571,7 @@ print("memory", tuple(memory.shape), " states", tuple(states.shape))
 #
 # ### Checked against PyTorch
 #
-# `nn.TransformerEncoderLayer` is the same layer by other hands. We copy our weights into it, once for each place of the norm. (Its attention always has biases; they start at zero.)
+# `nn.TransformerEncoderLayer` is PyTorch's version of the layer. We copy our weights into it, once for each place of the norm. (Its attention always has biases; they start at zero.)
 
 # %%
 for pre_norm in (False, True):
@@ -617,7 +617,7 @@ assert min(shares["post-norm"]) > 0.4 and 1.1 < max(shares["post-norm"]) < 1.3
 show(chart, alt="Post-norm keeps the stream at 1; in pre-norm it grows and updates count less.")
 
 # %% [markdown]
-# In pre-norm the stream is a sum of updates of similar size. Such a sum of $n$ terms grows about like $\sqrt n$, so update number $n$ is only about $1/\sqrt n$ of the whole, and deep layers change little. In post-norm every update has a full say. To make room, the norm shrinks all that came before: after an update of 0.75, the typical size here, to $1/\sqrt{1 + 0.75^2} = 0.8$. After 24 sub-layers $0.8^{24}$, half a percent, is left of the embedding.
+# In pre-norm the stream is a sum of updates of similar size. Such a sum of $n$ terms grows about like $\sqrt n$, so update number $n$ is only about $1/\sqrt n$ of the whole, and deep layers change little. In post-norm every update has a full say. To make room, the norm shrinks all that came before: after an update of 0.7, the mean here, to $1/\sqrt{1 + 0.7^2} = 0.82$. After 24 sub-layers $0.82^{24}$, less than one percent, is left of the embedding.
 #
 # The swapped form gives every update size 1, even where the sub-layer has little to say. If 24 such updates and the input were unrelated, the stream would end at $\sqrt{25} = 5$:
 
@@ -692,11 +692,11 @@ for depth, norms in measured.items():
 #
 # In our short runs pre-norm wins: with two layers of width 64 and 600 updates on Multi30k, it lowers the validation loss by 0.53 ± 0.01 nats a token, the largest effect on the page of [departures](../book/departures.md#the-model). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option.
 #
-# ## What it pays
+# ## What it buys
 #
-# Little, here: one encoder layer and one decoder layer bring the loss from 0.65 to 0.59 after 300 updates, the smallest step but one, and three seeds of the row above differ by 0.04. The rows above already add what their parts find, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb#what-it-pays) draws both.
+# Little, here: one encoder layer and one decoder layer bring the loss from 0.65 to 0.59 after 300 updates, the second-smallest step, and three seeds of the row above differ by 0.04. The models above already sum their parts' outputs, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb#what-it-buys) draws both.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-layers", "caption": "What does a layer pay? Validation loss on the grammar after 300 updates, the mean of three seeds, with one part more in each row; less is better. The newest row (filled) has residual connections, norms and an encoder layer before the decoder looks."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-layers", "caption": "What does a layer buy? Validation loss on the grammar after 300 updates, the mean of three seeds, with one part more in each row; less is better. The newest row (filled) has residual connections, norms and an encoder layer before the decoder looks."}}
 from book.figures import paid
 
 losses = paid("layers")
@@ -781,4 +781,4 @@ for layers in (2, 6, 24):
 #
 # ## Sources
 #
-# Residual connections are from {cite:t}`he2016deep`, layer normalization from {cite:t}`ba2016layer`, RMSNorm from {cite:t}`zhang2019root`. How the place of the norm shapes the gradients was worked out by {cite:t}`xiong2020layer`, whose measurement we repeat. That the question comes up at all is owed to {cite:t}`rush2018annotated`.
+# Residual connections are from {cite:t}`he2016deep`, layer normalization from {cite:t}`ba2016layer`, RMSNorm from {cite:t}`zhang2019root`. How the place of the norm shapes the gradients was worked out by {cite:t}`xiong2020layer`, whose measurement we repeat. The formula of one form beside the code of the other is in {cite:t}`rush2018annotated`.

@@ -35,24 +35,7 @@ sys.path.insert(0, "..")
 # \text{logits} = \text{Decoder}(\text{embed}(\text{target}), M)\, E^\top
 # $$ (eq-transformer)
 #
-# Both sides share `embed`, which looks up rows of the table $E$ and adds positions; transposed, the same table scores every word of the vocabulary. The class `Transformer` further down is these two lines with masks. All its parts are made, and here is where each goes:
-
-# %% tags=["export"]
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
-
-import torch
-from torch import Tensor, nn
-
-from annotated_transformer.embeddings import Embedding
-from annotated_transformer.feed_forward import FeedForward
-from annotated_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
-from annotated_transformer.masks import BOS, EOS, PAD, padding_mask, target_mask
-from annotated_transformer.multi_head_attention import MultiHeadAttention, head_width
-from annotated_transformer.positional_encoding import LearnedPositions, SinusoidalPositions
+# Both sides share `embed`, here the scaled rows of the table $E$ plus positions; transposed, the same table scores every word of the vocabulary. The class `Transformer` further down is these two lines with masks. All its parts exist, and this is where each goes:
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the imports of the demonstrations", "code_prompt_hide": "Hide the imports"}
 import warnings
@@ -120,10 +103,28 @@ show_drawing(
 # 3. **The target goes in.** `<s>` *the black cat* become four vectors in the same way.
 # 4. **The decoder reads and looks back.** In each of six layers every target word looks first at those before it, then at the memory. *Cat* has to find out that *Katze* is done and *mag* is next.
 # 5. **The last vector becomes a word.** It's compared with all 37,000 rows of the table, and *likes* should fit best. Then `<s>` *the black cat likes* goes in, and so on; the memory stays.
-#
+
+# %% tags=["export"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from annotated_transformer.embeddings import Embedding
+from annotated_transformer.feed_forward import FeedForward
+from annotated_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
+from annotated_transformer.masks import BOS, EOS, PAD, padding_mask, target_mask
+from annotated_transformer.multi_head_attention import MultiHeadAttention, head_width
+from annotated_transformer.positional_encoding import LearnedPositions, SinusoidalPositions
+
+# %% [markdown]
 # ## One configuration
 #
-# Every number that shapes the model has one place. The defaults are the paper's base model, with the paper's letter beside each; what the paper does not have is off, to be compared ([departures](../book/departures.md#the-model)). The dataclass is frozen, so a model and its configuration can't drift apart.
+# Every number that shapes the model has one place. The defaults are the paper's base model, with the paper's letter beside each; what the paper doesn't have is off, but can be turned on to compare ([departures](../book/departures.md#the-model)). The dataclass is frozen, so a model and its configuration can't drift apart.
 
 
 # %% tags=["export"]
@@ -253,7 +254,7 @@ print(len(rates), "places with dropout in 12 + 18 sub-layers, all at", rates[0])
 # %% [markdown]
 # ## How weights start
 #
-# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, 1/d_\text{model})$, a standard deviation of $d_\text{model}^{-0.5}$, for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix from
+# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, 1/d_\text{model})$, a standard deviation of $d_\text{model}^{-0.5}$, for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix uniformly between
 #
 # $$
 # \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}, \qquad \text{a standard deviation of } \sqrt{\frac{2}{\text{rows} + \text{columns}}}.
@@ -417,11 +418,11 @@ show_drawing(parts, 710, 195, alt=label)
 #
 # ### Is it fair to show the target to the decoder?
 #
-# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb#the-causal-mask) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass do for all positions; its price is that the model meets its own mistakes only when it translates.
+# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb#the-causal-mask) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass do for all positions; its price, [exposure bias](18_training.ipynb#what-the-decoder-sees), is that the model meets its own mistakes only when it translates.
 #
 # ### If the shift is forgotten
 #
-# Then the model is asked for the word that it reads. We train both ways on sentences of random words, eight of them equally likely, where an honest model can't get below $\ln 8 = 2.08$.
+# Without the shift, the model is asked for the word that it reads. We train both ways on random sentences from a vocabulary of eight words, where an honest model can't get below $\ln 8 = 2.08$.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -445,11 +446,11 @@ print(f"shifted {honest:.2f}, forgotten {forgotten:.2f}")
 assert abs(honest - log(8)) < 0.3 and forgotten < 0.2
 
 # %% [markdown]
-# Thirty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too well, suspect the shift and [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs): they need each other, and either one missing lets the answer through.
+# Thirty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too fast, suspect the shift and [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs): if either is missing, the answer gets through.
 #
 # ## The same as PyTorch's
 #
-# PyTorch has one, by other people. We give `nn.Transformer` our weights, feed both a padded batch and compare the logits.
+# PyTorch has a Transformer of its own. We give `nn.Transformer` our weights, feed both a padded batch and compare the logits.
 #
 # ### Why not simply use `nn.Transformer`?
 #
@@ -539,7 +540,7 @@ assert moved["six paddings, masked"] < 1e-9 and moved["word 5 changed, logits be
 #
 # ## The loss before training is ln |V|
 #
-# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. It's the first number to check in a training: much higher, and the start is wrong; much lower, and the answer leaks. Ours starts a little higher, because its logits already spread with some variance $s^2$. The model is a little sure without a reason, and for normally distributed logits the price is half the variance:
+# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Ours starts a little higher, because its logits already spread with some variance $s^2$. The model is a little sure without a reason, and for normally distributed logits the price is half the variance:
 #
 # $$
 # \text{loss} \approx \ln |V| + \tfrac12 s^2
@@ -565,9 +566,9 @@ for name, start in starts.items():
     print(f"{name:22} ln |V| + {half:5.1f} = {log(1000) + half:5.1f}   loss {loss:4.1f}")
 
 # %% [markdown]
-# Our start costs half a nat (a unit of loss), as the formula says. With numbers of size 1, PyTorch's default for an embedding, one word takes all, the formula no longer holds, and the loss starts above fifty.
+# Our start costs half a nat, as the formula says. With numbers of size 1, PyTorch's default for an embedding, one word takes all, the formula no longer holds, and the loss starts above fifty.
 #
-# The shared table has another effect at the start: a pre-norm model repeats what it hears. The word that goes in stays on the stream, and the row most like it is its own. Post-norm shrinks it at each of nine norms:
+# The shared table has another effect at the start: a pre-norm model repeats its input. The word that goes in stays on the stream, and the row most like it is its own. Post-norm shrinks it at each of nine norms:
 
 # %% tags=["nbval-ignore-output"]
 for pre_norm in (False, True):
@@ -611,7 +612,7 @@ with torch.device("meta"):
     )
 
 # %% [markdown]
-# Base has 63.05 million parameters. In tenths: three in the table, three in the 18 attentions, four in the 12 networks. The paper says 65.
+# Base has 63.05 million parameters. Three tenths are in the table, three in the 18 attentions and four in the 12 networks. The paper says 65.
 #
 # :::{margin}
 # If you find 82 million somewhere, the table was counted twice. Input and output share it.
@@ -708,7 +709,7 @@ assert (low, high) == (4004, 4208) and intervals["big"][1] < 0
 # %% [markdown]
 # ## Six operations a weight
 #
-# In a matrix product each weight is used once for each token that passes: one multiplication and one addition. So a source token and a target token together take two operations a weight, $2 \cdot 63 = 126$ million. The backward pass costs twice as much, once for the gradient of the input and once for that of the weight. Training takes *six operations a weight* and token, here 378 million, and the paper's training, 100,000 batches of 25,000 tokens a side, takes
+# In a matrix product each weight is used once for each token that passes: one multiplication and one addition. Source tokens meet one part of the weights and target tokens the rest, so one of each takes two operations a weight, $2 \cdot 63 = 126$ million. The backward pass costs twice as much, once for the gradient of the input and once for that of the weight. Training takes *six operations a weight* for such a pair, here 378 million, and the paper's training, 100,000 batches of 25,000 tokens a side, takes
 #
 # $$
 # 6 \cdot 63 \cdot 10^6 \times 25{,}000 \times 100{,}000 = 9.5 \cdot 10^{17}.
@@ -720,7 +721,7 @@ assert (low, high) == (4004, 4208) and intervals["big"][1] < 0
 # [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28 %.
 # :::
 #
-# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1 %; it overtakes all else at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
+# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1 %; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
 
 # %%
 uneven = replace(toy, d_k=3, d_v=7)
@@ -734,11 +735,11 @@ print(f"PyTorch counts {counter.get_total_flops():,} operations, our formula {by
 assert counter.get_total_flops() == by_formula
 
 # %% [markdown]
-# Memory is another matter. Weights, gradients and Adam's two running means take four times 252 MB. But the logits of 25,000 target tokens alone are $25{,}000 \cdot 37{,}000 \cdot 4$ bytes, 3.7 GB: if a training runs out of memory at the loss, this is why.
+# Memory is another matter. Weights, gradients and Adam's two running means take four times 252 MB. But the logits of 25,000 target tokens alone are $25{,}000 \cdot 37{,}000 \cdot 4$ bytes, 3.7 GB: if a run dies at the loss for lack of memory, this is why.
 #
 # ## Writing a sentence
 #
-# **Greedy decoding** takes the best next word each time and feeds it back in, until `</s>` or until the sentence is 50 tokens longer than its source, the paper's limit. It wants dropout off, and the model as before afterwards, which a context manager sees to:
+# **Greedy decoding** takes the best next word each time and feeds it back in, until `</s>` or until the sentence is 50 tokens longer than its source, the paper's limit. Dropout must be off meanwhile and restored afterwards, which a context manager does:
 
 
 # %% tags=["export"]
@@ -895,11 +896,11 @@ show_steps(steps, "After how many steps?", start=5)
 #
 # This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop). The model stays as it is.
 #
-# ## What it pays
+# ## What it buys
 #
-# From means of embeddings to the whole model, the loss falls from 2.03 to 0.61 in 300 updates. The second layer seems useless at first: 0.61 against 0.59 with one, well within the spread of three seeds. With 1,300 updates it pulls ahead, 0.13 against 0.16. Depth learns more slowly and gets further, one reason why short comparisons mislead.
+# From means of embeddings to the whole model, the loss falls from 2.03 to 0.61 in 300 updates. The second layer seems useless at first: 0.61 against 0.59 with one, well within the spread of three seeds. With 1,300 updates it pulls ahead, 0.13 against 0.16, though with 75 % more parameters. A larger model may need longer to show its worth, one reason why short comparisons mislead.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-transformer", "caption": "What does the whole model pay? Validation loss on the grammar, the mean of three seeds; less is better. Down to the filled row, the whole model with two layers, each row has one part more and all have 300 updates. The last two rows train one layer and two layers for 1,300."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-transformer", "caption": "What does the whole model buy? Validation loss on the grammar, the mean of three seeds; less is better. Down to the filled row, the whole model with two layers, each row has one part more and all have 300 updates. The last two rows train one layer and two layers for 1,300."}}
 from book.figures import paid
 
 losses = paid("transformer")
@@ -912,7 +913,7 @@ assert [round(losses[name], 2) for name in shown] == [2.03, 0.59, 0.61, 0.16, 0.
 # - The model is two stacks and one table, made from one frozen configuration; masks follow from the tokens.
 # - What the decoder reads and what it must say are one row, shifted by one. Without shift or causal mask the loss falls to zero and means nothing.
 # - Before training the loss is near $\ln |V|$, with our start half a nat above.
-# - Base has 63.05 million parameters, and training costs six operations a weight and token.
+# - Base has 63.05 million parameters, and training costs six operations for each weight and each token that meets it.
 # - To copy, cross-attention turns into a diagonal.
 #
 # Before it learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.

@@ -137,7 +137,7 @@ def says(tensor, *numbers):
 
 
 # %% [markdown]
-# One head, and two of them side by side. (`CUT` holds the matrices of the two, `JOIN` is $W^O$; all weights are folded above.)
+# One head, and two of them side by side. (1.41 is $\sqrt{d_k} = \sqrt 2$, `CUT` holds the matrices of the two, `JOIN` is $W^O$; all weights are folded above.)
 
 
 # %%
@@ -155,7 +155,7 @@ def self_attention(asks, answers):
 
 
 # %% [markdown]
-# Now the whole page, line by line {eq}`eq-by-hand`:
+# Now the whole page, {eq}`eq-by-hand` line by line:
 
 # %%
 # Encoder
@@ -253,7 +253,7 @@ tables(
 #
 # For the softmax, raise $e$ to each score in the row of *likes*: 1.11, 5.10, 228.15, 1.43 and 3.97, which sum to 239.76. The share of *cat* is $228.15 / 239.76 = 0.95$.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Scores and weights have a query in each row. *The*, *black* and *likes* settle on *cat*. *Cat* divides its weight between *likes* and *the*, which is no verb: its position has a cosine of 1 in that column."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Scores and weights have a query in each row. *The*, *black* and *likes* settle on *cat*. *Cat* looks for a verb and gives most to *likes* and to *the*, whose position has a cosine of 1 in that column."}}
 one, second = read
 says(one.Q[3], 2.65, 0.14)
 says(one.K[2], 2.91, -0.42)
@@ -368,7 +368,7 @@ assert (fetched[:, 5] - 1).abs().max() < 0.15 and a.sum(-1).abs().max() < 0.05
 #
 # Our decoder repeats the sentence, the simplest translation there is. It has written *the black cat likes* and must say *fish*. Its input begins with an empty row, as in the authors' code (our package puts the vector of `<s>` there), so each word stands one place later than in the source: *likes* is at 4.
 #
-# With one layer, only the last row is needed, because what the others compute ends in predictions that have already been made. They still offer keys and values. The causal mask hides nothing from the last row. {numref}`fig-by-hand` has each of its sums.
+# With one layer, only the last row is needed: the others lead to predictions that have already been made, though they still offer keys and values. The causal mask hides nothing from the last row. {numref}`fig-by-hand` has each of its sums.
 #
 # **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. *Likes* asks head 1 for nouns with 3.19, finds *cat* with 0.93, and fetches 0.94 of living and 0.99 of edible. Head 2 adds 0.28 of dark, which $W^O$ doubles. The sum has mean 0.88 and deviation 0.84, and the norm makes it $b = (-1.95, 0.56, -0.17, 0.12, 0.08, 1.32)$, mostly "edible" and anything but a noun.
 
@@ -433,7 +433,7 @@ tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
 # Which way should a single weight move? We take the −2 with which "object" erases "verb".
 #
 # 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.02, 0.08, 0.26, 0.01, -0.37)$.
-# 2. At the "verb" of the state each word pulls with its own "verb": $0.01 \cdot 2 - 0.37 \cdot 0.5 = -0.17$. The six numbers of the state get $(-0.04, -0.17, 0.16, 0.04, 0.08, -0.37)$.
+# 2. The state gets $g E$. For "verb", each word's gradient times its own "verb", that is $0.01 \cdot 2 - 0.37 \cdot 0.5 = -0.17$. All six are $(-0.04, -0.17, 0.16, 0.04, 0.08, -0.37)$.
 # 3. A norm ignores the mean and the size of its input, so nothing can be gained in these two directions. We subtract the mean of the six, −0.05, and $s$ times the mean of their products with $s$, −0.08, then divide by the deviation: $(-0.17 + 0.05 - 1.37 \cdot 0.08) / 1.39 = -0.17$.
 # 4. The weight was multiplied by the unit's 1.20, so its gradient is $-0.17 \cdot 1.20 = -0.20$.
 # 5. An update with learning rate 1 subtracts it: the −2 becomes −1.80. Do the last norm and the softmax again, and *fish* has 0.66. The loss falls from 0.46 to 0.42, by the $0.20 \cdot 0.20 = 0.04$ that the gradient promised.
@@ -509,7 +509,7 @@ assert (memory[0] - m).abs().max() < 0.05 and (states[0, -1] - s).abs().max() < 
 assert (gradient - entries[0]).abs().max() < 0.02
 
 # %% [markdown]
-# With nothing rounded, the package's layers end within 0.02 of our state and our gradient, and the loss is 0.46 as well. There is nothing in a Transformer that you haven't just done; the base model does it with 512 columns instead of six, eight heads and six layers on either side.
+# With nothing rounded, the package's layers end within 0.02 of our state and our gradient, and the loss is 0.46 as well. But for dropout and a mask with something to hide, you have now done all that a Transformer does; the base model does it with 512 columns instead of six, eight heads and six layers on either side.
 #
 # ## What to remember
 #
@@ -518,7 +518,7 @@ assert (gradient - entries[0]).abs().max() < 0.02
 # - A decoder's step needs one row of queries; the earlier words are there as keys and values.
 # - The gradient starts as "probability minus 1 for the right word" and runs back through the same numbers.
 #
-# You know now how it works. Whether it was worth giving up recurrence for it can be counted and timed.
+# You now know how it works. Was it worth giving up recurrence? That can be counted and timed.
 #
 # ## Exercises
 #

@@ -28,7 +28,7 @@ sys.path.insert(0, "..")
 #
 # This chapter sets self-attention beside recurrent and convolutional layers and asks of each how much it computes, how many of its steps have to wait for one another, and how far a signal travels from one word to another (section 4 of the paper).
 #
-# | layer | operations | steps in a row | longest path |
+# | layer | operations (complexity per layer) | steps in a row (sequential operations) | longest path |
 # |---|:---:|:---:|:---:|
 # | self-attention | $n^2 d$ | 1 | 1 |
 # | recurrent | $n d^2$ | $n$ | $n$ |
@@ -216,7 +216,7 @@ for name, formula in by_formula(128, 256).items():
 #
 # ### The projections that Table 1 leaves out
 #
-# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. With them, a layer costs more than twice as much as the simple recurrence above. Yet the translators of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention is cheaper if
+# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. With them, a layer costs more than twice as much as the simple recurrence above. Yet the translation systems of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention is cheaper if
 #
 # $$
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
@@ -228,7 +228,7 @@ for name, formula in by_formula(128, 256).items():
 #
 # ## Time and memory, measured
 #
-# Multiplications aren't seconds. The command `python benchmarks/table1.py --cpu-time` runs each layer forward and backward on one sentence. It notes the processor's time, the best of five turns on one thread of an Intel Xeon, and the bytes kept for the backward pass.
+# Multiplications aren't seconds. The command `python benchmarks/table1.py --cpu-time` runs each layer forward and backward on one sentence. It records processor time, the best of five runs on one thread of an Intel Xeon, and the bytes kept for the backward pass.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time forward and backward (left) and megabytes kept for the backward pass (right), for one sentence at $d = 512$, on one thread; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and full attention with or without projections the slowest at 8,192. On the right, recurrence and separable convolution share a line, and only the lines of full attention end steeper than the others."}}
 import json
@@ -321,7 +321,7 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 #
 # Beyond 64 words, restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
 #
-# Memory is the exponent that hurts. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([Speed](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
+# The exponent that hurts is memory's. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([Speed](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
 #
 # ## Steps in a row
 #
@@ -357,7 +357,7 @@ for name, layer in make_layers(16).items():
 #
 # ## The distance a signal travels
 #
-# To translate a verb you may have to know a subject 20 words earlier. How many layers does it take until one word can matter to another? We put a NaN at the first position, which survives every sum and product, and stack layers until it arrives at the last.
+# To translate a verb you may have to know a subject 20 words earlier. How many layers does it take until one word can matter to another? We put a NaN, which survives every sum and product, at the first position and stack layers until it arrives at the last.
 
 
 # %%
@@ -502,10 +502,10 @@ for name, sizes in received.items():
 #
 # ## What else the table leaves out
 #
-# - **Position.** Recurrence and convolution know the order of words for nothing. Attention has to be [told](08_positional_encoding.ipynb#attention-is-blind-to-order).
+# - **Position.** Recurrence and convolution get the order of words for free. Attention has to be [told](08_positional_encoding.ipynb#attention-is-blind-to-order).
 # - **Memory while writing.** A recurrent network carries one state of $d$ numbers. A Transformer keeps keys and values of all earlier words, the [KV cache](19_decoding.ipynb#how-large-is-a-kv-cache), which grows with $n$.
 # - **Width.** The table compares equal $d$. With equal parameters or equal quality the result may differ, and only training can tell.
-# - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, recurrences that can be trained in parallel, and mixtures of them are answers to that.
+# - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, recurrences that train in parallel (Mamba), and mixtures of them are answers to that.
 #
 # As a last point the paper notes that weights can be looked at; how much they explain is the question of [Attention maps](21_attention_maps.ipynb#what-attention-does-not-explain).
 #
@@ -516,7 +516,7 @@ for name, sizes in received.items():
 # - What decides is that all positions are computed at once, and that any two words are one step apart.
 # - The price is $n^2$: first in memory, and for long inputs in time.
 #
-# The model is understood, and knows nothing. Now it starts to learn.
+# You know how the model works, and why. Next it learns to translate.
 #
 # ## Exercises
 #

@@ -342,7 +342,12 @@ with torch.device("meta"):
     base = Transformer(preset("base"))
 gradient = 4 * sum(p.numel() for p in base.parameters())
 print(f"gradient {gradient / 1e6:.0f} MB; of 8 processes each sends {1.75 * gradient / 1e6:.0f} MB")
-links = {"1 Gbit a second": 0.125e9, "10 Gbit": 1.25e9, "100 Gbit": 12.5e9, "300 GB a second": 300e9}
+links = {
+    "1 Gbit a second": 0.125e9,
+    "10 Gbit": 1.25e9,
+    "100 Gbit": 12.5e9,
+    "300 GB a second": 300e9,
+}
 for name, speed in links.items():
     times = [f"{2 * (n - 1) / n * gradient / speed * 1000:9,.1f}" for n in (2, 8, 64)]
     print(f"{name:16} {' '.join(times)}  ms with 2, 8 and 64 processes")
