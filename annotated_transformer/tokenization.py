@@ -103,7 +103,7 @@ class Tokenizer:
         return int(self.library.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end; half a surrogate raises ValueError."""
+        """Return the ids of a text, without start or end; a lone surrogate raises ValueError."""
         text.encode()  # its error names the place, the library's does not
         return list(self.library.encode(text, add_special_tokens=False).ids)
 

@@ -100,12 +100,12 @@ class TrainingConfig:
                 raise ValueError(f"{name} must lie between 0 and {most}, not be {value}")
 
 
-NUMBERS = ("step", "epoch", "batch", "best_score", "waited")  # where a training stands
+NUMBERS = ("step", "epoch", "batch", "best_score", "waited")  # where a run stands
 
 
 @dataclass
 class Training:
-    """What a training is made of, and where it stands; `train` makes it."""
+    """What a run is made of, and where it stands; `train` makes it."""
 
     model: Transformer
     tokenizer: Tokenizer
@@ -215,7 +215,7 @@ def validate(training: Training) -> dict[str, float]:
 
 
 class Stopped(Exception):
-    """A training was asked to stop, and has saved its state."""
+    """A run was asked to stop, and has saved its state."""
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def load_checkpoint(training: Training, path: Path) -> None:
 
 
 def settings_of(training: Training) -> dict[str, Any]:
-    """Return all that decides how a training goes, as JSON can hold it."""
+    """Return all that decides how a run goes, as JSON can hold it."""
     return {
         **{f"training.{name}": value for name, value in asdict(training.config).items()},
         **{f"model.{name}": value for name, value in asdict(training.model.config).items()},
@@ -312,7 +312,7 @@ def check_training(training: Training) -> None:
 
 
 def run_in_folder(training: Training, folder: Path) -> None:
-    """Begin or continue a training in a folder; the best model is left there, and loaded."""
+    """Begin or continue a run in a folder; the best model is left there, and loaded."""
     rank, world_size = rank_and_world_size()
     with model_io.folder_lock(folder) if rank == 0 else nullcontext():
         if rank == 0:
@@ -342,7 +342,7 @@ def train(
 
     Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
     and `score`, where higher is better. A folder gets a log, checkpoints, and the weights with the
-    best score, which are also returned; a training that it holds already is continued, to the bit.
+    best score, which are also returned; a run that it holds already is continued, to the bit.
     Raises ValueError for pairs, tokenizer or folder that do not fit, and what the loop raises.
     """
     model_io.check_vocabulary(model, tokenizer)

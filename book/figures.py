@@ -19,7 +19,7 @@ QUERY = "#0072B2"  # blue: what a position looks for
 KEY = "#D55E00"  # vermilion: what a position offers to be found by
 VALUE = "#009E73"  # green: what a position hands over
 POSITION = "#CC79A7"  # pink: where a token stands
-RESIDUAL = "#555555"  # grey: the stream that layers add to
+RESIDUAL = "#555555"  # gray: the stream that layers add to
 INK, PAPER = "#1A1A1A", "#FFFFFF"  # follow the theme of the page
 
 # --- From a chart to the page ---
@@ -363,7 +363,7 @@ def arrow(points: Sequence[tuple[float, float]], color: str = INK) -> str:
 
 
 def stream(points: Sequence[tuple[float, float]]) -> str:
-    """Return the residual stream through points: a thick grey line."""
+    """Return the residual stream through points: a thick gray line."""
     path = "L".join(f"{x:g},{y:g}" for x, y in points)
     return f'<path d="M{path}" fill="none" stroke="{INK}" stroke-opacity="0.3" stroke-width="6"/>'
 

@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # The Transformer in ten minutes
 #
-# A Transformer is a network that reads one sentence and writes another by letting every word look at every other. In this chapter you translate with one, look inside it, train one of your own in about a minute, and see the map of the book.
+# A Transformer is a network that reads one sentence and writes another, and in which each word can look directly at any word known so far. In this chapter you translate with one, look inside it, train one of your own in about a minute, and see the map of the book.
 #
 # The paper is *Attention Is All You Need* {cite:p}`vaswani2017attention`. The large language models that came later are built from its parts, so the small machine you take apart here is also a way to understand the big ones.
 #
@@ -65,7 +65,7 @@ print(f"{len(tokenizer):,} tokens, {sum(p.numel() for p in model.parameters()):,
 #
 # Which German words does the decoder look at when it is about to write an English one? In a Transformer this question has an answer you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token, from white (0) to black (1)."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). White is 0, black is 1."}}
 import torch
 
 from annotated_transformer.attention_maps import attention_maps, token_names
@@ -126,7 +126,7 @@ right = sum(sentence == pair.target for sentence, pair in zip(found, unseen))
 print(f"{right} of {len(found)} exactly as the grammar has them")
 assert right > 60
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training asks for a little doubt (label smoothing)."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training never asks for full certainty (label smoothing)."}}
 import altair as alt
 
 drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]
@@ -136,7 +136,7 @@ y = alt.Y("loss:Q", title="loss, nats a token", scale=alt.Scale(domain=[0, 6.5])
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# That is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. For `pairs`, the Python call takes any list of source and target texts:
+# About half are exactly right; others lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. In Python, `train` takes them in place of `training`:
 #
 # ```python
 # from annotated_transformer import read_pairs, filter_pairs
@@ -199,11 +199,11 @@ show_drawing(
 )
 
 # %% [markdown]
-# Read it from bottom to top. Tokens become vectors, and each vector is told its position. Then a stream of vectors climbs through the layers. Attention moves information *between* positions, the feed-forward network works on each position *by itself*, and every box adds its result to the stream instead of replacing it. At the top of the decoder, the stream is compared with every token of the vocabulary, and the best match is the next word.
+# Read it from bottom to top. Tokens become vectors, and each vector is told its position. Then a stream of vectors climbs through the layers. Attention moves information *between* positions, the feed-forward network works on each position *by itself*, and each of the two adds its result to the stream instead of replacing it. At the top of the decoder, the stream is compared with every token of the vocabulary: the better the match, the more probable the token.
 #
 # ## What the paper claimed
 #
-# Before 2017 the best translators were recurrent or convolutional networks that used some attention on top; the [next chapter](02_before_attention.ipynb) shows what they paid. The paper removed everything but the attention and reported, on the standard test set of 2014:
+# Until the paper, the best translators were recurrent or convolutional networks with some attention on top; the [next chapter](02_before_attention.ipynb) shows what they paid. The paper removed recurrence and convolution, kept the attention, and reported, on the standard test set of 2014:
 #
 # | model | en-de, BLEU | en-fr, BLEU | training cost en-de, operations |
 # |---|---|---|---|
@@ -212,11 +212,11 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100; one point is a difference that readers may notice. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [last chapter](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [last chapter](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
 #
 # ## Send it to a friend
 #
-# Your own translator fits into one file. This call writes a page that translates and draws its attention in any browser, without Python and without a network, as [the first page](../book/index.md) of this book does:
+# Your own translator fits into one file. This call writes a page that translates and draws its attention in any browser, offline and without Python, as [the first page](../book/index.md) of this book does:
 #
 # ```python
 # from annotated_transformer import export_page
@@ -235,11 +235,11 @@ show_drawing(
 #
 # **1. Find its limits** (★, 5 min). Translate ten sentences of your own with `model`. Which kinds go wrong first: long ones, rare words, questions, negation?
 #
-# **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How low does the loss fall, and how many unseen sentences come out right?
+# **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How many unseen sentences come out right, and how many of those it was trained on?
 
 # %% tags=["hide-cell", "nbval-skip"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The loss falls lower than before, and hardly any unseen sentence is right: the model has
-# learned the 500 pairs by heart. Chapters 17 and 18 come back to this.
+# Hardly any unseen sentence is right, but each one that it was trained on is: the model has learned
+# the 500 pairs by heart. Chapters 17 and 18 come back to this.
 torch.manual_seed(0)
 few = Transformer(
     preset("tiny", vocabulary_size=len(own_tokenizer), d_model=64, d_ff=256, dropout=0.0)

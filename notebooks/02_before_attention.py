@@ -55,7 +55,7 @@ from torch import nn
 from book.example import OFFERED, W_K, W_Q, W_V, WORDS, X
 from book.figures import INK, arrow, box, curves, show, show_drawing, words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-before", "caption": "What does the decoder get to see? Top: a recurrent encoder hands over its last state and nothing else. Middle: with attention, all states are open to the decoder, but they are still made one after the other. Bottom: in the Transformer every word looks at every word directly and at the same time; drawn is what *likes* looks at."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-before", "caption": "How does what one word knows reach another? Top: a recurrent encoder hands over its last state and nothing else. Middle: with attention, all states are open to the decoder, but they are still made one after another. Bottom: in the Transformer every word looks at every word directly and at the same time; the arrows show what *likes* looks at."}}
 places, plum = [150, 240, 330, 420, 510], "#8A63A8"
 drawing = []
 for y, title in ((60, "one vector"), (190, "attention on top"), (320, "attention alone")):
@@ -108,7 +108,7 @@ assert moved[9] < 0.01 * moved[0]
 # %% [markdown]
 # Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows from outside: in {cite:t}`bahdanau2015neural`, the scores of the model with one vector fall as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
 #
-# The second cost is time. State 20 can't be computed before state 19, whatever your hardware. Within a sentence nothing runs in parallel, and a machine that could work on a thousand positions at once works on one.
+# The second cost is time. State 20 can't be computed before state 19, whatever your hardware. Its states can't be computed in parallel, so a machine that could work on a thousand positions at once works on one.
 #
 # ## Bahdanau's attention
 #
@@ -164,7 +164,7 @@ assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
 #
 # ### Attention as kernel regression
 #
-# The outline of the idea is older than neural networks that translate. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness:
+# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness:
 
 
 # %%
@@ -190,7 +190,7 @@ print("as they are, by distance    ", named(kernel_regression(query, keys, value
 # The other way to avoid waiting is a convolution, which sees a window of $k$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
 #
 # - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $k - 1$ words further, so the number of layers between two words grows in proportion to their distance.
-# - ByteNet {cite:p}`kalchbrenner2016neural` spreads its windows. Each skips twice as many words as the one below, so the reach doubles from layer to layer, and the number of layers grows like the logarithm of the distance.
+# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below, so the reach doubles from layer to layer, and the number of layers grows like the logarithm of the distance.
 # - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. Its authors asked whether such a memory can replace attention, and in translation it matched attention. The first of them, Łukasz Kaiser, is also one of the Transformer's eight authors.
 # - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims to be the first that turns one sequence into another with nothing else.
 
@@ -200,7 +200,7 @@ def plain(distance, window=3):
     return math.ceil(distance / (window - 1))
 
 
-def spread(distance, window=3):
+def dilated(distance, window=3):
     layers, reach = 0, 0
     while reach < distance:  # the words of this window are 2**layers apart
         layers, reach = layers + 1, reach + (window - 1) * 2**layers
@@ -208,15 +208,15 @@ def spread(distance, window=3):
 
 
 for distance in (4, 16, 64, 256):
-    windows = f"plain windows {plain(distance):3}, spread windows {spread(distance)}"
+    windows = f"plain windows {plain(distance):3}, dilated windows {dilated(distance)}"
     print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
 
 # %% [markdown]
-# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures both, the steps and the loss, and what attention pays for its one.
+# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures the steps, how much of the gradient is lost on them, and the price of attention's single step.
 #
 # ## Recalling a word
 #
-# Now an experiment. Random words go by, of sixteen kinds, and at each position a layer has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one head of attention. They read the same words with the same [positions](08_positional_encoding.ipynb#adding-positions-in-code) added, and are trained alike, from scratch for each $k$. They have equally many weights, too:
+# Here is an experiment. A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one head of attention. They read the same words with the same [positions](08_positional_encoding.ipynb#adding-positions-in-code) added, and are trained alike, from scratch for each $k$. They also have the same number of weights:
 
 # %% tags=["nbval-ignore-output"]
 sys.path.append("../benchmarks")
@@ -228,9 +228,9 @@ for kind in recall.KINDS:
 assert len({recall.weights(kind) for kind in recall.KINDS}) == 1
 
 # %% [markdown]
-# That was one distance and a short training. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Guessing would be right in 1 of 16 cases. Before you look, sketch the three curves.
+# That was one distance and only 300 updates. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Guessing would be right in 1 of 16 cases. Before you look, sketch the three curves.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Who can name the word of k steps ago? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18 % at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/recall.py`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Who can name the word of k steps ago? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18% at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/recall.py`."}}
 lines = Path("../benchmarks/results/recall.jsonl").read_text(encoding="utf-8").splitlines()
 settings, *log = map(json.loads, lines)
 kinds = {"attention": (INK, [1, 0]), "GRU": (plum, [6, 3]), "convolution": (INK, [2, 2])}
@@ -273,21 +273,8 @@ assert recalled["GRU", 2] > 0.99 > 0.96 > recalled["GRU", 4] > recalled["GRU", 3
 assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 
 # %% [markdown]
-# To attention all $k$ are the same problem: a query that fits the position $k$ places back. You can write such a query down without any training, because a shift by $k$ positions turns the [sinusoids](08_positional_encoding.ipynb#why-sine-and-cosine) that stand for positions by a fixed rotation, whatever the position:
-
-# %%
-rates = 10_000 ** -(torch.arange(16).double() / 16)
-angles = torch.arange(100)[:, None] * rates
-table = torch.cat([angles.sin(), angles.cos()], dim=1)  # row p stands for position p
-sin, cos = table[70].chunk(2)
-back = 20 * rates  # the angles to turn back by, the same for every position
-asked = torch.cat([sin * back.cos() - cos * back.sin(), cos * back.cos() + sin * back.sin()])
-weights = (5 * table @ asked).softmax(dim=0)
-print(f"position 70 looks at position {weights.argmax()} with weight {weights.max():.2f}")
-torch.testing.assert_close(asked, table[50])
-assert weights.argmax() == 50 and weights.max() > 0.9
-
-# %% [markdown]
+# To attention all $k$ are the same problem: a query that fits the position $k$ places back. [Chapter 8](08_positional_encoding.ipynb#why-sine-and-cosine) writes such a query down without any training.
+#
 # ## Time against length
 #
 # The same three layers again, with a forward and a backward pass over one text that grows.
@@ -315,12 +302,12 @@ show(
 )
 
 # %% [markdown]
-# At the length of a sentence all three do about the same arithmetic, but the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
+# The convolution is the fastest throughout, but sees only its window. At the length of a sentence all three do about the same arithmetic; the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
 #
 # ## What to remember
 #
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
-# - Attention came in to spare the decoder that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
+# - Attention was added so that the decoder need not live on that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
 # - A convolution runs in parallel but sees a window; the stack must grow with the distance, or with its logarithm.
 # - Attention reaches every word in one step, and pays with comparisons that grow with the square of the length.
 #
@@ -336,13 +323,13 @@ by_hand = context(torch.tensor([math.log(3), 0.0]), torch.tensor([[4.0, 0.0], [0
 print([round(x, 2) for x in by_hand.tolist()])
 
 # %% [markdown]
-# **2. How many layers?** (★, 10 min). Words 1 and 50 of a sentence should meet. How many layers with windows of five does it take, plain and spread? Work it out, then use `plain` and `spread`.
+# **2. How many layers?** (★, 10 min). Words 1 and 50 of a sentence should meet. How many layers with windows of five does it take, plain and dilated? Work it out, then use `plain` and `spread`.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # They are 49 apart. A plain layer adds 4 words: 49 / 4, rounded up, is 13. Spread layers add 4, 8,
 # 16 and 32: three reach 28 words, four reach 60.
-print(plain(49, window=5), spread(49, window=5))
-assert (plain(49, window=5), spread(49, window=5)) == (13, 4)
+print(plain(49, window=5), dilated(49, window=5))
+assert (plain(49, window=5), dilated(49, window=5)) == (13, 4)
 
 # %% [markdown]
 # **3. Backwards** (★★, 15 min). Number the words of a source and a target of $n$ words each, and suppose that word $i$ translates word $i$. How many steps lie between them in a recurrent encoder-decoder if the source is read forwards? And backwards? Compare the means and the smallest values.

@@ -32,7 +32,7 @@ sys.path.insert(0, "..")
 # \operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right) V
 # $$ (eq-attention)
 #
-# Two matrix products with a softmax between them: in the whole Transformer, this is the only place where words exchange information.
+# The rows of $Q$, $K$ and $V$ are the words' queries, keys and values; a query has $d_k$ numbers. This is the only place in the whole Transformer where words exchange information.
 
 # %% tags=["export"]
 import math
@@ -116,7 +116,7 @@ show_drawing(
 #
 # ## A lookup that must be exact
 #
-# Python has a lookup. A dictionary holds keys and values; you hand it a query, and it returns the value whose key is equal.
+# Python's lookup is the dictionary. It holds keys and values; you hand it a query, and it returns the value whose key is equal.
 
 # %%
 legs = {"cat": 4, "fish": 0, "bird": 2}
@@ -175,7 +175,7 @@ print(f"legs: {found.item():.2f}  gradient: {query.grad.item():.2f}")
 # %% [markdown]
 # At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: one centimeter more would add about 0.14 legs. That gradient is all that learning needs.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (grey) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (gray) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
 looks = {
     "hard": (RESIDUAL, [4, 3]),
     "soft, temperature 1": (INK, [1, 0]),
@@ -309,7 +309,7 @@ for word, key in zip(words, K):
 # %% [markdown]
 # *Cat* scores 6, *fish* 4.5, and everything else nothing. In geometry, the dot product is the length of the query, times the length of the key, times the cosine of the angle between them, so a key scores high by pointing where the query points or by being long.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same grey line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
 q = (1.5, 1.0)
 key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
 fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
@@ -370,9 +370,9 @@ print("weights of likes", [round(w, 2) for w in weights[3].tolist()])
 print("likes fetches   ", [round(x, 2) for x in output[3].tolist()])
 
 # %% [markdown]
-# By hand: the scores of *likes* are 0, 0, 6, 0 and 4.5; halved, 0, 0, 3, 0 and 2.25. The exponentials are 1, 1, 20.1, 1 and 9.5, and they sum to 32.6. *Cat* gets $20.1 / 32.6 = 0.62$, *fish* gets $9.5 / 32.6 = 0.29$, and each of the others 0.03. *Cat* hands over 0.62 of something living; *fish* is half as living, and adds 0.15. Together that is 0.76, as printed.
+# By hand: the scores of *likes* are 0, 0, 6, 0 and 4.5; halved, 0, 0, 3, 0 and 2.25. The exponentials are 1, 1, 20.1, 1 and 9.5, and they sum to 32.6. *Cat* gets $20.1 / 32.6 = 0.62$, *fish* gets $9.5 / 32.6 = 0.29$, and each of the others 0.03. *Cat* hands over 0.617 of something living; *fish* is half as living, and adds 0.146. Together that is 0.76, as printed.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention-steps", "caption": "How is one output vector made? Choose the word that asks. Its query multiplies the rows of the keys (orange), and each column adds up to a score. Divided by 2, the scores go through softmax and become weights (grey). Each value is multiplied by its weight (green); the last column is the sum, the output."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention-steps", "caption": "How is one output vector made? Choose the word that asks. Its query multiplies the rows of the keys (orange), and each column adds up to a score. Divided by 2, the scores go through softmax and become weights (gray). Each value is multiplied by its weight (green); the last column is the sum, the output."}}
 
 
 def computation(i):
@@ -396,7 +396,7 @@ def computation(i):
 show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word asks?", start=3)
 
 # %% [markdown]
-# *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately. *Fish*, with its two readings, asks for a bit of everything, and no weight in its row is above 0.4.
+# *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately. *Fish*, with its two readings, asks for nouns, verbs and adjectives at once, and no weight in its row is above 0.4.
 #
 # What a word fetches is then added to it ([chapter 11](11_by_hand.ipynb#the-first-head) goes on by hand). One more matrix, $W^O$, brings the three numbers back to six features, and *likes* is still a verb, but one that knows of something living and something edible.
 
@@ -592,7 +592,7 @@ for factor in (1, 4, 16):
 # %% [markdown]
 # The paper suspects as much: large products push the softmax to where its gradients are extremely small. We can measure it. Draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80 % (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, queries fare much alike at every width. As they are, the band opens: some queries get ten times as much, and from width 256 on the median query gets next to nothing."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, queries fare much alike at every width. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
 
 
 def query_gradients(d_k, scaled, queries=4000, keys=8):
@@ -639,11 +639,11 @@ show(
 )
 
 # %% [markdown]
-# The gradient doesn't just shrink. At width 64 the *average* gradient is three times larger without the division; what breaks is how it is shared out. Four queries in ten are starved (they receive less than a tenth of the average), because their softmax has already decided, while others receive far too much. At 512 it is seven in ten. With the division it is none.
+# At the softmax's input, the gradient does shrink: at width 64 to about three eighths, on average. At the query it is three times larger without the division, which would have made each gradient that passes it 8 times smaller. What breaks is how it is shared out. Four queries in ten are starved (they receive less than a tenth of the average), because their softmax has already decided, while others receive far too much. At 512 it is seven in ten. With the division it is none.
 #
 # :::{admonition} For a second reading: is the division needed?
 # :class: dropdown
-# Strictly, a model could do without, since it could learn smaller queries. The scale doesn't change what attention can compute. It changes where training starts.
+# Not strictly, since a model could learn smaller queries: T5 has no division, and starts with query weights smaller by $\sqrt{d_k}$. The scale changes where training starts, not what attention can compute.
 # :::
 #
 # ## What it costs
@@ -659,7 +659,7 @@ for n in (25, 500, 8000):
 #
 # ## What it buys
 #
-# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one part more in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token (a nat is the unit of natural logarithms): the typical probability of the right token rises from 13 % to 20 %.
+# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one more part in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token (a nat is the unit of natural logarithms): the typical probability of the right token rises from 13% to 20%.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-attention", "caption": "What does attention buy? Validation loss on the grammar after 300 updates; the filled bar is new. Means of embeddings: a model without attention."}}
 from book.figures import paid

@@ -72,7 +72,7 @@ show(
 )
 
 # %% [markdown]
-# [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, which is wrong twice in a Transformer. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
+# [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, and in a Transformer that is wrong for two reasons. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
 #
 # ## What goes wrong without a mask
 #
@@ -92,7 +92,7 @@ for padding in (0, 2, 10, 30):
 #
 # ## How to hide a key
 #
-# Its weight must be zero, and the others must share what it leaves. We try five ways on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
+# A hidden key must get the weight zero, and the others must share what it leaves. We try five ways on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
 
 # %%
 filling = torch.tensor([[1.0, 0, 0, 0, 0, 0]] * 2, dtype=torch.float64)
@@ -162,7 +162,7 @@ for name, mask in {"right": ~hidden, "inverted": hidden}.items():
 #
 # ## The padding mask
 #
-# Words reach the model as integers, called tokens. Four are reserved:
+# Tokens reach the model as integers. Four are reserved, for padding, the beginning and the end of a sentence, and what the vocabulary lacks:
 
 # %% tags=["export"]
 PAD, BOS, EOS, UNK = 0, 1, 2, 3  # <pad>, <s>, </s>, <unk>
@@ -198,7 +198,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
 # | `padding_mask(tokens)` | 2 | 1 | 1 | 5 | one row for all heads and queries |
 # | `tokens != PAD` | | | 2 | 5 | error: 2 does not fit 5 queries |
 #
-# The error is welcome, and doesn't come when a batch happens to have as many sentences as they have tokens:
+# The error is welcome, and doesn't come when a batch happens to have as many sentences as each has tokens:
 
 # %%
 square = torch.tensor([[5, 6, 7, PAD, PAD], *[[8, 9, 5, 6, 7]] * 4])  # 5 sentences of 5 tokens
@@ -210,7 +210,7 @@ print("cells that differ, in each head:", (right ^ flat).sum().item(), "of", rig
 #
 # ### How to test a mask
 #
-# By cutting the padding off: with the mask, a padded sentence must give what the bare one gives. We try a hundred random sentences, and also leave the mask out, to see that the test would notice.
+# Cut the padding off: with the mask, a padded sentence must give what the bare one gives. We try a hundred random sentences, and also leave the mask out, to see that the test would notice.
 
 # %%
 random = torch.Generator().manual_seed(1)
@@ -228,7 +228,7 @@ print({name: round(off, 2) for name, off in largest.items()})
 # %% [markdown]
 # ### Padded queries
 #
-# Padding is also a query, in a row of the table, and hiding rows sounds tidy.
+# Padded positions also ask: each has a row of its own in the matrix, and hiding those rows sounds tidy.
 
 # %%
 column, row = ~hidden[None, :], (~hidden[:, None]).expand(5, 5)
@@ -301,10 +301,6 @@ assert not moved[:3].any() and moved[3:].all()
 # %% [markdown]
 # This holds through many layers, too: every step goes left or stays, so no chain of steps leads right.
 #
-# :::{margin}
-# Nor is this "a kind of dropout", as you may read. Nothing about it is random.
-# :::
-#
 # ### Is the causal mask needed at inference?
 #
 # When the model writes, there is no future to hide, and the last position sees all words anyway. With one layer you could drop the mask. With two you can't:
@@ -327,14 +323,14 @@ for layers in (1, 2):
 # The trained model lets you see what that does to the next word:
 #
 # :::{what-if} masks
-# What is the causal mask worth when the model writes? Each row is a word of a translation that was written with the mask; the bars are the share that the model gives to this word, with the mask and without it. In the last column all words that follow lie open before it, the next one among them.
+# What is the causal mask worth when the model writes? Each row is a word of a translation that was written with the mask; the bars are the share that the model gives to this word, with the mask and without it. In the last column the mask is off and the whole translation is in view, the word to be predicted included.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/04_masks.html#fig-what-if-masks).
 # :::
 #
 # ## What a forgotten causal mask costs
 #
-# The model learns nothing of use, and its loss looks excellent. To show it, we take sequences that can't be foreseen: each token is the one before it plus 1 or plus 3, counted around a circle of 8, and a coin decides which.
+# Without the causal mask a model learns nothing useful, and its loss looks excellent. To show it, we take sequences that can't be foreseen: each token is the one before it plus 1 or plus 3, modulo 8, and a coin decides which.
 
 
 # %%
@@ -358,7 +354,7 @@ def predict(tokens, weights, masked):
     return (x + attention(x @ W_Q, x @ W_K, x @ W_V, mask)[0]) @ out
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-leak", "caption": "What does a leak look like? Training loss with the causal mask (solid) and without it (dashed), when the next token is the toss of a coin. The grey line is ln 2, the best mean that an honest model can reach."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-leak", "caption": "What does a leak look like? Training loss with the causal mask (solid) and without it (dashed), when the next token is the toss of a coin. The gray line is ln 2, the best mean that an honest model can reach."}}
 
 
 def learn(masked, updates=200, n=6, width=16):
@@ -458,7 +454,7 @@ show_steps(steps, "Which masks are on?", start=3)
 # %% [markdown]
 # ## Which mask goes where
 #
-# The model attends in three places ([layers](09_layers.ipynb#the-decoder-layer) has the table), and the rule is the same in each: *the mask belongs to the keys*.
+# The model attends in three places ([layers](09_layers.ipynb#the-decoder-layer) has the table), and the rule is the same in each: *the padding mask belongs to the keys*.
 #
 # :::{margin}
 # "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. Padding has to be hidden, too: [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding` for it.
@@ -489,7 +485,7 @@ show(
 #
 # ## What it buys
 #
-# On [the book's one task](03_attention.ipynb#what-it-buys) the padding mask changes the loss by less than 0.02 nats, because batches of [similar length](15_batching.ipynb#the-cost-of-padding) hold little padding. The causal mask is on in all rows: without it the bar would be shorter, and the model worthless. Masks pay in correctness.
+# On [the book's one task](03_attention.ipynb#what-it-buys) the padding mask changes the loss by less than 0.02 nats, because batches of [similar length](15_batching.ipynb#the-cost-of-padding) hold little padding. The causal mask is on in all rows: without it the bar would be shorter, and the model worthless. What masks buy is correctness.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-masks", "caption": "What does the padding mask buy? Validation loss on the grammar after 300 updates; the filled bar is new. It is practically as long as the one above it."}}
 from book.figures import paid
@@ -502,7 +498,7 @@ assert abs(losses["attention"] - losses["masks"]) < 0.02
 #
 # - A mask is boolean, queries are rows, keys are columns, and True means *may attend*.
 # - A hidden score becomes minus infinity before the softmax. Zero vectors, zero scores and zeroed weights don't hide a key.
-# - Padding is hidden by columns, in all three attentions. The mask belongs to the keys.
+# - Padding is hidden by columns, in all three attentions. The padding mask belongs to the keys.
 # - The causal mask lets a decoder learn at all positions at once. A loss that is too good to be true means that it leaks.
 # - A row must keep at least one open column, or softmax returns NaN.
 #

@@ -26,7 +26,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Multi-head attention
 #
-# **Multi-head attention** lets several small attentions, called heads, look at the same sentence side by side, each through its own projections, and adds up what they find (section 3.2.2 of the paper).
+# **Multi-head attention** lets several small attentions, called heads, look at the same sentence side by side, each through its own projections, and combines what they find (section 3.2.2 of the paper).
 #
 # $$
 # \begin{aligned}
@@ -50,11 +50,11 @@ def head_by_head(query, key, value, W_Q, W_K, W_V, W_O):
 
 
 # %% [markdown]
-# This loop is slow. The package's version, [further down](#the-module), computes all heads in one go. But first, what are heads for?
+# Here $Q$, $K$ and $V$ are no longer projections, as in chapter 3, but the words' own vectors (in self-attention all three are $X$), and the brackets put the heads side by side. This loop is slow; the package's version, [further down](#the-module), computes all heads in one go. But first, what are heads for?
 #
 # ## Why several heads?
 #
-# In [Attention](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*. It learned only faintly that it is black. We cut the same matrices into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*.
+# In [Attention](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*. It heard only faintly that it is black. We cut the same matrices into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*.
 
 # %%
 from book.example import W_K, W_O, W_Q, W_V, WORDS, X
@@ -99,7 +99,7 @@ show(
 #
 # ## Each head sees the whole word
 #
-# Many drawings look as if each head got a slice of the word. In this formula $Q$, $K$ and $V$ are no longer projections of the words, but the words' own vectors (in self-attention all three are $X$). Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
+# Many drawings look as if each head got a slice of the word. Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
 #
 # | matrix | rows | columns | in the base model |
 # |---|---|---|---|
@@ -121,7 +121,7 @@ print("queries of cat, head 1 then head 2:", one_by_one[2].tolist())
 # %% [markdown]
 # This answers a question that comes up with each implementation: where are the heads' own matrices, if the layer has a single one of 512 × 512? They are its columns, 64 for each head.
 #
-# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows seven ways to get it wrong, and the first idea of many is one of them:
+# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows eight ways to get it wrong, and the most common first idea is one of them:
 
 
 # %%
@@ -178,7 +178,7 @@ show(
 # %% [markdown]
 # ### What breaks without the transpose
 #
-# A reshape never moves a number, it only counts them anew, so head 1 gets the first half of the sentence and head 2 the second. We let the numbers flow through one attention and ask which words the output of word 0 depends on.
+# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second. We let the numbers flow through one attention and ask which words the output of word 0 depends on.
 
 
 # %%
@@ -252,7 +252,7 @@ show(
 #
 # ### Values are projected, too
 #
-# Attention would work without that projection. But then each head would hand over the whole word, as wide as the model, and all heads the same. The projection lets a head hand over just what its question is about, as our second head does with *dark*.
+# Attention would work without that projection, since $W_i^O$ follows at once: the two act as one matrix, $W_i^V W_i^O$, which picks what the head hands over, as our second head does with *dark*. But each head would carry 512 numbers instead of 64, and $W^O$ would have eight times as many rows.
 #
 # ## The width of a head
 #
@@ -276,7 +276,7 @@ def head_width(d_model: int, heads: int) -> int:
 # %% [markdown]
 # ## Fast, or with weights to look at
 #
-# PyTorch's fused attention never stores the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions. Sometimes, though, that matrix is just what we want to see. There are two paths, and `keep_weights` chooses.
+# PyTorch's fused attention doesn't store the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions. Sometimes, though, that matrix is just what we want to see. There are two paths, and `keep_weights` chooses.
 
 
 # %% tags=["export"]
@@ -308,7 +308,7 @@ def run_attention(
 # The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; [departures](../book/departures.md#the-model) has the effect.
 # :::
 #
-# `forward` has two halves: `project` makes keys and values, `attend` lets queries at them. A decoder that writes word by word meets the same keys again and again, and [decoding](19_decoding.ipynb#the-kv-cache) will keep what `project` returned.
+# `forward` has two halves: `project` makes keys and values, and `attend` queries them. A decoder that writes word by word meets the same keys again and again, and [decoding](19_decoding.ipynb#the-kv-cache) will keep what `project` returned.
 
 
 # %% tags=["export"]
@@ -360,7 +360,7 @@ class MultiHeadAttention(nn.Module):
 #
 # ### Maps without a bias
 #
-# The formula has none. And a bias $b$ on the keys would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. `bias=True` adds all four, for weights that come with them.
+# The formula has no bias. One on the keys, $b$, would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. `bias=True` gives all four maps one, for weights that were trained with it.
 #
 # ## The code against the formula
 #
@@ -437,7 +437,7 @@ print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item()
 #
 # Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun, head 1 less surely. In the last row all rest on the period and `</s>`. Grey is the weight, from 0 (paper) to 1 (ink)."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun, head 1 less surely. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
 from itertools import combinations
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -467,7 +467,7 @@ maps = [
 ]
 show(
     alt.concat(*maps, columns=2),
-    alt="Head 3 is dark along the diagonal. Head 2 is dark in the columns of the nouns, head 1 paler there, head 4 in single cells; the last rows are grey in the last two columns.",
+    alt="Head 3 is dark along the diagonal. Head 2 is dark in the columns of the nouns, head 1 paler there, head 4 in single cells; the last rows are gray in the last two columns.",
 )
 
 # %% [markdown]

@@ -25,13 +25,11 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # The feed-forward network
 #
-# The feed-forward network is the pair of linear maps with a ReLU between them that ends every layer of the model, and treats each position by itself with the same weights (section 3.3 of the paper).
+# The feed-forward network, two linear maps with a cut at zero (a ReLU) between them, ends every layer of the model and treats each position by itself, with the same weights (section 3.3 of the paper).
 #
 # $$ \text{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2 $$ (eq-ffn)
 #
 # The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is spread out to $d_\text{ff} = 2048$. Whatever is negative there becomes zero, and a second matrix brings the rest back to 512.
-#
-# You know enough to write it: exercise 1 asks for it before you look at the code below.
 
 # %% tags=["export"]
 import torch.nn.functional as F
@@ -59,7 +57,7 @@ class FeedForward(nn.Module):
 # The dropout between the layers isn't in the paper. The authors' library, tensor2tensor, turned it on later; here it is an option, 0 by default.
 # :::
 #
-# To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and two units set by hand.
+# To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and a network with two inner numbers, or units, set by hand; a unit *fires* where its number is above zero.
 
 # %%
 import altair as alt
@@ -130,7 +128,7 @@ for output in (once, twice):
 # | 1 | 0 | 0 | 0 |
 # | 1 | 1 | 1 | **1** |
 #
-# The weights, 1 and 1, say what to look for, and the bias, −1, sets how much evidence it takes. Such a weighted sum with a threshold is a **unit**, and we say that it *fires* where its output is above zero.
+# The weights, 1 and 1, say what to look for, and the bias, −1, sets how much evidence it takes. Such a weighted sum with a threshold is a **unit**.
 #
 # ## A network is a sum of units
 #
@@ -263,9 +261,9 @@ show(
 )
 
 # %% [markdown]
-# About one unit in fifty is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0 % fire in T5-Base and 6.3 % in a vision Transformer. It even happens with random labels, so it isn't the meaning of words that makes the units so quiet; the authors look for the cause in the dynamics of training.
+# About one unit in fifty is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0% fire in T5-Base and 6.3% in a vision Transformer. It even happens with random labels, so it isn't the meaning of words that makes the units so quiet; the authors look for the cause in the dynamics of training.
 #
-# Quiet units can be asked for their subject. The model reads words of its vocabulary, each as a sentence of its own. We take the unit that a word excites most, relative to that unit's mean, and list the words that excite *it* most.
+# A unit that is mostly silent may have a subject that we can name. The model reads words of its vocabulary, each as a sentence of its own. We take the unit that a word excites most, relative to that unit's mean, and list the words that excite *it* most.
 
 # %% tags=["nbval-ignore-output"]
 spelled = {tokenizer.decode([i]): i for i in range(4, len(tokenizer))}  # " Ball" begins a word
@@ -327,9 +325,9 @@ print(
 #
 # ## Its share of the model
 #
-# One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all. The attention beside it has $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer sit here, and in the whole model the 12 networks hold 25.2 M of 63 M parameters, 40 %. Attention gave the paper its title, but the largest share of the model is feed-forward.
+# One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all. The attention beside it has $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer sit here, and in the whole model the 12 networks hold 25.2 M of 63 M parameters (our [count](10_transformer.ipynb#counting-parameters); the paper says 65), 40%. Attention gave the paper its title, but the largest share of the model is feed-forward.
 #
-# The work divides alike, since a position uses each weight once: two thirds of a layer's multiplications, as long as sentences are short ({numref}`fig-layer-work`).
+# The work is divided in the same way, since a position uses each weight once: two thirds of a layer's multiplications, as long as sentences are short ({numref}`fig-layer-work`).
 
 # %% tags=["hide-cell"]
 from torch.utils.flop_counter import FlopCounterMode
@@ -342,7 +340,7 @@ print(f"{counter.get_total_flops() // 2 // 25:,} multiplications a position")
 assert count == 2_099_712 and counter.get_total_flops() == 2 * 25 * 2 * 512 * 2048
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layer-work", "caption": "Which part of an encoder layer does the work? Share of the multiplications in the base model, by length of the sentence. Up to some hundred tokens two thirds are feed-forward (solid) and hardly any are scores and blending (dotted), the part that grows with the length. At $n = 2048$ these two are equal."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layer-work", "caption": "Which part of an encoder layer does the work? Share of the multiplications in the base model, by length of the sentence. Up to about a hundred tokens two thirds are feed-forward (solid), and scores and blending (dotted), which grow with the length, take next to nothing. At $n = 2048$ these two are equal."}}
 def shares(n, d=512, d_ff=2048):
     cost = {
         "feed-forward": 2 * d * d_ff,
@@ -366,7 +364,7 @@ assert shares(256)[0]["share"] > 0.6 and shares(2048)[0]["share"] == shares(2048
 # %% [markdown]
 # ## ReLU, and SwiGLU today
 #
-# Any bend would do for the argument of this chapter, and BERT and GPT rounded it off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than the bend. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: one, passed through the smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it.
+# Any nonlinear *activation function* would do for the argument of this chapter, and BERT and GPT took a ReLU rounded off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than that. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: one, passed through the smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it.
 
 
 # %%
@@ -386,7 +384,7 @@ print(tuple(swiglu(torch.randn(2, 5, 512), *weights).shape), sum(w.numel() for w
 #
 # ## What it buys
 #
-# One small translation task runs through these chapters: the book's grammar, 300 updates, a part more in each row. A single network takes the loss from 1.30 to 1.12 nats a token.
+# On [the book's one task](03_attention.ipynb#what-it-buys), a feed-forward network takes the loss from 1.30 to 1.12 nats a token.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-feed_forward", "caption": "What does the feed-forward network buy? Validation loss of the book's one task, from a mean of embeddings to four heads (outlined) and with the network (filled). Shorter is better."}}
 from book.figures import paid
@@ -406,7 +404,7 @@ assert [round(losses[p], 2) for p in ("multi_head_attention", "feed_forward")] =
 #
 # ## Exercises
 #
-# **1. Write it yourself** (★, 10 min). Before you read our class: write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
+# **1. Write it yourself** (★, 10 min). Without looking back at our class, write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 from annotated_transformer import check
@@ -451,7 +449,7 @@ print("pairs that move:", int(mixed.sum()), "of 36, above the diagonal:", int(mi
 assert mixed.all()
 
 # %% [markdown]
-# **5. Silence a subject** (★★★, an evening, open). Set the row of $W_2$ that belongs to the unit of *Schnee* to zero and let the model translate captions with and without snow. Does one unit matter? How many units do you have to silence before the word gets lost?
+# **5. Silence a subject** (★★★, an evening, open). Set the row of $W_2$ that belongs to the unit of *Schnee* (a column of `linear2.weight`) to zero and let the model translate captions with and without snow. Does one unit matter? How many units do you have to silence before the word gets lost?
 #
 # ## Sources
 #

@@ -232,7 +232,7 @@ print(f"largest difference: {(single - double).abs().max():.3f}")
 # A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order. It broke every trained model, and the code ended up as it began.
 # :::
 #
-# The rates differ as well. tensor2tensor divides the exponents by one less than the number of clocks, so that the slowest has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says. The paper's *formula* never gets there. Its slowest clock needs 60,611 positions, as printed above. All of tensor2tensor's clocks but the first are slower than the formula's, the last by 3.5 %.
+# The rates differ as well. tensor2tensor divides the exponents by one less than the number of clocks, so that the slowest has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says. The paper's *formula* never gets there. Its slowest clock needs 60,611 positions, as printed above. All of tensor2tensor's clocks but the first are slower than the formula's, the last by 3.5%.
 
 # %%
 clocks = torch.arange(256, dtype=torch.float64)
@@ -330,7 +330,7 @@ show(
 # %%
 sizes = torch.linalg.svdvals(sinusoid(50, 512).double()).square()
 needed = int((sizes.cumsum(0) < 0.99 * sizes.sum()).sum()) + 1
-print("directions that hold 99 % of 50 positions:", needed, "of 512")
+print("directions that hold 99% of 50 positions:", needed, "of 512")
 word, place, W_x = torch.randn(3, 16, 16, dtype=torch.float64)
 beside = torch.cat([word, place], dim=1) @ torch.cat([W_x, W_x])
 torch.testing.assert_close(beside, (word + place) @ W_x)

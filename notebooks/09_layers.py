@@ -78,7 +78,7 @@ from book.example import FEATURES, W_K, W_O, W_Q, W_V, WORDS, X
 from book.figures import INK, PAPER, POSITION, arrow, box, curves, heatmap, plus
 from book.figures import show, show_drawing, show_steps, stream, words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layers", "caption": "What is in a layer? One encoder layer (left) and one decoder layer (right) of the paper, read from the bottom up. The thick grey line is the vector of a word on its way up, the stream. Each sub-layer reads it and adds to it, and a norm follows each of these five additions; the additions of the positions, at the bottom, have none. Filled diamonds are the paper's dropout; the outlined one in each box is where many other implementations have dropout as well."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layers", "caption": "What is in a layer? One encoder layer (left) and one decoder layer (right) of the paper, read from the bottom up. The thick gray line is the vector of a word on its way up, the stream. Each sub-layer reads it and adds to it, and a norm follows each of these five additions; the additions of the positions, at the bottom, have none. Filled diamonds are the paper's dropout; the outlined one in each box is where many other implementations have dropout as well."}}
 
 
 def diamond(x, y, fill=INK):
@@ -360,7 +360,7 @@ for name, axes in {"one word": -1, "a sentence": (1, 2), "a batch": (0, 1)}.item
 # :class: dropdown
 # Layer norm written by hand often divides the variance by $D - 1$ and adds $\varepsilon$ to the deviation instead of the variance. Harvard's *Annotated Transformer* {cite:p}`rush2018annotated` does both.
 #
-# The first makes every result too small by the factor $\sqrt{(D-1)/D}$: 6.5 % at width 8, 0.1 % at 512. The learned gain makes up for it, so it matters only if you move weights between programs or compare numbers.
+# The first makes every result too small by the factor $\sqrt{(D-1)/D}$: 6.5% at width 8, 0.1% at 512. The learned gain makes up for it, so it matters only if you move weights between programs or compare numbers.
 #
 # The second matters where numbers are nearly equal. For a vector of *exactly* equal numbers, zeros included, the variance is 0, where a root has an infinite derivative: written out, as in the next cell, it makes the gradient NaN. PyTorch's `std`, which Harvard calls, prevents that, but then the gradient is multiplied by $1/\varepsilon$, a million, instead of $1/\sqrt\varepsilon$, a thousand.
 # :::

@@ -392,7 +392,7 @@ sentence = torch.tensor([[BOS, 5, 9, 4, 8, 7, EOS]])  # <s> the black cat likes 
 print("decoder reads:", sentence[:, :-1].tolist()[0])
 print("must say:     ", sentence[:, 1:].tolist()[0])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read, and when? Below each decoder what goes in, above what must come out. Left, training: the target is known, so all positions run at once, and the causal mask hides from each what lies to its right. Right, translating: one word at a time, and each word that comes out is the next to go in (grey arrows)."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read, and when? Below each decoder what goes in, above what must come out. Left, training: the target is known, so all positions run at once, and the causal mask hides from each what lies to its right. Right, translating: one word at a time, and each word that comes out is the next to go in (gray arrows)."}}
 
 
 def positions_of(x, reads, says, fed_back):
@@ -715,13 +715,13 @@ assert (low, high) == (4004, 4208) and intervals["big"][1] < 0
 # 6 \cdot 63 \cdot 10^6 \times 25{,}000 \times 100{,}000 = 9.5 \cdot 10^{17}.
 # $$ (eq-training-cost)
 #
-# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29 % of that.
+# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29% of that.
 #
 # :::{margin}
-# [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28 %.
+# [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28%.
 # :::
 #
-# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1 %; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
+# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1%; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
 
 # %%
 uneven = replace(toy, d_k=3, d_v=7)
@@ -898,7 +898,7 @@ show_steps(steps, "After how many steps?", start=5)
 #
 # ## What it buys
 #
-# From means of embeddings to the whole model, the loss falls from 2.03 to 0.61 in 300 updates. The second layer seems useless at first: 0.61 against 0.59 with one, well within the spread of three seeds. With 1,300 updates it pulls ahead, 0.13 against 0.16, though with 75 % more parameters. A larger model may need longer to show its worth, one reason why short comparisons mislead.
+# From means of embeddings to the whole model, the loss falls from 2.03 to 0.61 in 300 updates. The second layer seems useless at first: 0.61 against 0.59 with one, well within the spread of three seeds. With 1,300 updates it pulls ahead, 0.13 against 0.16, though with 75% more parameters. A larger model may need longer to show its worth, one reason why short comparisons mislead.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-transformer", "caption": "What does the whole model buy? Validation loss on the grammar, the mean of three seeds; less is better. Down to the filled row, the whole model with two layers, each row has one part more and all have 300 updates. The last two rows train one layer and two layers for 1,300."}}
 from book.figures import paid

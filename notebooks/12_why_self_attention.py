@@ -317,7 +317,7 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 # %% [markdown]
 # Where Table 1 has a single term, the measured exponents lie within 0.3 of it. The largest excess, 2.22 for recurrence in $d$, presumably comes from a matrix that outgrows the cache.
 #
-# The crossover lies elsewhere. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20 %. All this is one thread, before anything has been done in parallel.
+# The crossover lies elsewhere. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20%. All this is one thread, before anything has been done in parallel.
 #
 # Beyond 64 words, restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
 #

@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Data
 #
-# This chapter gets sentence pairs to learn from: any number of German-English ones from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
+# This chapter collects the sentence pairs to learn from: as many German-English ones as you like from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
 #
 # The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that one of the next chapters opens, and the figure says which.
 
@@ -55,7 +55,7 @@ from annotated_transformer import Tokenizer, Transformer, TrainingConfig, preset
 from annotated_transformer.synchronous_grammar import grammar
 from book.figures import INK, RESIDUAL, arrow, box, curves, show, show_drawing, style, words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens in that minute, and where is it explained? Pairs become tokens and tokens become batches; the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, a thousand times. Each other box is a link to its chapter. The dashed frame is the call `train`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens in that minute, and where is it explained? Pairs become tokens and tokens become batches; the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, a thousand times. Every box but the first links to its chapter. The dotted frame is the call `train`."}}
 parts = [
     '<rect x="282" y="8" width="410" height="148" rx="8" fill="none" '
     f'stroke="{INK}" stroke-dasharray="2 4"/>',
@@ -84,7 +84,7 @@ show_drawing(
 # %% [markdown]
 # ## Listening to a model that learns
 #
-# These are the package's own calls. (They live in later chapters; only here and in chapter 01 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. While it runs, we ask it every hundred steps for two sentences that differ in a single letter: *Der Hund jagt die Katze* and *Den Hund jagt die Katze*.
+# These are the package's own calls. (They live in later chapters; only here and in chapter 01 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every hundred steps `train` calls a function of ours that should return a score; ours returns 0 and uses the chance to print what the model makes of two sentences that differ in a single letter: *Der Hund jagt die Katze* and *Den Hund jagt die Katze*.
 
 # %% tags=["nbval-ignore-output"]
 pairs = grammar(20_000, seed=1)
@@ -108,11 +108,11 @@ train(model, tokenizer, pairs, settings, score=watch, report=log.append)
 assert ["The dog chases the cat.", "The cat chases the dog."] in said
 
 # %% [markdown]
-# Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* or *A* and end with a full stop. Soon it has the right animals and the right verb, and for a few hundred steps both sentences mean the same to it: the dog chases the cat. Then, within a hundred steps or so, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
+# Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* or *A* and end with a full stop. Soon it has the right animals and the right verb, and for hundreds of steps both sentences mean the same to it: the dog chases the cat (once, the dog). Then, within two hundred steps, by way of *The cat chases the cat*, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
 #
 # Does the loss tell?
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 1,000 steps, with the translation of *Den Hund jagt die Katze* where it first comes out like that. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 1,000 steps, labeled with each new translation of *Den Hund jagt die Katze* at the step where it first appears. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
 loss_at = {line["step"]: line["loss"] for line in log}
 curve = [{"step": step, "loss": round(loss, 3)} for step, loss in loss_at.items()]
 firsts = {pair[1]: 100 * number for number, pair in reversed([*enumerate(said, start=1)])}
@@ -137,7 +137,7 @@ show(
 )
 
 # %% [markdown]
-# Hardly: the step from wrong to right is a dent in a curve that looks finished. How much work was it?
+# Hardly: the step from wrong to right barely shows in a curve that looks finished. How much work was it?
 
 # %% tags=["nbval-ignore-output"]
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {log[-1]['epoch']:.2f} epochs")
@@ -181,7 +181,7 @@ class Pair(NamedTuple):
 # %% [markdown]
 # A named tuple can't be changed by accident, and it can be a member of a set, which is how we'll find repetitions. An unknown alignment is `None`; an empty set would claim that no word has a partner.
 #
-# Positions mean something only if everyone counts the same words, so the rule for counting comes with the pair: `\w+` takes letters and digits as long as they last, `[^\w\s]` a single punctuation mark.
+# Positions mean something only if everyone counts the same words, so the rule for counting comes with the pair: `\w+` matches a run of letters and digits, `[^\w\s]` a single punctuation mark.
 
 
 # %% tags=["export"]
@@ -289,18 +289,18 @@ def cache_folder() -> Path:
 
 
 # %% [markdown]
-# Each split is two files, and line $i$ of one translates line $i$ of the other. We cut at `\n` only ([appendix C](C_own_data.ipynb#reading) shows why), insist on equally many lines, and strip the spaces around 40 of the German captions. Without network or file, the error names all six files at once, with the address and the folder to put them into.
+# Each split is two files, and line $i$ of one translates line $i$ of the other. We cut at `\n` only ([appendix C](C_own_data.ipynb#reading) shows why), insist that both have the same number of lines, and strip the spaces around 40 of the German captions. Without network or file, the error names all six files at once, with the address and the folder to put them into.
 
 
 # %% tags=["export"]
 class MissingData(RuntimeError):
-    """A data set is neither in the cache nor to be had; one line names the files and a remedy."""
+    """A data set is neither cached nor downloadable; one line names the files and a remedy."""
 
 
 def multi30k(split: str) -> list[Pair]:
     """German captions and their English translations; `split` is train, val or test_2016_flickr.
 
-    Raises MissingData if they are neither in the cache nor to be had over the network.
+    Raises MissingData if they are neither in the cache nor downloadable.
     """
     if f"{split}.de.gz" not in MULTI30K_SHA256:
         raise ValueError(f"Multi30k has no split {split!r}: take train, val or test_2016_flickr")
@@ -355,7 +355,7 @@ for name in ("val", "test_2016_flickr"):
     assert count < 2
 
 # %% [markdown]
-# One validation caption has a twin and no test caption has; that's clean. Near twins are another matter; exercise 3 counts them. And if you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb#splitting) has a surprise.
+# One validation caption has a twin in train and no test caption does: clean enough. Near twins are another matter; exercise 3 counts them. And if you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb#splitting) has a surprise.
 #
 # ## Words that we have never seen
 #
@@ -416,7 +416,7 @@ show(
 # - Use a file only if its SHA-256 is the known one, and look at the test set once.
 # - No corpus has all words.
 #
-# No list of words is ever complete, and letters make long sentences. What lies between the two can be learned from the text itself.
+# Letters would spell any word, but they make long sentences. What lies between words and letters can be learned from the text itself.
 #
 # ## Exercises
 #
@@ -446,7 +446,7 @@ for name, comma in {"with": True, "without": False}.items():
 # verb. A model that reads strictly from left to right would have to wait longest there.
 
 # %% [markdown]
-# **3. Near twins** (★★, 20 min). Two captions are near twins if they share at least 70 % of their German words (words in both, divided by words in either). How many of the first 100 test captions have a near twin in training? What does that say about a score?
+# **3. Near twins** (★★, 20 min). Two captions are near twins if they share at least 70% of their German words (words in both, divided by words in either). How many of the first 100 test captions have a near twin in training? What does that say about a score?
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 bags = [{*words(pair.source)} for pair in captions]

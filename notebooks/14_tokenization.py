@@ -97,8 +97,8 @@ def stage(count):
     names = middle.mark_text(color=INK, fontSize=12).encode(
         alt.X("middle:Q", axis=None, scale=scale), text="token:N"
     )
-    lengths = " and ".join(f"{len(tokens)} in {language}" for language, tokens in cut.items())
-    label = f"After {count:,} merges the sentence has {lengths} tokens."
+    lengths = " and ".join(f"{len(tokens)} tokens in {name}" for name, tokens in cut.items())
+    label = f"After {count:,} merges the sentence has {lengths}."
     return alt.layer(frames, names).properties(width=600, height=80), label
 
 
@@ -331,7 +331,7 @@ print(compared, "merges compared, all equal")
 # %% [markdown]
 # :::{admonition} For a second reading: how to be fast
 # :class: dropdown
-# Both of us count different words with their numbers instead of the running text. We walk through all of them again for each merge; the library remembers in which words a pair occurs and updates only those, which is enough, as exercise 5 shows. It learns 8,000 merges from 58,000 captions in seconds.
+# Both programs work on the list of distinct words and their counts instead of the running text. Ours walks through the whole list again for each merge; the library remembers in which words a pair occurs and updates only those, which is enough, as exercise 5 shows. It learns 8,000 merges from 58,000 captions in seconds.
 #
 # Cutting can be turned around, too. Instead of trying each merge on the word, ask which of the word's own pairs was learned first, join it, and ask again. A word of ten letters needs at most nine rounds, however many merges there are.
 # :::
@@ -347,7 +347,7 @@ for character in "aßж語😀":
 # %% [markdown]
 # The merges don't mind. A pair of bytes is a pair of symbols, and if *ä* is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`.
 #
-# Where do words come from now? From one rule for all languages: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Marks are cut off as well. Nothing is thrown away, and merges never cross a space. Without that rule *of the* and *in the* would fill the vocabulary before the nouns.
+# Where do words come from now? From GPT-2's rule: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Marks are cut off as well, digits from letters, and English endings such as *'s*. Nothing is thrown away, and merges never cross a space. Without that rule *of the* and *in the* would fill the vocabulary before the nouns.
 
 # %%
 cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -364,7 +364,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ### Reserved numbers
 #
-# Four numbers are reserved, those of [masks](04_masks.ipynb#the-padding-mask). They come first in the vocabulary, and a text must never turn into one of them, even if it contains the four characters `</s>`.
+# Four numbers are reserved, those of [masks](04_masks.ipynb#the-padding-mask); `<unk>` is kept by custom, and bytes never need it. They come first in the vocabulary, and a text must never turn into one of them, even if it contains the four characters `</s>`.
 
 # %% tags=["export"]
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
@@ -392,7 +392,7 @@ def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
 
 
 # %% [markdown]
-# Three lines are easily got wrong. With `add_prefix_space`, decoding would return a space more than went in. `encode_special_tokens = True` means the opposite of what it seems to say: names like `</s>` in a text are encoded as plain text. And all 256 bytes must be entries, also those that the training texts don't have, since the library drops what has no entry:
+# Three lines are easy to get wrong. With `add_prefix_space`, decoding would return a space more than went in. `encode_special_tokens = True` means the opposite of what it seems to say: names like `</s>` in a text are encoded as plain text. And all 256 bytes must be entries, also those that the training texts don't have, since the library drops what has no entry:
 
 # %%
 bare = HFTokenizer(models.BPE())
@@ -448,7 +448,7 @@ def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
 
 
 # %% [markdown]
-# The other chapters see this class. However you get a tokenizer, it comes from JSON, so one that was loaded can't behave differently from one that was trained. That holds for copies, too (`__reduce__`): saved by itself, the library [forgets](https://github.com/huggingface/tokenizers/issues/1839) that `</s>` is text.
+# The other chapters see this class. However you get a tokenizer, it comes from JSON, so one that was loaded can't behave differently from one that was trained. That holds for pickled copies, too (`__reduce__`): the library's own tokenizer, saved and read again, [forgets](https://github.com/huggingface/tokenizers/issues/1839) that `</s>` is text.
 #
 # `encode` adds neither start nor end; [batching](15_batching.ipynb#from-pairs-to-arrays) puts them where they belong. `decode` leaves special numbers out, so you can hand it the output of a model as it is.
 
@@ -485,7 +485,7 @@ class Tokenizer:
         return int(self.library.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end; half a surrogate raises ValueError."""
+        """Return the ids of a text, without start or end; a lone surrogate raises ValueError."""
         text.encode()  # its error names the place, the library's does not
         return list(self.library.encode(text, add_special_tokens=False).ids)
 
@@ -538,7 +538,7 @@ assert tokenizer.decode(parts) == "Der Hund schläft."
 #
 # ## The size of the vocabulary
 #
-# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's tables hold 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions and count tokens on the validation captions.
+# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's one table holds 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions and count tokens on the validation captions.
 
 # %%
 measured = []
@@ -574,7 +574,7 @@ for first, last in ((260, 4000), (4000, 8000), (8000, len(tried))):
 assert rare > 0.85
 
 # %% [markdown]
-# Nearly nine in ten of its second half occur fewer than ten times in 29,000 pairs, too seldom to learn what they mean. For these captions a few thousand entries are plenty. Compare the list of 8,000 *words* at the beginning of this chapter, which left a hole in four sentences of ten.
+# Nearly nine in ten of the last 8,000 entries occur fewer than ten times in 29,000 pairs, too seldom to learn what they mean. For these captions a few thousand entries are plenty. Compare the list of 8,000 *words* at the beginning of this chapter, which left a hole in four sentences of ten.
 #
 # Ask `len(tokenizer)` for the size of the model's table, and don't reuse the number you asked for. The grammar above ran out of pairs to merge:
 
@@ -588,11 +588,11 @@ print(len(tokenizer), "entries of 2,000")
 #
 # ## WordPiece and the unigram method
 #
-# Two other methods end with a list of subwords. WordPiece {cite:p}`wu2016google`, which the paper uses for French, also merges step by step, but picks the pair that makes the text most probable instead of the most frequent one. The unigram method {cite:p}`kudo2018subword` starts with many subwords and drops those that are missed least. The paper doesn't say that one is better.
+# Two other methods end with a list of subwords. WordPiece {cite:p}`wu2016google`, which the paper uses for French and BERT made known, also merges step by step, but picks the pair that makes the text most probable instead of the most frequent one. The unigram method {cite:p}`kudo2018subword`, the default of the program SentencePiece, starts with many subwords and drops those that are missed least. The paper doesn't say that one is better.
 #
 # ## May I take a ready-made tokenizer?
 #
-# From a large language model, say? It works and is seldom a good bargain. At 50,000 entries and width 256 the table alone has 12.8 million numbers, more than twice our default model as a whole, and most entries would never occur in your text.
+# From a large language model, say? It works, but is seldom a good bargain. At 50,000 entries and width 256 the table alone has 12.8 million numbers, more than twice the whole model of [the first page](../book/index.md), and most entries would never occur in your text.
 #
 # ## What to remember
 #

@@ -59,7 +59,7 @@ pairs = multi30k("train")
 tokenizer = Tokenizer.train(pairs, vocabulary_size=5000)
 lengths = np.array([[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The source side of 32 captions, one a row: filled where there is a token, hatched where there is padding. Left, all rows have 72 positions. In the middle they are as wide as the longest of them, a typical batch. Right, 32 captions of nearly equal length."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The source side of 32 captions, one a row: filled where there is a token, hatched where there is padding. Left, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Right, 32 captions of nearly equal length. The percentage is the share of tokens."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
 style()
 by_width = lengths[lengths.max(axis=1).argsort(kind="stable"), 0]
 neighbors = by_width[14_500:14_532]
@@ -112,7 +112,7 @@ for name, share in shares.items():
     print(f"{name:24} {share:6.1%} useful")
 
 # %% [markdown]
-# You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23 %. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](03_attention.ipynb#what-it-costs) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
+# You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23%. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](03_attention.ipynb#what-it-costs) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
 #
 # Padding each batch to its own longest isn't enough, because among 32 random captions one is nearly always long. Sorting is the step that counts.
 #
@@ -128,7 +128,7 @@ for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
 # %% [markdown]
 # More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of the machine is idle; and one gradient is a mean over a few hundred words, the next over a few thousand.
 #
-# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow. With our 1,024 tokens, {eq}`eq-rows` allows 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 52$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$, so with the longer side in the formula neither goes over the limit. tensor2tensor's [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) does the same sum: it sorts sentences into buckets by their longer side and divides the budget by the bucket's width.
+# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow. With our 1,024 tokens, {eq}`eq-rows` allows 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 52$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$, so with the longer side in the formula neither goes over the limit. tensor2tensor's [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) does the same: it sorts sentences into buckets by their longer side and divides the budget by the bucket's width.
 #
 # ## From pairs to arrays
 #
@@ -146,7 +146,7 @@ class Example(NamedTuple):
 # %% [markdown]
 # The source has an `</s>` but no `<s>`, since nothing has to be started there; the `</s>` gives even an empty sentence a token to attend to.
 #
-# A corpus has millions of examples, and as Python objects each id would take some thirty bytes. Instead, one array holds all ids, sentence after sentence, and a second one holds the lengths $S$ and $T$, the positions that an example takes in encoder and decoder. (The decoder never reads the last token, so the target has $T + 1$.) Where an example begins is a running sum, and an example is two slices: views, no copies. The arrays may also lie in [files on disk](D_large_corpora.ipynb#in-use). The hash lets a training notice when somebody continues it with other sentences.
+# A corpus has millions of examples, and as Python objects each id would take some thirty bytes. Instead, one array holds all ids, sentence after sentence, and a second one holds the lengths $S$ and $T$, the positions that an example takes in encoder and decoder. (The decoder never reads the last token, so the target has $T + 1$.) Where an example begins is a running sum, and an example is two slices: views, no copies. The arrays may also lie in [files on disk](D_large_corpora.ipynb#in-use). The hash lets a training run notice when it is continued with other sentences.
 
 
 # %% tags=["export"]
@@ -256,7 +256,7 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 #
 # An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. Instead we go back and forth, as a plow does. The longer side comes first, as in {eq}`eq-rows`; among examples with the same longer side, $T - S$ goes up; in the next width it comes back down.
 #
-# Any order can be had from a sort if each example gets the right key. With $w = \max(S, T)$ and $W$ the widest of all, ours is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
+# A sort produces any order you like if each example gets the right key. With $w = \max(S, T)$ and $W$ the widest of all, ours is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
 
 
 # %% tags=["export"]
@@ -296,7 +296,7 @@ for name, order in orders.items():
     print(f"{name:24} {shares[name]:6.1%} useful")
 
 # %% [markdown]
-# One point more, for five lines. The snake really pays once chance is added: then it is 97 % against 93.5, as exercise 5 shows.
+# One point more, for five lines. With the chance that comes below, it keeps 97%; sorting by the longer side alone would keep 93.5, as exercise 5 shows.
 #
 # ## A plan for an epoch
 #
@@ -318,7 +318,7 @@ def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
 # %% [markdown]
 # With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled.
 #
-# All of it follows from (seed, epoch), so a training that was interrupted need not remember any of it.
+# All of it follows from (seed, epoch), so a run that was interrupted need not remember any of it.
 
 
 # %% tags=["export"]
@@ -386,7 +386,7 @@ axes.grid(False)
 plt.show()
 
 # %% [markdown]
-# With WMT's sentences and the paper's 25,000 tokens, 98 % is useful, in the log of [appendix D](D_large_corpora.ipynb#what-it-costs).
+# A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better. A stand-in for WMT14 (real sentences, repeated) reaches 98% with the paper's 25,000 tokens ([appendix D](D_large_corpora.ipynb#what-it-costs)).
 #
 # *Exactly once* is worth an assertion. A loop that draws its batches at random, with repetition, leaves out more than a third of the corpus in each "epoch": the chance that a sentence isn't drawn in $N$ draws is $(1 - 1/N)^N \approx 1/e = 37$ %.
 #
@@ -430,13 +430,13 @@ def batches(
 #
 # ## Why not pack several sentences into one row?
 #
-# Then no padding is needed at all, but each sentence needs masks that keep it from its neighbors in the row, in all three attentions, and positions that begin anew. With 97 % useful, at most $1 / 0.97 = 1.03$ times the speed is to be had. For language models that read long documents of very different lengths the sum comes out otherwise, and there packing is the rule.
+# Then no padding is needed at all, but each sentence needs masks that keep it from its neighbors in the row, in all three attentions, and positions that begin anew. With 97% useful, packing could make training at most $1 / 0.97 = 1.03$ times as fast. For language models, which read documents of very different lengths, there is more to gain, and packing is the rule.
 #
-# One price of sorting remains: a sentence always meets neighbors of its own length, so a single gradient leans to short or to long sentences. Batches of all lengths alternate, and the mean evens out.
+# One price of sorting remains: a sentence always meets neighbors of its own length, so each gradient comes from short sentences or from long ones. Since the batches are shuffled, this evens out over many steps.
 #
 # ## What to remember
 #
-# - Padding is work. One length for all wastes most of a training; good neighbors waste almost nothing.
+# - Padding is work. One length for all wastes most of the work; good neighbors waste almost none.
 # - A budget counts tokens, so each step is about the same amount of work.
 # - Sort so that both lengths change slowly, let chance move examples a little, cut by tokens, shuffle the batches.
 # - The plan of an epoch follows from (seed, epoch), and each sentence is in it exactly once.
@@ -448,7 +448,7 @@ def batches(
 # **1. By hand** (★, 5 min). Three examples have lengths (4, 5), (6, 3) and (5, 5). What is their useful share in one batch? And how many rows of lengths (20, 25) fit into the paper's 25,000 tokens?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# 28 tokens in 3 x (6 + 5) = 33 positions, which is 85 %; and 25,000 / 25 = 1,000 rows
+# 28 tokens in 3 x (6 + 5) = 33 positions, which is 85%; and 25,000 / 25 = 1,000 rows
 assert useful_share([np.array([(4, 5), (6, 3), (5, 5)])]) == 28 / 33
 print(f"{28 / 33:.0%};", 25_000 // max(20, 25), "rows")
 

@@ -64,7 +64,7 @@ from annotated_transformer.masks import PAD
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The paper's base model (dashed) and its big one (dotted), and a curve of your own (blue; move the sliders on the website). The peak is always at the end of the warm-up. A longer warm-up lowers it, a wider model lowers the whole curve, and long after the peak only the width matters."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The paper's base model (dashed) and its big one (dotted), and a curve of your own (blue; move the sliders on the website). The peak is always at the end of the warm-up. A longer warm-up lowers it, a wider model lowers the whole curve, and once both are past their peaks, only the width matters."}}
 width = alt.param(
     "width", value=512, bind=alt.binding_range(min=64, max=1024, step=64, name="d_model ")
 )
@@ -110,7 +110,7 @@ show(
 )
 
 # %% [markdown]
-# Why would anyone start a training at a rate four thousand times below its peak? The curve looks arbitrary until you've watched a run without it. So we first train a small model at constant rates and see one of them fail in an instructive way. Then we take the optimizer apart to find out what went wrong in its first steps. At the end, the same model learns at the very rate that wrecked it.
+# Why would anyone start training at a rate four thousand times below its peak? The curve looks arbitrary until you've watched a run without it. So we first train a small model at constant rates and see one of them fail in an instructive way. Then we take the optimizer apart to find out what went wrong in its first steps. At the end, the same model learns at the very rate that wrecked it.
 #
 # ## What a constant rate does
 #
@@ -204,7 +204,7 @@ for name in ("always 0.001", "always 0.0088"):
 assert abs(right - wrong) < 0.01
 
 # %% [markdown]
-# To the bold model it makes no difference in the first four decimals. The good one notices, though only a little: it has learned first how English sentences go, and has barely begun to translate. Two more numbers show what has broken inside: how much the encoder's output differs from position to position (as a standard deviation), and the typical gradient in the encoder.
+# For the bold model, four decimals show no difference. The good one notices, though only a little: it has learned first how English sentences go, and has barely begun to translate. Two more numbers show what has broken inside: how much the encoder's output differs from position to position (as a standard deviation), and the typical gradient in the encoder.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -360,13 +360,13 @@ show(
 # %% [markdown]
 # In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it has cancelled, and it doesn't get much better: the limit is close to $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$, the spread of an average with that memory.
 #
-# The usual size is a guess at first, too. A weight whose only gradient so far happened to be a tenth of what is usual for it moves by the full rate all the same, ten times too far. If gradients are normally distributed, that happens to 8 % of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
+# The usual size is a guess at first, too. A weight whose only gradient so far happened to be a tenth of what is usual for it moves by the full rate all the same, ten times too far. If gradients are normally distributed, that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
 #
 # And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and all that lies between that and 4.64 can be had from the frequencies alone. What the layers hear first is mostly how to make frequent tokens more probable, and that advice is the same at every position. The bold run took its longest steps in the poorest directions, until all positions were alike.
 #
 # ## Up and down
 #
-# The remedy is the **warm-up**: tiny steps while the averages fill, then longer ones. The base model's first rate is 0.00000017. Its first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. A hundred batches of 100,000 is a low price. After the peak the steps get shorter, because close to a minimum long ones only jump about.
+# The remedy is the **warm-up**: tiny steps while the averages fill, then longer ones. The base model's first rate is 0.00000017. Its first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. Four thousand batches of 100,000 are a fair price. After the peak the steps get shorter, because close to a minimum long ones only jump about.
 #
 # ### The peak
 #
@@ -391,12 +391,12 @@ for n in (1, 1000, 4000, 16_000, 100_000):
 # The decay is slow: to halve, the rate takes four times the steps, and at the paper's last step it is still a fifth of its peak.
 #
 # :::{margin}
-# An exponential with the same first halving would have come down to 0.4 % by then.
+# An exponential with the same first halving would have come down to 0.4% by then.
 # :::
 #
 # ### Why does a wide model get smaller steps?
 #
-# The paper doesn't say. Each output of a layer is a sum over $d_\text{model}$ weights, and in the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times that of one, and the factor $d_\text{model}^{-0.5}$ would keep it the same for all widths. But they all follow one gradient, so for the inputs of that batch they add up more like $d_\text{model}$. The factor has the right direction, and no claim to the right exponent.
+# The paper doesn't say. Each output of a layer is a sum over $d_\text{model}$ weights, and in the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times that of one, and the factor $d_\text{model}^{-0.5}$ would keep it the same for all widths. But they all follow one gradient, so for the inputs of that batch they add up more like $d_\text{model}$. The factor has the right direction but perhaps not the right exponent; for Adam, later work on width (μP) arrives at $d_\text{model}^{-1}$ for the hidden layers.
 #
 # ## The same rate, reached slowly
 #
@@ -439,7 +439,14 @@ show(
 #
 # ## Why does a Transformer need a warm-up?
 #
-# You'll meet four answers, and at first they contradict each other. Adam's first steps have full length whatever the gradient, and poor aim (this chapter). Its estimate of the usual size varies too much until enough batches have come by {cite:p}`liu2020variance`. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show and [Layers](09_layers.ipynb#what-the-gradients-say) repeats. And a step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good. The third is the odd one: under Adam the size of the gradient cancels, so large gradients as such do no harm. What post-norm changes is how strongly the *output* reacts once the weights have moved. We give fresh models of both forms the same first step, at a rate of 0.001, and measure how far the encoder's output moves.
+# You'll meet four answers, which seem to compete:
+#
+# 1. Adam's first steps have full length whatever the gradient, and poor aim (this chapter).
+# 2. Its estimate of the usual size varies too much until enough batches have come by {cite:p}`liu2020variance`.
+# 3. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show and [Layers](09_layers.ipynb#what-the-gradients-say) repeats.
+# 4. A step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good.
+#
+# The third is the odd one: under Adam the size of the gradient cancels, so large gradients as such do no harm. What post-norm changes is how strongly the *output* reacts once the weights have moved. We give fresh models of both forms the same first step, at a rate of 0.001, and measure how far the encoder's output moves.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -460,7 +467,7 @@ for layers in (1, 3, 6):
     assert post > 1.15 * pre
 
 # %% [markdown]
-# Every weight has moved by the same 0.001, and with three layers that changes the post-norm output by half of its length, the pre-norm output by less than a third. {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. So the four answers are links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and what that destroys, whether units that have died or an encoder whose positions are all alike, leaves little gradient to repair it.
+# Nearly every weight has moved by 0.001, and with three layers that changes the post-norm output by half of its length, the pre-norm output by less than a third. {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. So the four answers are links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and what that destroys, whether units that have died or an encoder whose positions are all alike, leaves little gradient to repair it.
 #
 # If the chain is right, the bold rate should do less harm without post-norm. We repeat the bold run with the norm moved in front of the sub-layers:
 
@@ -472,7 +479,7 @@ print(
 assert sum(losses[-20:]) / 20 < min(last.values())
 
 # %% [markdown]
-# It survives, and ends lower than any other run of this page. So warm-up is no law of nature; it belongs to this design. At [six and twelve layers](22_variations.ipynb#norm-and-depth) the difference is between learning and not learning.
+# It survives, and ends lower than any other run on this page. Warm-up is no law of nature, then; it belongs to this design. At [six and twelve layers](22_variations.ipynb#norm-and-depth) the difference is between learning and not learning.
 #
 # :::{margin}
 # After 600 updates on captions, with a warm-up for both, pre-norm is still 0.53 nats ahead ([departures](../book/departures.md#the-model)).
@@ -480,7 +487,7 @@ assert sum(losses[-20:]) / 20 < min(last.values())
 #
 # ## With PyTorch's scheduler
 #
-# PyTorch's own scheduler does it, too, if you mind two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
+# PyTorch's own scheduler can do it, too, if you watch two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
 
 # %%
 adam = torch.optim.Adam([weight], lr=1.0)
@@ -524,7 +531,7 @@ assert torch.ones(1) - wrong == torch.ones(1)
 #
 # ### Why a warm-up of 4,000?
 #
-# The paper doesn't say. It is 4 % of the base model's steps. The authors' code, tensor2tensor, later went to 8,000 (`transformer_base_v2`), with twice the rate. Here, doubling both cost 0.10 nats in [short runs](../book/departures.md#training). The factor `lr_scale` cuts the tie between warm-up and peak: choose the warm-up for a safe start, then the factor for the height. When you compare settings of two programs, compare peaks.
+# The paper doesn't say. It is 4% of the base model's steps. The authors' code, tensor2tensor, later went to 8,000 (`transformer_base_v2`), with twice the rate. Here, doubling both cost 0.10 nats in [short runs](../book/departures.md#training). The factor `lr_scale` cuts the tie between warm-up and peak: choose the warm-up for a safe start, then the factor for the height. When you compare settings of two programs, compare peaks.
 #
 # ### Why one over the root?
 #
@@ -613,4 +620,4 @@ print(f"{lr_scale:.2f}")
 #
 # ## Sources
 #
-# Equation 3 and Adam's constants are from section 5.3 of {cite:t}`vaswani2017attention`, Adam and its bias correction from {cite:t}`kingma2015adam`. {cite:t}`liu2020variance` explain warm-up by the variance of Adam's denominator, {cite:t}`xiong2020layer` by post-norm's gradients, {cite:t}`liu2020understanding` by the reaction of its output. The loop with the miscounted schedule is `run_epoch` in the code of {cite:t}`rush2018annotated`, as revised in 2022; tensor2tensor's settings are in its `models/transformer.py`.
+# Equation 3 and Adam's constants are from section 5.3 of {cite:t}`vaswani2017attention`, Adam and its bias correction from {cite:t}`kingma2015adam`. {cite:t}`liu2020variance` explain warm-up by the variance of Adam's denominator (their remedy is RAdam), {cite:t}`xiong2020layer` by post-norm's gradients, {cite:t}`liu2020understanding` by the reaction of its output (their remedy is Admin). The loop with the miscounted schedule is `run_epoch` in the code of {cite:t}`rush2018annotated`, as revised in 2022; tensor2tensor's settings are in its `models/transformer.py`.

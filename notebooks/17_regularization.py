@@ -97,7 +97,7 @@ show(
 )
 
 # %% [markdown]
-# Both do something odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong. First we see what they are good for, on a model that learns its sentences by heart. Then we follow each in detail, and measure what label smoothing does to a model: it is right more often, and trusts itself less than it should.
+# Both do something odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong. First we see what they are good for, on a model that learns its sentences by heart. Then we follow each in detail, and measure what label smoothing does to a model: it trusts itself less, even where it was right to trust itself.
 #
 # ## Learning by heart
 #
@@ -177,7 +177,7 @@ show(
 # %% [markdown]
 # Without dropout, the model can soon recite its 200 pairs, and what it says about new ones gets worse while it practices. This is **overfitting**, and only sentences that the model hasn't seen reveal it.
 #
-# Why does the loss on new sentences *rise* instead of leveling off? Because the model becomes sure. To lower the loss on its 200 pairs further, it pushes their words towards 100 %. On a new sentence it is just as sure, and often wrong, and a word that was given 0.01 % costs $-\log 0.0001 = 9.2$ where 1 % would have cost 4.6.
+# Why does the loss on new sentences *rise* instead of leveling off? Because the model becomes sure. To lower the loss on its 200 pairs further, it pushes their words towards 100%. On a new sentence it is just as sure, and often wrong, and a word that was given 0.01% costs $-\log 0.0001 = 9.2$ where 1% would have cost 4.6.
 #
 # You could stop at the lowest point, as [Training](18_training.ipynb#whether-it-gets-better) does under the name of early stopping. That limits the damage; the run with dropout gets lower than the first one ever was.
 #
@@ -185,7 +185,7 @@ show(
 #
 # Learning by heart often hangs on a few details. If one component of one layer says "this is pair 117", the rest of the sentence follows. With $p = 0.3$ that component is missing in three steps of ten, so a layer that reads the vector can't count on any single component and spreads its bets.
 #
-# Zeroing alone would shrink the vector on average by the factor $1 - p$, and what is divided by $1 - p$ keeps its mean. The finished model has no trace of dropout in it, and you needn't know the rate to run it.
+# Zeroing alone would shrink the mean to $1 - p$ of what it was; dividing by $1 - p$ restores it. The finished model has no trace of dropout in it, and you needn't know the rate to run it.
 #
 # :::{margin}
 # The first paper on dropout multiplied by $1 - p$ at test time instead. Dividing in training is handier.
@@ -220,7 +220,7 @@ print("in training:  ", *[layer(vector).numpy().round(2) for _ in range(2)])
 print("in evaluation:", *[layer.eval()(vector).numpy().round(2) for _ in range(2)])
 
 # %% [markdown]
-# Our `evaluating` puts back whatever was set before, so the rest of a training doesn't run without dropout either.
+# Our `evaluating` puts back whatever was set before, so the rest of the run doesn't lose its dropout either.
 #
 # ### Where is dropout in the Transformer?
 #
@@ -232,7 +232,7 @@ print("in evaluation:", *[layer.eval()(vector).numpy().round(2) for _ in range(2
 # | encoder: after self-attention, after the feed-forward network | 6 × 2 |
 # | decoder: after self-attention, cross-attention, feed-forward network | 6 × 3 |
 #
-# So dropout hits what a sub-layer *adds*, never the stream. Where a component of the update is dropped, the stream simply passes through.
+# Inside the layers, then, dropout hits what a sub-layer *adds*, never the stream: where a component of the update is dropped, the stream simply passes through. Only the dropout on the embeddings hits the stream itself, at its start.
 #
 # Two more places are common. Dropout on the attention weights isn't mentioned for translation; section 6.3 tunes it for parsing, and the authors' code, tensor2tensor, sets it to 0.2 there (`transformer_parsing_base`). Dropout inside the feed-forward network, after the ReLU, isn't mentioned at all. In tensor2tensor both were 0 in the first settings for translation and 0.1 from `transformer_base_v2` on. Ours are options that are off by default; in [short runs](../book/departures.md#the-model) they changed the loss by 0.03 and 0.01 nats, with standard errors of 0.02.
 #
@@ -257,7 +257,7 @@ assert len(calls) == 2 + 6 * 2 + 6 * 3
 #
 # ## Why smooth the labels?
 #
-# With plain cross-entropy a model is never done. To give the right word 100 %, its logit would have to be infinitely far above the others:
+# With plain cross-entropy a model is never done. To give the right word 100%, its logit would have to be infinitely far above the others:
 
 # %%
 for lead in (2, 5, 10, 15):
@@ -265,13 +265,13 @@ for lead in (2, 5, 10, 15):
     print(f"a lead of {lead:2} over 999 other words: probability {p:.4f}, loss {-math.log(p):.4f}")
 
 # %% [markdown]
-# From a lead of 10 on, the model says 96 % and better, and the loss still pays for more. And for what? There is seldom one right word. After *the black cat*, the training text happens to have *likes*, where *loves* would do as well. A model that bets everything on the one has learned an accident.
+# From a lead of 10 on, the model says 96% and better, and the loss still pays for more. And for what? There is seldom one right word. After *the black cat*, the training text happens to have *likes*, where *loves* would do as well. A model that bets everything on the one has learned an accident.
 #
 # Smoothing is a crude remedy: *loves* is a near miss and *the* is nonsense, and both get the same share. It only says: never be quite sure.
 #
 # ### Who gets a share
 #
-# Who gets a share differs from program to program, and all call it label smoothing. With eight words and $\epsilon = 0.1$:
+# Programs deal the share out differently, and all call it label smoothing. With eight words and $\epsilon = 0.1$:
 #
 # | the share goes to | right word | each other word | `<pad>` |
 # |---|:---:|:---:|:---:|
@@ -341,7 +341,7 @@ print(f"a token: {loss / real.sum():.2f}; with padding counted as words to be sa
 #
 # ## Why does my loss stop above 1?
 #
-# One training with smoothing shows a loss of 2.1, another shows 0.9, and they may be equal. Some programs report the **KL divergence** from $q$ to $p$, which is zero where the two are equal. Add and subtract $\sum_v q_v \log q_v$ in the cross-entropy:
+# One run with smoothing shows a loss of 2.1, another 0.9, and the two models may be equally good. Some programs report the **KL divergence** from $q$ to $p$, which is zero where the two are equal. Add and subtract $\sum_v q_v \log q_v$ in the cross-entropy:
 #
 # $$
 # -\sum_v q_v \log p_v
@@ -390,7 +390,7 @@ print("without that entry:", round(F.kl_div(p[1:].log(), q[1:], reduction="sum")
 #
 # Let the model give the right word probability $c$ and share the rest evenly. Without smoothing, the loss falls for as long as $c$ grows. With it, there is a lowest point where $p = q$, at $c = 1 - \epsilon + \epsilon / |V|$; beyond it, more confidence costs.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-smoothing", "caption": "Why punish certainty? Loss of a token against the probability of the right word, for a vocabulary of 1,000. The dot marks the lowest point of each curve: at 100 % without smoothing (solid), at 90 % with 0.1 (dashed), at 70 % with 0.3 (dotted). The floor rises with the smoothing."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-smoothing", "caption": "Why punish certainty? Loss of a token against the probability of the right word, for a vocabulary of 1,000. The dot marks the lowest point of each curve: at 100% without smoothing (solid), at 90% with 0.1 (dashed), at 70% with 0.3 (dotted). The floor rises with the smoothing."}}
 V = 1000
 
 
@@ -454,11 +454,11 @@ guesses = {s: best_guesses(model) for s, model in models.items()}
 for s, (confidence, right) in guesses.items():
     print(f"smoothing {s}: perplexity {math.exp(measured(models[s], held_out)):.2f},", end=" ")
     print(f"says {confidence.mean():.0%}, is right {right.float().mean():.0%},", end=" ")
-    print(f"surer than 95 % at {(confidence > 0.95).float().mean():.0%} of the positions")
+    print(f"surer than 95% at {(confidence > 0.95).float().mean():.0%} of the positions")
 sure = {s: (confidence > 0.95).float().mean() for s, (confidence, _) in guesses.items()}
 assert sure[0.1] < sure[0.0] / 3
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-confidence", "caption": "What does smoothing do to confidence? Held-out positions by the probability of the model's best word, with hard labels (outline) and with smoothing 0.1 (filled). The last column, above 95 %, holds a quarter of the positions with hard labels and nearly none with smoothing; its highest columns are at 85 to 95 %, where it was told to stop."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-confidence", "caption": "What does smoothing do to confidence? Held-out positions by the probability of the model's best word, with hard labels (outline) and with smoothing 0.1 (filled). The last column, above 95%, holds a quarter of the positions with hard labels and nearly none with smoothing; its highest columns are at 85 to 95%, where it was told to stop."}}
 records = [
     {"bin": n / 20, "end": (n + 1) / 20, "share": round(share, 4), "smoothing": s}
     for s, (confidence, _) in guesses.items()
@@ -483,7 +483,7 @@ show(
 )
 
 # %% [markdown]
-# A model is **calibrated** if, of all positions where it says 90 %, nine in ten are right. Read each line as a promise, and whether it was kept:
+# A model is **calibrated** if, of all positions where it says 90%, nine in ten are right. Read each line as a promise, and whether it was kept:
 
 # %% tags=["nbval-ignore-output"]
 for s, (confidence, right) in guesses.items():
@@ -498,7 +498,7 @@ for s, (confidence, right) in guesses.items():
 #
 # ### Does it translate better?
 #
-# In the paper smoothing *gains* half a point of BLEU, 25.8 against 25.3, in spite of a worse perplexity, 4.92 against 4.67 (Table 3, row D). The price had to be expected: where the best word is certain, saying 0.9 costs $-\log 0.9 = 0.105$. One pair of short runs can't confirm either, because another seed moves the scores by several points. A script, `benchmarks/smoothing.py`, repeats our pair from six seeds and lets each model translate the held-out sentences greedily. From its log:
+# In the paper smoothing *gains* half a point of BLEU, 25.8 against 25.3, in spite of a worse perplexity, 4.92 against 4.67 (Table 3, row D). The price was to be expected: where the best word is certain, saying 0.9 costs $-\log 0.9 = 0.105$. One pair of short runs can't confirm either, because another seed moves the scores by several points. A script, `benchmarks/smoothing.py`, repeats our pair from six seeds and lets each model translate the held-out sentences greedily. From its log:
 
 # %%
 lines = Path("../benchmarks/results/smoothing.jsonl").read_text().splitlines()[1:]
@@ -513,7 +513,7 @@ for name in ("perplexity", "bleu", "says", "is_right"):
 # %% [markdown]
 # Two runs of a pair share their start and their batches, so the differences are taken pair by pair. The smoothed models score 2.9 ± 1.4 points of BLEU more and are right 4 points more often, about two standard errors: a hint. After 400 steps the price in perplexity doesn't show yet.
 #
-# Why would a less sure model translate better? The usual answer looks at the search: a model that is sure at each step leaves a beam nothing to choose, while a modest one keeps its second choices within reach. But these translations are greedy, where no second choice is ever looked at, so part of the gain must come from training. With hard labels the gradient of a word fades once it is learned. With smoothed ones all other words go on being held at the same distance, which keeps the weights from growing without end.
+# Why would a less sure model translate better? The usual answer looks at the search: a model that is sure at each step leaves a beam nothing to choose, while a modest one keeps its second choices within reach. But these translations are greedy, where no second choice is ever looked at, so if the gain is real, part of it must come from training. One explanation: hard labels push the right logit up for ever, while smoothed ones hold all other words at the same finite distance, which keeps the weights from growing without end.
 #
 # ## The loss as a module
 #
@@ -552,32 +552,32 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# 10 for 10 % is an easy slip, and with 1 the labels would be the same whatever the word, so the module refuses both when it is made.
+# 10 for 10% is an easy slip, and with 1 all labels would be alike, so the module refuses both from the start.
 #
 # :::{margin}
-# `precision` is for the log of a training: [the faster loss](25_speed.ipynb#the-fast-loss) computes in other numbers.
+# `precision` is for the log: [the faster loss](25_speed.ipynb#the-fast-loss) computes in other numbers.
 # :::
 #
 # ### Dropout and smoothing side by side
 #
 # Both keep the model from being too sure of its training sentences, at different ends. Dropout works on how an answer is found, and shows its worth where sentences are repeated. Smoothing works on the answer alone, from the first sentence on. Neither is used when the model is tested. ([Why is my training loss above my validation loss?](18_training.ipynb#why-is-the-training-loss-above-the-validation-loss) has both among its reasons.)
 #
-# ### Why no weight decay?
+# ### What about weight decay?
 #
-# **Weight decay** pulls every weight towards zero a little in each step; the paper doesn't mention it. If the pull is added to the gradient, Adam divides it by that gradient's usual size, so weights with small gradients are pulled hardest. Today's default, AdamW, keeps the two apart.
+# **Weight decay** pulls every weight toward zero a little in each step. The paper doesn't mention it, and we leave it out. If the pull is added to the gradient, Adam divides it by that gradient's usual size, so weights with small gradients are pulled hardest. Today's default, AdamW, keeps the two apart.
 #
 # ## What to remember
 #
 # - Overfitting shows on held-out sentences only. Measure them with dropout off and hard labels.
 # - Dropout sits on each sub-layer's output and on embedding + position. It zeroes with probability $p$, divides by $1 - p$, and is off when the model is used.
 # - Label smoothing gives every word a share $\epsilon / |V|$ of the truth. The gradient is $p - q$, so too much certainty costs.
-# - The smoothed loss has a floor, $H(q)$; a KL divergence has not. Otherwise they are the same.
+# - The smoothed loss can't fall below $H(q)$; the KL divergence is the same loss minus $H(q)$, and can reach zero.
 #
 # Model, batches, rate and loss are waiting for a loop. Its simplest form has nine lines, and it can be killed at any moment.
 #
 # ## Exercises
 #
-# **1. A model that knows nothing** (★, 5 min). By hand: a vocabulary has four words, $\epsilon$ is 0.2, and the model gives each word 25 %. What is the loss of a token, and what is it without smoothing?
+# **1. A model that knows nothing** (★, 5 min). By hand: a vocabulary has four words, $\epsilon$ is 0.2, and the model gives each word 25%. What is the loss of a token, and what is it without smoothing?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # All log p are -log 4, and q sums to 1: the loss is log 4 = 1.39 for any smoothing.

@@ -143,7 +143,7 @@ print(f"200 steps in {time.perf_counter() - start:.0f} s")
 assert all(abs(loss - logged[step]) < 0.02 for step, loss in live.items()) and len(live) == 4
 
 # %% [markdown]
-# A minute or two, and the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Its log has all that the figures below show, and the cell has checked that our 200 steps lie on it. This is how it goes on:
+# Seconds to a minute or two, depending on the machine, and the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Its log has all that the figures below show, and the cell has checked that our 200 steps lie on it. This is how it goes on:
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Left: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Right: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}, "image": {"alt": "The training loss falls steeply to 4 at step 500, then ever more slowly to 2.9; validation from 4.1 to 2.2. BLEU rises steeply to 26 at step 1000 and then slowly to 30."}}
@@ -261,7 +261,7 @@ def training_step(
 
 
 # %% [markdown]
-# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. With `grad_clip`, a longer one is shortened to that length and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Under Adam it is for the single gradient that is far too long. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
+# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. With `grad_clip`, a longer one is shortened to that length and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Adam already divides by the usual size, so clipping only guards against a single gradient that is far too long. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
 #
 # :::{margin}
 # With several processes, each loss is multiplied by their number, because they will take the mean of their gradients.
@@ -367,16 +367,16 @@ for wrong in ({"warmup": 0}, {"lr_scale": float("nan")}, {"label_smoothing": 1.0
 # %% [markdown]
 # An update sees up to `max_tokens` times `grad_accum_steps` tokens a side, 384 by default and about 25,000 in the paper. The product is what counts for learning; the first factor alone decides how much memory it takes. The rate peaks at step `warmup`, at $\text{lr scale} / \sqrt{d_\text{model} \cdot \text{warmup}}$: with the defaults and a width of 128, 0.00125.
 #
-# All that a training needs is in one record. The first ten fields are fixed from start to end, and the others say where it is.
+# All that a training needs is in one record. Ten fields are for what takes part in it, the others for where it is.
 
 
 # %% tags=["export"]
-NUMBERS = ("step", "epoch", "batch", "best_score", "waited")  # where a training stands
+NUMBERS = ("step", "epoch", "batch", "best_score", "waited")  # where a run stands
 
 
 @dataclass
 class Training:
-    """What a training is made of, and where it stands; `train` makes it."""
+    """What a run is made of, and where it stands; `train` makes it."""
 
     model: Transformer
     tokenizer: Tokenizer
@@ -524,7 +524,7 @@ def validate(training: Training) -> dict[str, float]:
 
 # %% tags=["export", "hide-input"]
 class Stopped(Exception):
-    """A training was asked to stop, and has saved its state."""
+    """A run was asked to stop, and has saved its state."""
 
 
 @contextmanager
@@ -578,7 +578,7 @@ def run(training: Training) -> None:
 #
 # ## What a checkpoint holds
 #
-# A **checkpoint** is a file with all that decides how a run goes on. The step decides the rate and the dropout, epoch and batch the next batch. What is left are the weights and the optimizer's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate) of each weight, so a checkpoint is three times as large as the model.
+# A **checkpoint** is a file with all that decides how a run goes on. The step decides the rate and the dropout, epoch and batch the next batch. What remains is the weights and the optimizer's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate) of each weight, so a checkpoint is three times as large as the model.
 
 
 # %% tags=["export"]
@@ -639,7 +639,7 @@ assert 4 * lengths[0] < lengths[1]
 
 # %% tags=["export", "hide-input"]
 def settings_of(training: Training) -> dict[str, Any]:
-    """Return all that decides how a training goes, as JSON can hold it."""
+    """Return all that decides how a run goes, as JSON can hold it."""
     return {
         **{f"training.{name}": value for name, value in asdict(training.config).items()},
         **{f"model.{name}": value for name, value in asdict(training.model.config).items()},
@@ -665,7 +665,7 @@ def check_training(training: Training) -> None:
 
 # %% tags=["export", "hide-input"]
 def run_in_folder(training: Training, folder: Path) -> None:
-    """Begin or continue a training in a folder; the best model is left there, and loaded."""
+    """Begin or continue a run in a folder; the best model is left there, and loaded."""
     rank, world_size = rank_and_world_size()
     with model_io.folder_lock(folder) if rank == 0 else nullcontext():
         if rank == 0:
@@ -696,7 +696,7 @@ def train(
 
     Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
     and `score`, where higher is better. A folder gets a log, checkpoints, and the weights with the
-    best score, which are also returned; a training that it holds already is continued, to the bit.
+    best score, which are also returned; a run that it holds already is continued, to the bit.
     Raises ValueError for pairs, tokenizer or folder that do not fit, and what the loop raises.
     """
     model_io.check_vocabulary(model, tokenizer)
@@ -789,7 +789,7 @@ own, none, strange = losses.values()
 assert 2.9 < none - own < 3.05 and 1.2 < strange - none < 1.35
 
 # %% [markdown]
-# Without a source, the loss is 4.64 and all that the model has is English. Its own German brings 3.0 nats a token, and a wrong one costs 1.3. Keep the neighbor's test for models of your own. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
+# Without a source, the loss is 4.64 and all that the model has is English. Its own German brings 3.0 nats a token, and a wrong one costs 1.3. Try the neighbor's German on your own models, too. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
 #
 # :::{margin}
 # An empty source is something it never saw in training, so take the split as rough.
@@ -797,7 +797,7 @@ assert 2.9 < none - own < 3.05 and 1.2 < strange - none < 1.35
 #
 # ### When attention forms
 #
-# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs.
+# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs, while *on* has lost *auf* to the period.
 #
 # At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". Where to look is learned first, and what to say there comes after. Nor is looking the same as saying: at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
 
@@ -818,17 +818,17 @@ figure.supylabel("query: the English word to write", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# The same can be watched in a translator so small that seven checkpoints of it fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end, because it takes more than 1,500 updates to trust an ending more than the order of the words.
+# The same can be watched in a translator so small that seven checkpoints of it fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end: the model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns), three times as wide, trusted the ending after 900 updates, and this one doesn't after 1,500.
 #
 # :::{learning}
-# What has a translator learned after so many updates? Choose a checkpoint of one training: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, white 0 to black 1). The grammar has few words; the figure says which of yours it lacks.
+# What has a translator learned after so many updates? Choose a checkpoint of one run: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, white 0 to black 1). The grammar has few words; the figure says which of yours it lacks.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/18_training.html#fig-learning).
 # :::
 #
 # ## Captions it has never seen
 #
-# We take every two-hundredth of the test captions, so as to choose neither the good ones nor the bad ones.
+# `train` has returned the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
 
 # %%
 for pair, written in zip(test[::200], found["translations"][::2]):
@@ -842,7 +842,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 #
 # ## What averaging checkpoints brings
 #
-# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is where the last few batches have pushed it. If five differ by independent noise, their mean has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain, since the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
+# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
 
 # %%
 for last, score in found["averages"].items():
@@ -873,7 +873,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 # %% [markdown]
 # ## The captions model
 #
-# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 8,223 updates, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last four checkpoints.
+# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 8,000 updates, 4.9 hours on one core, pauses included, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last four checkpoints.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The log of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"
@@ -893,7 +893,7 @@ learning_curves(records, "epoch")
 #
 # ### The loss is stuck near 6
 #
-# That is about what you get by knowing only how often each token occurs: 5.7 on these captions, 6.2 with smoothed labels. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) shows such runs.
+# That is about what you get by knowing only how often each token occurs: 5.8 on these captions, 6.2 with smoothed labels. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) shows such runs.
 #
 # ### It says the same sentence whatever the source is
 #

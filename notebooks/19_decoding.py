@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown] needs=["multi30k"]
 # # Decoding
 #
-# Decoding turns a trained model into translations: beam search with a length penalty, a KV cache that makes each step cheap, and sampling (section 6.1 of the paper).
+# Decoding is how a trained model writes a translation, word by word: by beam search with a length penalty (section 6.1 of the paper) or by sampling, with a KV cache that makes each step cheap.
 #
 # A trained model doesn't translate. Given a source $X$ and the words written so far, it returns a probability for every possible next word, and something has to choose one, append it and ask again. The paper chooses by **beam search**, which keeps the best few beginnings alive and returns the sentence $Y$ with the highest score:
 #
@@ -99,7 +99,7 @@ def search(next_words, beam, limit, end="</s>", watch=None):
 
 
 # %% [markdown]
-# Each round *expands* every hypothesis by every word, *scores* the results by adding logarithms, and *prunes* them to the best few. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Eine Menschenmasse geht durch den Park*, a crowd of people is walking through the park. (`watch` collects the steps for the picture.)
+# `next_words` gives the probability of each word that may come next. Each round *expands* every hypothesis by those words, *scores* the results by adding logarithms, and *prunes* them to the best few; one that has ended keeps its place, so the others get `beam - len(finished)`. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Eine Menschenmasse geht durch den Park*, a crowd of people is walking through the park. (`watch` collects the steps for the picture.)
 
 # %% tags=["hide-input"]
 model, tokenizer = load_pretrained("captions-de-en")
@@ -203,7 +203,7 @@ assert [round(p, 2) for p in [*caption_words(()).values()][:2]] == [0.49, 0.41]
 # There are three ways to treat a hypothesis that has written `</s>`.
 #
 # - It goes on growing like the others. This is a classic mistake: nothing was ever trained to follow `</s>`.
-# - It leaves the race and keeps its place, so that one place less is left for the others. That is our way. A beam of 1 is then greedy search, the work shrinks as places fill, and the search ends by itself.
+# - It leaves the race and keeps its place, so that the others have one place fewer. That is our way. A beam of 1 is then greedy search, the work shrinks as places fill, and the search ends by itself.
 # - It moves to a list of its own, and the next best candidate takes its place. That is the authors' way. Their library, [tensor2tensor](https://github.com/tensorflow/tensor2tensor) (`utils/beam_search.py`, read at commit f8b951a), takes the best $2k$ candidates, of which at most $k$ can end in `</s>`. It keeps $k$ running and, beside them, the best $k$ finished.
 #
 # A beam of 4 there follows four unfinished hypotheses until a rule says stop, and looks at more sentences than ours does. Exercise 6 asks whether that matters.
@@ -232,7 +232,7 @@ for alpha in (0.0, 0.6):
 # %% [markdown]
 # By hand for the long one: $(14/6)^{0.6} = 1.66$, and $-3.6 / 1.66 = -2.17$. The short one gets $-3.0 / 1.36 = -2.21$ and loses, where it won before.
 #
-# Many programs divide by $n^\alpha$ instead, without the 5 and the 6; [CTranslate2](F_export.ipynb#a-script-that-goes-along) is one. The two constants soften the penalty for short sentences, so the same $\alpha$ pushes harder there. Take two words at $-1.0$ against eight words at $-2.0$:
+# Many programs divide by $n^\alpha$ instead, without the 5 and the 6; [CTranslate2](F_export.ipynb#a-script-that-goes-along) is one. Without the two constants the divisor grows faster with the length, so the same $\alpha$ pushes harder toward long output. Take two words at $-1.0$ against eight words at $-2.0$:
 
 # %%
 for name, by in (("with 5 and 6", length_penalty), ("without", lambda n, alpha: n**alpha)):
@@ -328,7 +328,7 @@ def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
 
 # %% tags=["export"]
 def check_finite(scores: Tensor) -> None:
-    """Raise ValueError if the model's numbers are no numbers any more."""
+    """Raise ValueError if the model's logits are infinite or NaN."""
     if not scores.isfinite().all():
         raise ValueError("the model's logits are infinite or NaN: are its weights damaged?")
 
@@ -894,7 +894,7 @@ assert speed["beam 1"] > 1.5 * speed["greedy_decode"]
 def encode_sources(tokenizer: Tokenizer, sentences: Iterable[str], most: int) -> Iterator[Tensor]:
     """Yield the ids (S,) of each sentence, with `</s>`; of one without words, none.
 
-    Raises ValueError for a sentence with more than `most` tokens, or that is no text.
+    Raises ValueError for a sentence with more than `most` tokens, or one that isn't text.
     """
     for n, sentence in enumerate(sentences, start=1):
         try:
@@ -923,7 +923,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
 # %% [markdown]
 # ### Products on an AMD processor
 #
-# Two thirds of a translation's time goes into matrix products. On x86, PyTorch takes those in single precision from Intel's MKL, which leaves half of an AMD processor's speed unused. oneDNN, another library inside PyTorch, doesn't. A **function mode** sees every call of PyTorch in its block and may answer in its own way: ours sends large products to oneDNN. A small one isn't worth the copies there and back.
+# On x86, PyTorch takes matrix products in single precision from Intel's MKL, which is slow on AMD processors; oneDNN, another library inside PyTorch, isn't. A **function mode** sees every call of PyTorch in its block and may answer in its own way: ours sends large products to oneDNN. A small one isn't worth the copies there and back.
 
 
 # %% tags=["export", "hide-input"]
@@ -960,7 +960,7 @@ for name, times in found.items():
     print(f"{name:6} {len(many) / min(times):4.0f} captions a second")
 
 # %% [markdown]
-# On Intel's processors nothing is sent, and both lines are alike. Training gains more: [the fast loss](25_speed.ipynb#the-fast-loss) has the same block. Now `translate`:
+# On Intel's processors nothing is sent, and both lines are alike. Training, with its larger products, gains more: [the fast loss](25_speed.ipynb#the-fast-loss) has the same block. Now `translate`:
 
 
 # %% tags=["export"]
@@ -1027,17 +1027,21 @@ assert "crowd" in tokenizer.decode(four[2].tokens) and total < four[0].log_proba
 # %% [markdown]
 # The columns are score and log-probability. The winner says only *people*, and so does the next; the third has the crowd, four times less likely than the first, and the fourth is that of greedy search. Neither the search nor the penalty looks at the source. Only the model does, and a model that isn't sure of a phrase finds it cheap to skip.
 #
-# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-17.41$ and finds it three million times less likely than its own sentence. That is a **model error**, which no search mends. Over 100 captions:
+# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-17.41$ and finds it three million times less likely than its own sentence. That is a **model error**, which no search mends. How often does the search miss the reference, over 100 captions?
 
 # %% tags=["nbval-ignore-output"]
 missed = 0
 for row, pair, (found,) in zip(sources, captions, beam_search(model, pad(sources[:100]))):
     total, n = forced(model, torch.tensor(row), tokenizer.encode(pair.target))
     missed += total / length_penalty(n, 0.6) > found.score
-print(f"the reference scores better in {missed} of 100 captions, our output in {100 - missed}")
+print(
+    f"the reference scores better in {missed} of 100 captions, our output at least as well in {100 - missed}"
+)
 assert missed <= 5
 
 # %% [markdown]
+# So the search hardly ever misses a sentence that the model likes better, and a wider beam won't help here.
+#
 # ## Beam width and alpha
 #
 # The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try seven widths on the first 250 validation captions. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: we keep all that finished and sort them anew for each $\alpha$. Quality is measured in BLEU, which [Evaluation](20_evaluation.ipynb#why-each-part-of-bleu-is-there) takes apart; higher is better.
@@ -1110,11 +1114,11 @@ show(
 # %% [markdown]
 # Three things can be read off, for this model and these captions.
 #
-# - **The second hypothesis pays most.** At $\alpha = 0.6$, two hypotheses gain 1.2 and eight gain 1.4. Each doubling of the beam doubles the decoder's work.
+# - **The second hypothesis pays most.** At $\alpha = 0.6$, two hypotheses gain 1.2 points, and eight only a tenth more. Each doubling of the beam doubles the decoder's work.
 # - **Without a penalty a wide beam loses half of what it gained.** At $\alpha = 0$, BLEU climbs from 38.4 to 39.9 at a beam of 8 and is back at 39.1 with 64, although each wider beam finds likelier sentences. The paper's 0.6 hardly helps; at $\alpha = 1$ it stays at 39.8.
 # - **The penalty saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.93 of the references' length to 0.85 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.90 at 1.0.
 #
-# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 0.7, with a 95 % interval from 0.1 to 1.2. Whether a beam of 8 is ahead of a beam of 4 stays open: $0.1$, from $-0.1$ to $0.4$.
+# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 0.7, with a 95% interval from 0.1 to 1.2. Whether a beam of 8 is ahead of a beam of 4 stays open: $0.1$, from $-0.1$ to $0.4$.
 #
 # ### Why is my beam search worse with a larger beam?
 #
@@ -1132,7 +1136,7 @@ for row, (found,) in zip(sources, beam_search(model, pad(sources))):
         empty.append(len(found.tokens))
         unsure.append(row)
 print(
-    f"nothing is likelier in {len(empty)} of {len(sources)}, {np.mean(empty):.0f} tokens on average"
+    f"the empty one is likelier in {len(empty)} of {len(sources)}, {np.mean(empty):.0f} tokens on average"
 )
 print(f"as a first word </s> is the {min(ranks)}th choice, or worse")
 for beam in (4, 64, 128):
@@ -1142,7 +1146,7 @@ for beam in (4, 64, 128):
 assert 3 < len(empty) < 10 and min(ranks) > 50 and len(shortest) == 1
 
 # %% [markdown]
-# In 6 of 250 captions the model thinks nothing at all likelier than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first fifty choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 128 answers one of these captions with one word.
+# In 6 of 250 captions the model gives the empty sentence a higher probability than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first fifty choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 128 answers one of these captions with one word.
 #
 # Others have seen the same on a larger scale. {cite:t}`koehn2017six` found that beam search helps only while the beam is narrow, {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly and got the empty translation as the best of all for more than half of the sentences, and {cite:t}`murray2018correcting` showed that wide beams do hardly any harm once a reward for each word has corrected the length. So if a larger beam lowers your score, look at the lengths first.
 #
@@ -1160,9 +1164,9 @@ assert 3 < len(empty) < 10 and min(ranks) > 50 and len(shortest) == 1
 # | training pairs cut at some length | no translation is longer |
 # :::
 #
-# ## Sampling: drawing words by lot
+# ## Sampling: drawing words at random
 #
-# A search wants the best sentence. Sometimes you want many different ones, to see what the model thinks possible or to make training data. Then each word is drawn by its probability, which is called **sampling**. Drawn as they are, words go wrong now and then, because thousands of unlikely words add up. If they have 10 % at each place, a sentence of 20 words escapes them with probability $0.9^{20} = 0.12$. Three knobs sharpen the choice:
+# A search wants the best sentence. Sometimes you want many different ones, to see what the model thinks possible or to make training data. Then each word is drawn by its probability, which is called **sampling**. Drawn as they are, words go wrong now and then, because thousands of unlikely words add up. If they have 10% at each place, a sentence of 20 words escapes them with probability $0.9^{20} = 0.12$. Three knobs sharpen the choice:
 #
 # - The **temperature** $\tau$ divides the logits. Below 1 the likely words gain, above 1 the unlikely ones; towards 0 sampling becomes greedy.
 # - **Top-k** keeps the $k$ most likely words.
@@ -1204,7 +1208,7 @@ for temperature in (0.5, 2):
     print("temperature", temperature, rounded(shares.log() / temperature))
 
 # %% [markdown]
-# As computed, in the order of the vocabulary. In the third row, top-p counts the shares that top-k has left, where the first has $0.5/0.95 = 0.526$.
+# The numbers of the table, in the order of the vocabulary, where word 1 comes second. In the third row, top-p counts the shares that top-k has left, of which the first is $0.5/0.95 = 0.526$, not enough for 0.55.
 #
 # The loop needs no beams. Padding and `<s>` are forbidden *before* the softmax here, since a draw needs shares that sum to 1.
 
@@ -1300,21 +1304,21 @@ assert kept[0] < 5 < 100 < kept[1] < 300 < 4000 < kept[2]
 #
 # ## Which one to take
 #
-# | | asks the model a step for | gives | use it for |
+# | | hypotheses a step | gives | use it for |
 # |---|---|---|---|
-# | greedy, `beam=1` | 1 hypothesis | one sentence, always the same | a quick look, validation during training |
+# | greedy, `beam=1` | 1 | one sentence, always the same | a quick look, validation during training |
 # | beam of 4 | at most 4 | a likelier sentence, always the same, and others behind it | translations to be read, scores to be compared |
 # | sampling | 1 | another sentence each time | many outputs for one source, seeing how sure the model is |
 #
 # All three can be watched at work, in the everyday model:
 #
 # :::{what-if} search
-# How does a translation come about? Each row is a step. A box holds a token and the log-probability of all tokens up to it, the best on the left. Boxes with a solid frame are kept, dashed ones are dropped, filled ones have ended, and the thick path leads to the best score, for which the table divides by the length penalty. Change the beam (a beam of 1 is greedy search) or the exponent $\alpha$ of the length penalty, or have the words drawn by lot and change temperature and top-p; then the dashed boxes are the likeliest words that weren't drawn.
+# How does a translation come about? Each row is a step. A box holds a token and the log-probability of all tokens up to it, the best on the left. Boxes with a solid frame are kept, dashed ones are dropped, filled ones have ended, and the thick path leads to the best score, for which the table divides by the length penalty. Change the beam (a beam of 1 is greedy search) or the exponent $\alpha$ of the length penalty, or have the words drawn at random and change temperature and top-p; then the dashed boxes are the likeliest words that weren't drawn.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/19_decoding.html#fig-what-if-search).
 # :::
 #
-# **Why does the model repeat itself?** Having written a phrase makes the same phrase likelier, most of all in models that haven't learned enough. Programs that forbid a sequence of three words to come twice hide the loop, not its cause.
+# **Why does the model repeat itself?** Having written a phrase makes the same phrase likelier, most of all in models that haven't learned enough. Programs that keep three words in a row from coming twice hide the loop and leave its cause.
 #
 # ## What to remember
 #

@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown] needs=["multi30k"]
 # # Evaluation
 #
-# Evaluation compares translations with references: BLEU and chrF as sacreBLEU computes them, each with the signature that says how, and BLEU nearly as the paper counted it (section 6.1 of the paper).
+# Evaluation scores a model's translations against those that people wrote, by BLEU and chrF as the tool sacreBLEU computes them, and by BLEU nearly as the paper counted it (section 6.1).
 #
 # The paper's main result is two numbers, 28.4 and 41.8 **BLEU**. A score is needed because reading a thousand translations after every change takes a day. This one counts the runs of one to four words that a translation shares with a **reference**, a translation written by a person:
 #
@@ -33,7 +33,7 @@ sys.path.insert(0, "..")
 # \text{BLEU} = 100 \cdot \min\!\left(1, e^{1 - r/c}\right) \cdot \left(p_1\, p_2\, p_3\, p_4\right)^{1/4}
 # $$ (eq-bleu)
 #
-# Here $p_n$ is the share of the output's runs of $n$ words that occur in the reference, $c$ the length of all output and $r$ that of all references. The whole of it takes a dozen lines. About as many small decisions around them can move the result by several points, and most of this chapter is about those.
+# Here $p_n$ is the share of the output's runs of $n$ words that are matched in the reference, where each run of the reference can be matched only once; $c$ is the length of all output and $r$ that of all references. The whole of it takes a dozen lines. About as many small decisions around them can move the result by several points, and most of this chapter is about those.
 
 # %% tags=["export", "hide-input"]
 import re
@@ -156,7 +156,7 @@ print("'the the the the':", matches(["the"] * 4, wanted), "of 4")
 # p_1 = \frac{8}{9} \qquad p_2 = \frac{4}{8} \qquad p_3 = \frac{3}{7} \qquad p_4 = \frac{2}{6}
 # $$
 #
-# The plain mean, 0.54, would be ruled by $p_1$, which is always the largest: halve $p_1$ and it falls by 21 %, halve $p_4$ and it falls by 8 %. Yet $p_4$ is the one that tells fluent sentences from shuffled words. A **geometric mean** multiplies the four and takes the fourth root, $0.0635^{1/4} = 0.502$. Halving any of them divides it by $2^{1/4} = 1.19$.
+# The plain mean, 0.54, would be ruled by $p_1$, which is always the largest: halve $p_1$ and it falls by 21%, halve $p_4$ and it falls by 8%. Yet $p_4$ is the one that tells fluent sentences from shuffled words. A **geometric mean** multiplies the four and takes the fourth root, $0.0635^{1/4} = 0.502$. Halving any of them divides it by $2^{1/4} = 1.19$.
 #
 # Why four, and not five or three? {cite:t}`papineni2002bleu` tried several lengths; four agreed best with people's judgments of fluency, and three and five nearly as well.
 #
@@ -168,7 +168,7 @@ print("'the the the the':", matches(["the"] * 4, wanted), "of 4")
 # |---|---|---|---|---|---|---|---|
 # | penalty | 1 | 1 | 0.99 | 0.95 | 0.89 | 0.78 | 0.37 |
 #
-# Near the right length, each percent that is missing costs one percent of the score, and further down somewhat more. Words too many need no penalty, because they already lower every precision.
+# Near the right length, each percent that is missing costs one percent of the score, and further down somewhat more. Extra words need no penalty, because they already lower every precision.
 #
 # Recall would be the natural partner of precision. But BLEU was made for several references to a sentence. A good translation agrees with one of them at each place, not with all, so which words "should be there" is an open question. Lengths can always be compared; with several references, $r$ is the length of the closest.
 #
@@ -259,7 +259,7 @@ for name, line in changes.items():
 #
 # ### What BLEU does a person get?
 #
-# Tatoeba, from which the everyday models learned, has several translations of many a sentence, all written by people. So a person can be scored against another, and the model on the same sentences. The models' [cards](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-en-de/README.md) hold the numbers:
+# Tatoeba, from which the everyday models learned, has several translations of many sentences, all written by people. So a person can be scored against another, and the model on the same sentences. The models' [cards](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-en-de/README.md) hold the numbers:
 
 # %%
 print("       person   model  |    one     all")
@@ -272,7 +272,7 @@ for direction in ("de-en", "en-de"):
     assert 39 < person < 41 and every > one + 2
 
 # %% [markdown]
-# On the left are sentences with several translations, scored against one of them: another one, by a person, and the model's. The person gets 40, in both directions, for translations that are all right. The model into English gets more, because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
+# On the left, one of several translations of a sentence is the reference, and two others are scored against it: one by a person and the model's (239 sentences into English, 598 into German). The person gets 40 in both directions, for translations that are all right. The model into English gets more, most likely because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
 #
 # On the right are the model's translations of all test sentences, against one reference and against all that Tatoeba knows. Against one, the model into German looks ten points worse than its sister. Against all, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
 #
@@ -339,7 +339,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 
 # %% [markdown]
-# Chinese, Japanese, Thai and a few others write no spaces between words. There `13a` takes a clause for one word, hardly any four in a row match, and a good translation gets 0. So our function counts characters instead if most of the references is in such a script, and the signature says `char`. Here two ways to say in Chinese that he lost his key yesterday:
+# Chinese, Japanese, Thai and a few others write no spaces between words. There `13a` takes a clause for one word, hardly any four in a row match, and a good translation gets 0. So our function counts characters instead if most of the references is in such a script, and the signature says `char`. Here are two ways of saying in Chinese that he lost his key yesterday:
 
 # %%
 lost, also_lost = ["他昨天丢了钥匙。"], ["他昨天弄丢了钥匙。"]
@@ -384,7 +384,7 @@ assert 39 < honest.bleu < 40.2 and 58.5 < honest.chrf < 59.8
 # | `smooth:exp` | what replaces a zero | matters for single sentences and tiny test sets |
 # | `version:...` | of the library | rules have been mended over the years |
 #
-# That of chrF has three more: `nc:6`, characters up to six; `nw:0`, no words beside them; `space:no`, spaces left out. Two scores may be compared if their signatures are equal *and* the test set is the same. The signature doesn't say which test set it was, how many lines, or what was done to the text before; report these beside it.
+# chrF's signature has three more: `nc:6`, characters up to six; `nw:0`, no words beside them; `space:no`, spaces left out. Two scores may be compared if their signatures are equal *and* the test set is the same. The signature doesn't say which test set it was, how many lines, or what was done to the text before; report these beside it.
 #
 # Is 39.6 a good score? There is no absolute scale. Captions are short, use few words and follow a pattern, so a number on captions says nothing about news, and the paper's 28.4 doesn't belong in one table with it.
 #
@@ -563,11 +563,11 @@ draws = np.random.default_rng(0).integers(0, 10, (10_000, 10))
 means = gains[draws].mean(axis=1)
 low, high = np.percentile(means, [2.5, 97.5])
 print("one draw:", draws[0], "mean", means[0])
-print(f"mean {gains.mean()}, of 95 % of the draws between {low:.1f} and {high:.1f}")
+print(f"mean {gains.mean()}, of 95% of the draws between {low:.1f} and {high:.1f}")
 assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 
 # %% [markdown]
-# The mean gain is 1.4, and 95 % of the draws have a mean between $-0.5$ and $3.3$. Such a range is an **interval**. This one contains 0, so ten sentences can't tell us that the first system is better, though it won six of them and lost three. For a mean there is a formula that gives nearly the same, two standard errors to either side. BLEU isn't a mean, but the bootstrap doesn't care: it needs a score and a test set, and never looks inside.
+# The mean gain is 1.4, and 95% of the draws have a mean between $-0.5$ and $3.3$. Such a range is a **confidence interval**, or *interval* for short. This one contains 0, so ten sentences can't tell us that the first system is better, though it won six of them and lost three. For a mean there is a formula that gives nearly the same, two standard errors to either side. BLEU isn't a mean, but the bootstrap doesn't care: it needs a score and a test set, and never looks inside.
 #
 # ### A bootstrap for BLEU
 #
@@ -610,7 +610,7 @@ fewer, more = (sentence_counts(lines, references) for lines in (greedy, wide))
 versus_greedy, versus_four = paired_bootstrap(counts, fewer), paired_bootstrap(more, counts)
 for name, found in (("beam 4 - greedy", versus_greedy), ("beam 8 - beam 4", versus_four)):
     difference, low, high, p = found
-    print(f"{name}: {difference:+.2f} BLEU, 95 % from {low:+.2f} to {high:+.2f}, p = {p:.3f}")
+    print(f"{name}: {difference:+.2f} BLEU, 95% from {low:+.2f} to {high:+.2f}, p = {p:.3f}")
 swings = [np.std(resampled(counts, 1000, 1) - resampled(fewer, 1000, seed)) for seed in (1, 2)]
 print(f"beam 4 - greedy, standard deviation: paired {swings[0]:.2f}, unpaired {swings[1]:.2f}")
 assert abs(bleu_of(counts.sum(axis=0)) - honest.bleu) < 1e-6
@@ -622,7 +622,7 @@ assert versus_four[1] < 0 < versus_four[0] < 0.3 < versus_four[2] and swings[1] 
 #
 # Pairing matters: with draws of its own for each system the swing is four and a half times as wide, so an unpaired test would need twenty times as many captions to see the same difference.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search on 1,000 resampled test sets. The thick line at the bottom covers 95 % of them. Only a handful lie below zero."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search on 1,000 resampled test sets. The thick line at the bottom covers 95% of them. Only a handful lie below zero."}}
 ahead = resampled(counts, 1000, 12345) - resampled(fewer, 1000, 12345)
 edges = np.linspace(ahead.min(), ahead.max(), 25)
 heights, _ = np.histogram(ahead, edges)
@@ -665,11 +665,11 @@ assert abs(theirs - their_way) < 0.06 and theirs < versus_four[3] - 0.1
 #
 # ## What does a difference of 0.5 BLEU mean?
 #
-# Papers are written about half a point. A small relative change of BLEU is the mean of the relative changes of the four precisions, plus that of the penalty. At 35 BLEU, half a point is 1.4 %. It can come from
+# Papers are written about half a point. A small relative change of BLEU is the mean of the relative changes of the four precisions, plus that of the penalty. At our 39.6 BLEU, half a point is 1.3%. It can come from
 #
-# - every precision 1.4 % higher: where 650 of 1,000 words were right, now 659 are, with the runs around them;
-# - $p_4$ alone 5.7 % higher, the others as before: better order, and no better words;
-# - the penalty alone: output at 97 % of the length instead of 95.7 %, so 13 words more in 1,000.
+# - every precision 1.3% higher: where 650 of 1,000 words were right, now 658 are, with the runs around them;
+# - $p_4$ alone 5.1% higher, the others as before: better order, and no better words;
+# - the penalty alone: output at 97% of the length instead of 95.8%, so 12 words more in 1,000.
 #
 # The last is a warning. Much of what a tuned length penalty gains is length. In whole captions: let us make some of them perfect, in random order, until the score is half a point up.
 
@@ -688,7 +688,7 @@ assert 4 <= needed <= 8
 #
 # Length is the first suspect. With each word there is one more chance to go astray, and what went wrong stays in view of all later words. We sort the captions by the length of the source and score five groups.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-length-quality", "caption": "Are long sentences harder? BLEU for captions grouped by the number of words of the source, with intervals that cover 95 % of 300 resamples. The number of captions is below each point. The last interval lies below all others, which overlap."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-length-quality", "caption": "Are long sentences harder? BLEU for captions grouped by the number of words of the source, with intervals that cover 95% of 300 resamples. The number of captions is below each point. The last interval lies below all others, which overlap."}}
 groups = [(1, 9), (10, 12), (13, 15), (16, 19), (20, 99)]
 source_words = np.array([len(words(line)) for line in sources])
 records = []
@@ -738,7 +738,7 @@ def table(head, rows):
 # %% [markdown]
 # ## Reading what it wrote
 #
-# Numbers end here. Here is every hundredth caption, lest we pick the nice ones:
+# Now for some reading. Here is every hundredth caption, so that we can't pick the nice ones:
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 by_chrf = [CHRF().sentence_score(o, [r]).score for o, r in zip(outputs, references)]
@@ -803,7 +803,7 @@ unseen = found["the German has a word never seen in training"]
 assert 230 < len(unseen) < 260 and 9 < np.mean(by_chrf) - np.mean(unseen) < 11.5
 
 # %% [markdown]
-# A word that training never showed is the most telling row: a quarter of the captions has one, and they score ten points of chrF less. The tokenizer can spell it, so no `<unk>` appears. But subwords never seen together have no meaning to the model, and it puts something that fits the rest of the picture. Such counts are crude (*a lady* for *a woman* is counted as a change of person). They say where to look, not how bad it is.
+# A word that training never showed is the most telling row: a quarter of the captions have one, and they score ten points of chrF less. The tokenizer can spell it, so no `<unk>` appears. But subwords never seen together have no meaning to the model, and it puts something that fits the rest of the picture. Such counts are crude (*a lady* for *a woman* is counted as a change of person). They say where to look, not how bad it is.
 #
 # ## What it was not trained for
 #
@@ -844,7 +844,7 @@ assert score(everyday[:-1], list(elsewhere.values())[:-1]).chrf > away.chrf + 20
 #
 # ### Can BLEU be the loss?
 #
-# No. It counts, so a small change of the weights changes it not at all or by a jump, and there is no gradient to follow. It chooses checkpoints; the cross-entropy trains them.
+# Not for gradient descent. It counts, so a small change of the weights changes it not at all or by a jump, and there is no gradient to follow. Reinforcement learning can take such a score as a reward, as {cite:t}`wu2016google` did at the end of training; the usual way is to train by cross-entropy and choose checkpoints by BLEU.
 #
 # ### May the test captions choose the beam or the checkpoint?
 #
@@ -893,7 +893,7 @@ assert lost < honest.bleu / 3
 print(f"{honest.bleu:.1f} falls to {lost:.1f}")
 
 # %% [markdown]
-# **4. How many sentences?** (★★, 10 min) Predict how much wider the 95 % interval of our model's BLEU becomes when only every fourth caption is kept.
+# **4. How many sentences?** (★★, 10 min) Predict how much wider the 95% interval of our model's BLEU becomes when only every fourth caption is kept.
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # It goes with one over the root of the number of sentences: a quarter of them, about twice as wide.
@@ -908,7 +908,7 @@ print(f"{widths[0]:.1f} and {widths[1]:.1f} points wide")
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The matches stay the same and are divided by the reference's counts, 8/13, 4/12, 3/11 and 2/10.
 # There is no penalty, since now the longer one is judged. 32.5 instead of 32.2 looks right; only
-# the ratio of the lengths, which sacreBLEU prints, turns over.
+# the ratio of the lengths, which sacreBLEU prints, is inverted.
 dog = "A dog is running across the the meadow ."
 brown = "A brown dog is running across the green meadow with a ball ."
 print(f"{bleu_by_hand([dog], [brown]):.1f} and {bleu_by_hand([brown], [dog]):.1f}")

@@ -88,7 +88,7 @@ mean, error = compare([3.1, 3.3, 3.2], [3.0, 3.1, 3.2])
 assert abs(mean - 0.1) < 1e-12 and abs(error - 4.30 * 0.1 / math.sqrt(3)) < 1e-9
 
 # %% [markdown]
-# With three seeds, bars of one standard error miss the truth in two experiments of five. The paper gives one number a row, from one training each, so for its small differences we can't tell.
+# With three seeds, bars of one standard error miss the truth in two experiments of five. The paper gives one number a row and says nothing of seeds, so we can't tell which of its small differences are more than chance.
 #
 # {numref}`fig-variations` is the result. The rest of the chapter says what was trained, and reads it row by row.
 
@@ -143,7 +143,7 @@ print(f"{len(runs)} runs, {hours:.1f} hours in all, each on one core of an {base
 print(f"PyTorch {settings['torch']}")
 
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations", "caption": "Which changes matter, in the paper and here? Difference of the loss from the base model, in nats a token (for the paper, the logarithm of its perplexities); left of the line is better. Diamonds: the paper, one training each. Dots: our miniature after 600 updates, with 95 % intervals from three seeds. Row by row both have the same change. Measured by `benchmarks/variations.py`."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations", "caption": "Which changes matter, in the paper and here? Difference of the loss from the base model, in nats a token (for the paper, the logarithm of its perplexities); left of the line is better. Diamonds: the paper, one number each. Dots: our miniature after 600 updates, with 95% intervals from three seeds. Row by row both have the same change. Measured by `benchmarks/variations.py`."}}
 def dot_plot(measured, published, title, domain, values, alt_text):
     rows = [
         {"row": NAMES[name], "mean": round(mean, 4), "low": round(max(mean - error, domain[0]), 4),
@@ -179,7 +179,7 @@ dot_plot(
 )
 
 # %% [markdown]
-# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, training without dropout and learned positions they are far apart. That isn't the scatter of seeds: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn it.
+# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, for big, for training without dropout and for learned positions they are far apart. That isn't the scatter of seeds: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn it.
 #
 # ## The miniature
 #
@@ -228,7 +228,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 # %% [markdown]
 # ## Size: rows C, and big
 #
-# In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here half of $d_\text{model}$ loses as there: 0.12 nats, in the paper 0.16. Half of $d_\text{ff}$, which costs 0.04 in the paper, costs nothing that can be seen, the wider rows gain nothing yet, and depth is upside down: one layer instead of three is far better, four layers are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
+# In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here, too, half of $d_\text{model}$ loses: 0.12 nats, in the paper 0.16. Half of $d_\text{ff}$ costs 0.04 in the paper and nothing we can see. The wider rows gain nothing yet. And depth is upside down: one layer instead of three is far better, four are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
 #
 # None of this contradicts the paper, which asks another question: who is best after 100,000 updates? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
 #
@@ -240,7 +240,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 #
 # ## Dropout, smoothing, positions: rows D and E
 #
-# Dropout and smoothing hold a model back from being too sure of its training sentences. That is a price paid now for a gain later. In less than two passes nobody learns sentences by heart, so what shows here is the price: each step of dropout, from none to 0.1 to 0.2, costs about 0.2 nats. In the paper, only the model with two layers is worse off than the one without dropout.
+# Dropout and smoothing hold a model back from being too sure of its training sentences. That is a price paid now for a gain later. In less than two passes nobody learns sentences by heart, so what shows here is the price: each step of dropout, from none to 0.1 to 0.2, costs about 0.2 nats. In the paper, only the model with two layers has a worse perplexity than the one without dropout.
 #
 # Smoothing does what it does in the paper: the loss, which is measured without smoothing, is better without it.
 #
@@ -262,7 +262,7 @@ assert all(0.15 < abs(surely[name]) < 0.3 for name in ("D-dropout0.0", "D-dropou
 assert surely["D-smoothing0.0"] < 0 and round(surely["E-learned"], 1) == -0.3
 assert round(bleu) == 8 and statistics.median(error for _, error in gained.values()) > 1
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations-bleu", "caption": "The same models, scored by BLEU: difference from the base model on the validation captions; right of the line is better. Diamonds: the paper, on newstest2013. Dots: ours, with 95 % intervals from three seeds."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations-bleu", "caption": "The same models, scored by BLEU: difference from the base model on the validation captions; right of the line is better. Diamonds: the paper, on newstest2013. Dots: ours, with 95% intervals from three seeds."}}
 dot_plot(
     gained,
     {name: difference for name, (_, difference) in paper.items()},
@@ -329,9 +329,9 @@ assert after["C-N4"]["validation_loss"] < after["C-N2"]["validation_loss"]
 assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 
 # %% [markdown]
-# Two layers have overtaken one, in loss if not yet by much, and the three of the base model have come closer, from 0.6 nats behind to 0.4. The order turns towards the paper's, from the shallow end. How long it takes until the deepest is best we can't say; the paper took another 40 times as many updates, each of 25 times as many tokens.
+# Two layers have overtaken one, if only by 0.05 nats and 0.8 BLEU, and the three of the base model have come closer to the two, from 0.6 nats behind to 0.4. The order turns towards the paper's, from the shallow end. How long it takes until the deepest is best we can't say; the paper took 40 times as many updates, each on 25 times as many tokens.
 #
-# Which conclusions can you carry from a short training to a long one? No row that *divides* the width in another way, A or B, contradicts the paper, and the one large effect among them, a single head, is here with a model of 2 million weights. Questions of how *much* of something is good depend on the budget: depth, size and dropout are remedies for a model that has seen its text many times. A small experiment with the wrong budget doesn't give a vague answer to such a question. It gives a clear one, and the wrong one.
+# Which conclusions can you carry from a short training to a long one? No row of A or B contradicts the paper, and the one large effect among them, that of a single head, shows even in a model of 2 million weights. Questions of how *much* of something is good depend on the budget: depth and size need many updates before they pay, and dropout pays once a model has seen its text many times. A small experiment with the wrong budget doesn't give a vague answer to such a question. It gives a clear one, and the wrong one.
 #
 # {cite:t}`narang2021transformer` make a related point with far larger runs: most changes published as gains did nothing in another code base, at another size.
 #
@@ -339,7 +339,7 @@ assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 #
 # The paper's models begin with 4,000 updates of warm-up, and [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) says why: post-norm and Adam's first steps don't go together. {cite:t}`xiong2020layer` claim that pre-norm needs no warm-up. We try it on the base row with 2, 6 and 12 layers. *Without warm-up* means that the learning rate starts at its peak and stays there, where the other one rises to it, for 100 updates; from then on both are the same.
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-norms", "caption": "Does it train without warm-up? Loss on the validation captions after 300 updates, by the place of the norm and the number of layers, with warm-up (filled) and without (hollow); means and 95 % intervals of three seeds. Dashed: the loss of a model that knows how frequent each token is, and nothing else."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-norms", "caption": "Does it train without warm-up? Loss on the validation captions after 300 updates, by the place of the norm and the number of layers, with warm-up (filled) and without (hollow); means and 95% intervals of three seeds, cut off at 10. Dashed: the loss of a model that knows how frequent each token is, and nothing else."}}
 tokenizer, _ = variations.data("multi30k")
 said = {
     split: [[*tokenizer.encode(pair.target), EOS] for pair in common.read("multi30k", split)]
@@ -389,7 +389,7 @@ print(f"the frequencies alone: {frequencies:.2f} nats a token")
 # %% [markdown]
 # With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, post-norm is worse off than a model that knows only frequencies, because it says wrong words with confidence; with it, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm, and pre-norm doesn't mind.
 #
-# So {cite:t}`xiong2020layer` are right here, too. And this is why depth was upside down in rows C: from two layers to six, post-norm *loses* 1.6 nats in 300 updates, pre-norm 0.2. A deep post-norm model isn't worse; it starts later.
+# So {cite:t}`xiong2020layer` are right here, too. And this is why depth was upside down in rows C: from two layers to six, post-norm *loses* 1.6 nats in 300 updates, pre-norm 0.2. A deep post-norm model needn't be worse; it starts later.
 
 # %% tags=["hide-cell"]
 assert round(final["post-6-warm"] - final["post-2-warm"], 1) == 1.6
@@ -418,7 +418,7 @@ mean, error = compare([0.10, 0.02, 0.06], [0, 0, 0])
 print(f"{mean:.2f} ± {error:.2f}")
 
 # %% [markdown]
-# **2. How many seeds?** (★, 10 min). Differences scatter with a standard deviation of 0.04 nats. How many seeds (2, 3, 5 or 10) does it take to see a difference of 0.03?
+# **2. How many seeds?** (★, 10 min). Differences scatter with a standard deviation of 0.04 nats. How many seeds (2, 3, 5 or 10) does it take to see a difference of 0.04?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Ten. Twice the precision costs four times the seeds, apart from what t gains.

@@ -82,7 +82,7 @@ from annotated_transformer.transformer import (
 from book.figures import INK, PAPER, RESIDUAL, arrow, box, heatmap, plus
 from book.figures import show, show_drawing, show_steps, stream, words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since-layers", "caption": "What has changed in a layer? Left: the encoder layer of 2017. Right: a layer of a language model of today. Both are read from the bottom up, and the thick grey line is the residual stream. Norms have left the stream for the branches, positions have moved from the bottom into each attention, and the network has a gate. Not drawn: today's attention looks back only."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since-layers", "caption": "What has changed in a layer? Left: the encoder layer of 2017. Right: a layer of a language model of today. Both are read from the bottom up, and the thick gray line is the residual stream. Norms have left the stream for the branches, positions have moved from the bottom into each attention, and the network has a gate. Not drawn: today's attention looks back only."}}
 
 
 def layer(x, title, attention, network, norm, pre):

@@ -132,7 +132,7 @@ for row, name in enumerate(("base", "big")):
         if share > 4:
             ground = {"fc": "white", "ec": "none", "pad": 1}
             middle = left + share / 2
-            axes.text(middle, row, f"{share:.0f} %", ha="center", va="center", bbox=ground)
+            axes.text(middle, row, f"{share:.0f}%", ha="center", va="center", bbox=ground)
         left += share
 axes.set(yticks=(0, 1), yticklabels=("base", "big"), xlim=(0, 100))
 axes.set_xlabel("share of the operations in %")
@@ -143,9 +143,9 @@ plt.show()
 
 
 # %% [markdown]
-# The output projection is a single matrix, and it takes 30 % of the base model's work. The attention products, for which attention is famous, take less than one percent. If they were free, a step would have one percent less to compute. (Their *time* is another matter, to which we come back.)
+# The output projection is a single matrix, and it takes 30% of the base model's work. The attention products, for which attention is famous, take less than one percent. If they were free, a step would have one percent less to compute. (Their *time* is another matter, to which we come back.)
 #
-# That changes with the length. For each position of the encoder, the products cost $w S = 1{,}024 \, S$ multiplications and everything else 3.1 million. Of all the work that is 1 % at 28 tokens, 8 % at 256, a quarter at 1,024 and half at 3,072. Papers on faster attention have such lengths in mind. For sentences the square in the cost is harmless, and the wide matrices are what you pay for.
+# That changes with the length. For each position of the encoder, the products cost $w S = 1{,}024 \, S$ multiplications and everything else 3.1 million. Of all the work that is 1% at 28 tokens, 8% at 256, a quarter at 1,024 and half at 3,072. Papers on faster attention have such lengths in mind. For sentences the square in the cost is harmless, and the wide matrices are what you pay for.
 #
 # Is the formula right? PyTorch has a counter of its own, which sees every product as it is made. It watches a small model whose $d_k$ and $d_v$ differ.
 
@@ -206,11 +206,11 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # Useful means counted by {eq}`eq-operations` for the real lengths of the sentences. Padding doesn't count, nor does anything that is computed twice, however busy it keeps the machine.
 #
-# NVIDIA's training of the big model reports 82,059 tokens a second on one A100 and 551,599 on eight ([DeepLearningExamples](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md)). At our 1.29 GFLOP a token, if target tokens are meant, that is an MFU of 34 % and 29 %. We plan with 20 %.
+# NVIDIA's training of the big model reports 82,059 tokens a second on one A100 and 551,599 on eight ([DeepLearningExamples](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md)). At our 1.29 GFLOP a token, if target tokens are meant, that is an MFU of 34% and 29%. We plan with 20%.
 #
-# ### A GPU that is 100 % busy
+# ### A GPU that is 100% busy
 #
-# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training can show 100 % there with an MFU of 3 %. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
+# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training can show 100% there with an MFU of 3%. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
 #
 # ## Where the time of a step goes
 #
@@ -524,7 +524,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 
 
 # %% [markdown]
-# In training, reach counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 overflows no earlier than fp32, so there's nothing to adapt and nothing to gain by going back. It pays in exactness: each number is off by up to 0.4 %, in either direction, and a sum of thousands hardly notices.
+# In training, reach counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 overflows no earlier than fp32, so there's nothing to adapt and nothing to gain by going back. It pays in exactness: each number is off by up to 0.4%, in either direction, and a sum of thousands hardly notices.
 #
 # The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's moments therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
 #
@@ -627,7 +627,7 @@ for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
         print(line)
 
 # %% [markdown]
-# In single precision the lead is that of oneDNN's products: without them it was 8 to 21 % on the same machine. It grows with the model, because products are a larger share of a large one. In bf16 it comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. (Even so, bf16 gains `base` nothing here.)
+# In single precision the lead is that of oneDNN's products: without them it was 8 to 21% on the same machine. It grows with the model, because products are a larger share of a large one. In bf16 it comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. (Even so, bf16 gains `base` nothing here.)
 #
 # ## Compiling a layer
 #
@@ -714,7 +714,7 @@ if not logs:
 #
 # :::{admonition} For a second reading: what a layer keeps
 # :class: dropdown
-# An encoder layer keeps $6 d + 2 w + d_\text{ff}$ numbers a position: its input, queries, keys, values, the output of the heads, the hidden layer of the feed-forward network and its input, two dropout masks and the inputs of two normalizations. A decoder layer keeps $9 d + 4 w + d_\text{ff}$, of which $w$, keys and values of the source, stand at the source's positions. In bf16 all are half as wide, except the inputs of normalizations. Kernels differ, so this is an estimate; a test holds it within 20 % of what autograd stores.
+# An encoder layer keeps $6 d + 2 w + d_\text{ff}$ numbers a position: its input, queries, keys, values, the output of the heads, the hidden layer of the feed-forward network and its input, two dropout masks and the inputs of two normalizations. A decoder layer keeps $9 d + 4 w + d_\text{ff}$, of which $w$, keys and values of the source, stand at the source's positions. In bf16 all are half as wide, except the inputs of normalizations. Kernels differ, so this is an estimate; a test holds it within 20% of what autograd stores.
 # :::
 
 
@@ -806,7 +806,7 @@ for name, steps in (("base", 100_000), ("big", 300_000)):
     print(f"{name}: {plan.flops:.1e} operations, {plan.memory_bytes / 1e9:.0f} GB of memory")
     for gpu, peak in PEAKS.items():
         low, high = (plan.hours(peak, mfu=share) for share in (0.2, 0.3))
-        print(f"   one {gpu:8} {low:6.1f} hours at an MFU of 20 %, {high:5.1f} at 30 %")
+        print(f"   one {gpu:8} {low:6.1f} hours at an MFU of 20%, {high:5.1f} at 30%")
 assert (
     round(plans["base"].hours(PEAKS["H200"]), 1) == 1.3
     and f"{plans['base'].flops:.1e}" == "9.5e+17"
@@ -876,7 +876,7 @@ assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["byt
 #
 # ### Why is it not eight times as fast on eight GPUs?
 #
-# Because the paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30 % of it. But 800 operations at 8 microseconds take 6.4 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
+# Because the paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30% of it. But 800 operations at 8 microseconds take 6.4 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
 #
 # ### I have a GPU. What should I look at first?
 #
@@ -926,7 +926,7 @@ print("S =", (4 * d**2 + 8 * d**2) // (2 * d))
 # Useful operations a second over the peak; a target token comes with its source token.
 a_token = sum(flops(preset("big"), 28, 28).values()) / 28
 print(f"MFU {a_token * 60_000 / PEAKS['A100']:.0%}")
-# Only the request was timed: an MFU above 100 % is how this mistake shows.
+# Only the request was timed: an MFU above 100% is how this mistake shows.
 print(f"MFU {1.2e12 / 0.0005 / PEAKS['A100']:.0%}")
 
 

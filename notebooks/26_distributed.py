@@ -131,11 +131,11 @@ source = 6 * 14 * layers * width**2 + 12 * layers * length * width
 target = 6 * (14 * layers * width**2 + vocabulary * width) + 12 * layers * 2 * length * width
 a_step, planned = 25_000 * (source + target), 0.2 * 989e12
 print(f"base model: {a_step:.1e} operations a step, {100_000 * a_step:.1e} in all")
-print(f"one H100 at 20 % of its peak: {1000 * a_step / planned:.0f} ms a step,", end=" ")
+print(f"one H100 at 20% of its peak: {1000 * a_step / planned:.0f} ms a step,", end=" ")
 print(f"{100_000 * a_step / planned / 3600:.1f} hours")
 
 # %% [markdown]
-# The 20 % is what [speed](25_speed.ipynb#memory-and-hours-before-a-run) plans with. On such a GPU the base model needs no sharing any more, but the big one takes ten times as long, and older GPUs are slower. There are three things to cut:
+# The 20% is what [speed](25_speed.ipynb#memory-and-hours-before-a-run) plans with. On such a GPU the base model needs no sharing any more, but the big one takes ten times as long, and older GPUs are slower. There are three things to cut:
 #
 # | what is cut | each process holds | they exchange | needed when |
 # |---|---|---|---|
@@ -718,7 +718,7 @@ assert 750 < counter.number < 900
 # %% [markdown]
 # (A wide model has as many as this narrow one.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20 % of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20% of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
 style()
 
 

@@ -383,7 +383,7 @@ for name in ("base", "big"):
             runs[name, count] = estimate(preset(name), recipe(name), lengths, "bf16", count)
         plan = runs[name, count]
         hours, memory = plan.hours(PEAKS[gpu], count, 0.2), plan.memory_bytes / 2**30
-        print(f"{name:4} {count} x {gpu:9} {memory:5.1f} GiB each, {hours:6.1f} hours at 20 %")
+        print(f"{name:4} {count} x {gpu:9} {memory:5.1f} GiB each, {hours:6.1f} hours at 20%")
     print(f"{name:4} {runs[name, 1].flops:.1e} operations")
 
 # %% [markdown]
@@ -395,9 +395,9 @@ for name, hours in (("base", 12), ("big", 3.5 * 24)):
     print(f"{name}: {spent:.1e} spent, {runs[name, 1].flops / spent:.0%} of it in the model")
 
 # %% [markdown]
-# ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29 % for base, because it counts 25,000 tokens a step; the batches planned here hold about 24,000.) We plan with 20 % of a much higher peak. It is a guess, and everything below depends on it:
+# ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29% for base, because it counts 25,000 tokens a step; the batches planned here hold about 24,000.) We plan with 20% of a much higher peak. It is a guess, and everything below depends on it:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20 % that we plan with; gray lines are the paper's hours on eight P100. Nothing here was measured."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20% that we plan with; gray lines are the paper's hours on eight P100. Nothing here was measured."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
 shares = np.geomspace(0.03, 0.5, 30)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
 for axis, (name, color), paper in zip(axes, (("base", QUERY), ("big", KEY)), (12, 84)):
@@ -572,9 +572,9 @@ right.set_ylabel("BLEU, validation")
 plt.show()
 
 # %% [markdown]
-# The first illness is easy to see, and we stopped it after 100 steps. By then the healthy loss is at 2.6, and this one still above the dotted line: the model knows at best how frequent words are. The rate is too high, or the warm-up too short.
+# The first illness is easy to see, and we stopped it after 100 steps. By then the healthy loss is at 2.5, and this one still above the dotted line: the model knows at best how frequent words are. The rate is too high, or the warm-up too short.
 #
-# The second one is dangerous. At step 50 the loss is nearly where it should be, since what is learned first is German, and German doesn't need the source. From then on it lags, to 2.7 instead of 1.5 at the end, but it falls all the time, and without a healthy run beside it you wouldn't notice. BLEU is what tells. With a corpus of your own, this is the first thing to suspect.
+# The second one is dangerous. At step 50 the loss is nearly where it should be, since what is learned first is German, and German doesn't need the source. From then on it lags, to 2.7 instead of 1.4 at the end, but it falls all the time, and without a healthy run beside it you wouldn't notice. BLEU is what tells. With a corpus of your own, this is the first thing to suspect.
 #
 # ### A loss that is not a number
 #
@@ -817,7 +817,7 @@ for text in (pairs[:500], [*pairs[:500], *quagga]):
     print(len(Tokenizer.train(text, 500).encode("quagga")), "tokens for quagga")
 
 # %% [markdown]
-# **3. The bill** (★, 5 min). A GPU costs 3 (in your currency) an hour. What do base and big cost on one H100 at 20 % of its peak, and what if training gets only 5 %?
+# **3. The bill** (★, 5 min). A GPU costs 3 (in your currency) an hour. What do base and big cost on one H100 at 20% of its peak, and what if training gets only 5%?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Hours go with one over the share.

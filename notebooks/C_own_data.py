@@ -381,4 +381,4 @@ print([len(split) for split in grown])
 # | `filter_pairs(pairs)` | drops none; with `ratio=1.5`, 1,931 |
 # | `split_pairs(kept, 0.01, 0.01)` | 166,312, 1,773 and 1,728 pairs |
 #
-# One pair in nine shares its German sentence with another, and one in three its English one. A shuffle and a cut at nine tenths put 10 % of the German test sentences and 32 % of the English ones into training as well.
+# One pair in nine shares its German sentence with another, and one in three its English one. A shuffle and a cut at nine tenths put 10% of the German test sentences and 32% of the English ones into training as well.

@@ -586,4 +586,4 @@ for make in EXERCISES.values():
 print(noticed, "of", total)
 
 # %% [markdown]
-# **2. A part of your own** (★★★, an evening; no solution). Write the exercise for `top_p`, which keeps the most likely words that together reach a share p ([Decoding](19_decoding.ipynb#sampling-drawing-words-by-lot)): the right answer, two inputs, and the five mistakes that you'd expect.
+# **2. A part of your own** (★★★, an evening; no solution). Write the exercise for `top_p`, which keeps the most likely words that together reach a share p ([Decoding](19_decoding.ipynb#sampling-drawing-words-at-random)): the right answer, two inputs, and the five mistakes that you'd expect.

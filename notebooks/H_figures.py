@@ -121,7 +121,7 @@ show_steps(
 # %% [markdown]
 # ## Drawings
 #
-# Boxes, arrows and words show how parts are connected. The thick grey line is the residual stream, and a plus in a circle adds to it. A box can link to a chapter.
+# Boxes, arrows and words show how parts are connected. The thick gray line is the residual stream, and a plus in a circle adds to it. A box can link to a chapter.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-drawing", "caption": "How is a drawing read? Follow the arrows. The thick line carries a vector for each position; a box reads it, and a plus adds the result to it. Blue, orange and green arrows bring queries, keys and values. A box in the color of links opens its chapter."}}
 from book.figures import arrow, box, plus, show_drawing, stream, words_at

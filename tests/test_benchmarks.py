@@ -173,7 +173,7 @@ def test_the_table_of_starts_is_the_logs() -> None:
     for record in map(json.loads, log[1:]):
         both = record["everyday"]["bleu"], record["captions"]["bleu"]
         scores.setdefault(record["model"], []).append(both)
-    page = (ROOT / "book/own_pair.md").read_text("utf-8").partition("| 3,000 updates |")[2]
+    page = (ROOT / "book/own_pair.md").read_text("utf-8").partition("| training, 3,000")[2]
     rows = [line.split("|")[2:4] for line in page.splitlines()[2:6]]
     means = [[f"{np.mean(column):.1f}" for column in zip(*found)] for found in scores.values()]
     assert [[cell.strip() for cell in row] for row in rows] == means
