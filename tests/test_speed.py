@@ -412,7 +412,7 @@ def test_an_estimate_refuses_what_cannot_be_trained_on() -> None:
 
 
 def test_the_runs_of_the_paper() -> None:
-    """100,000 and 300,000 steps; on one H200 at 20 % 1.3 hours for base, 13.6 for big."""
+    """100,000 and 300,000 steps; on one H200 at 20% 1.3 hours for base, 13.6 for big."""
     lengths = np.full((892, 2), 28)
     for name, steps, total, hours in (
         ("base", 100_000, 9.5e17, 1.3),

@@ -129,7 +129,7 @@
       parts.push(svg("text", { x: LEFT - 6, y: TOP + middle(t) + 4, "text-anchor": "end" }, short(name)));
       looks[t].forEach((weight, s) => {
         const place = { x: LEFT + CELL * s, y: TOP + CELL * t, width: CELL, height: CELL };
-        parts.push(svg("rect", { ...place, "fill-opacity": weight }, undefined, `${name} looks at ${source[s]}: ${Math.round(100 * weight)} %`));
+        parts.push(svg("rect", { ...place, "fill-opacity": weight }, undefined, `${name} looks at ${source[s]}: ${Math.round(100 * weight)}%`));
       });
     });
     const where = looks.map((look, t) => `“${tokens[t]}” at “${source[look.indexOf(Math.max(...look))]}”`);

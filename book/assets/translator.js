@@ -10,7 +10,7 @@
 (() => {
   const PACE = 450; // milliseconds a word, so that one can follow
   const LEAST = 0.02; // weight of a line that is drawn
-  const percent = (share) => (share < 0.005 ? "<1\u00a0%" : `${Math.round(100 * share)}\u00a0%`);
+  const percent = (share) => (share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`);
   let starting, requests = 0; // one worker for all figures of a page
 
   function start() {

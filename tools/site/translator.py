@@ -114,4 +114,4 @@ def bar(name: str, share: float, chosen: bool) -> str:
 
 def percent(share: float) -> str:
     """Return a share as it is printed."""
-    return "<1\u00a0%" if share < 0.005 else f"{100 * share:.0f}\u00a0%"
+    return "<1%" if share < 0.005 else f"{100 * share:.0f}%"
