@@ -110,7 +110,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 # %% [markdown]
 # ## Saving and loading
 #
-# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, PyTorch's older format, is a program: loading one runs it.) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: a damaged or malicious `config.json` costs nothing but a table of positions, of a million rows at most.
+# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: a damaged or malicious `config.json` costs nothing but a table of positions, of a million rows at most.
 
 # %% tags=["export"]
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -187,6 +187,8 @@ print(f"{sum(same)} of {len(same)} parameters read back to the bit")
 
 # %% [markdown]
 # ## Models that come with the package
+#
+# There are three: `everyday-de-en`, the default, `everyday-en-de`, and `captions-de-en`. Each has a card beside it, `README.md`, with its data, command and scores.
 
 
 # %% tags=["export"]

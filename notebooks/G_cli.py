@@ -42,9 +42,9 @@ sys.path.insert(0, "..")
 # | file | what it holds | who writes it | who reads it |
 # |---|---|---|---|
 # | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](D_large_corpora.ipynb#a-folder-whole-or-not-at-all) | `prepare` | `train`, `evaluate` |
-# | `model.safetensors`, `config.json`, `tokenizer.json` | a model: weights, shape, vocabulary | `train`, `average` | `translate`, `evaluate`, `export` |
+# | `model.safetensors`, `config.json`, `tokenizer.json` | a model: weights, shape, vocabulary | `train`, `average` | `translate`, `evaluate`, `export`; `train --start` |
 # | `checkpoints/` | weights and the optimizer's moments | `train` | `train`, to continue; `average` |
-# | `training.json` | all settings of the run | `train` | `train`, to refuse others |
+# | `training.json` | all settings of the run | `train` | `train`, to refuse others; `average` |
 # | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
 # | `--output` of `export` | a folder for CTranslate2; with `--format page`, one HTML file | `export` | any machine without this package |
 # | `averaged.json` | how many checkpoints it is the mean of, and the settings of their training | `average` | you |
@@ -376,7 +376,8 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
 # | 0 | all went well | the results |
 # | 2 | an option or the input is wrong | one sentence: what, where, and what to do |
 # | 141 | the next program in a pipe stopped reading, as in `head -1` | nothing |
-# | 143 | a training was asked to stop | the step, and that the same command continues there |
+# | 130 | Ctrl+C, outside a training | nothing |
+# | 143 | a training was asked to stop, by Ctrl+C or SIGTERM | the step, and that the same command continues there |
 # | 1 | a bug | Python's traceback |
 
 
@@ -509,7 +510,7 @@ for arguments in (
     ("translate", "--model", "nowhere"),
     ("train", "--output", folder, *options, "--lr-scale", 0.5),
     ("train", "--output", f"{home.name}/own", "--data", table),
-    ("average", "--run", folder, "--output", folder),
+    ("average", "--run", folder, "--output", folder, "--last", 3),
     ("average", "--run", folder, "--output", averaged, "--last", 99),
 ):
     code, output, errors = run(*arguments)

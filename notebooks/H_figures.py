@@ -72,7 +72,7 @@ show(
 #
 # `show` takes any Altair chart and stores a still drawing, which needs no script. A chart with a slider or a selection also carries its specification and becomes interactive on the website. In `curves` each series has a color and a dash.
 
-# %% mystnb={"figure": {"name": "fig-first-curves", "caption": "Which grows faster? The blue line is solid, the orange one dashed, so both can be told apart without color. The numbers are made up."}}
+# %% mystnb={"figure": {"name": "fig-first-curves", "caption": "Which grows faster? One line is solid, the other dashed, so they can be told apart without color. The numbers are made up."}}
 import altair as alt
 
 from book.figures import curves
@@ -80,7 +80,7 @@ from book.figures import curves
 records = [
     {"x": x, "y": x**p, "power": name} for name, p in (("x", 1), ("x²", 2)) for x in range(5)
 ]
-looks = {"x": (QUERY, []), "x²": (KEY, [6, 3])}
+looks = {"x": (INK, []), "x²": (RESIDUAL, [6, 3])}
 show(
     curves(records, alt.X("x:Q"), alt.Y("y:Q"), "power", looks),
     alt="A straight solid line, and a dashed one that bends upward.",
@@ -113,7 +113,7 @@ show_steps(
     {
         "scores": (bar(scores, "scores"), "Three bars: 2, 0.5 and -1."),
         "exponentials": (bar(exponentials, "exponentials"), "Three bars: 7.39, 1.65 and 0.37."),
-        "shares": (bar(shares, "shares"), "Three bars: 0.79, 0.18 and 0.04, which sum to 1."),
+        "shares": (bar(shares, "shares"), "Three bars: 0.786, 0.175 and 0.039, which sum to 1."),
     },
     question="Which stage?",
 )

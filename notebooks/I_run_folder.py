@@ -69,7 +69,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 #
 # A checkpoint gets its name only when it is [whole](A_model_io.ipynb#whole-or-not-at-all), and old ones are removed after the new one is there. (The other way round, each attempt on a full disk would leave one fewer.)
 #
-# `torch.save` writes a pickle, and a pickle is a program: if you load one, you run it. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else, so a checkpoint can't run code. A file that was cut off or renamed is refused as well.
+# `torch.save` writes a pickle, which can contain any program. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else, so a checkpoint can't run code. A file that was cut off or renamed is refused as well.
 
 # %% tags=["export"]
 SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
@@ -204,7 +204,7 @@ with tempfile.TemporaryDirectory() as folder:
 # %% [markdown]
 # ## The log
 #
-# The log has one JSON object a line, so it is written by appending, read with one line of Python, and searched with `grep`. Appending has a catch. A run with a checkpoint at step 500 and a line for step 550 is killed. When it continues, it makes step 550 again, and the log would have it twice. So each start drops the lines of later steps, and adds one of its own with what the numbers depend on beside the settings.
+# The log has one JSON object a line, so it is written by appending, read with one line of Python, and searched with `grep`. Appending has a catch. A run with a checkpoint at step 500 and a line for step 550 is killed. When it continues, it makes step 550 again, and the log would have it twice. So each start drops the lines of later steps, and adds one of its own with what the numbers depend on besides the settings.
 
 
 # %% tags=["export"]

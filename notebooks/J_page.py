@@ -44,7 +44,7 @@ from safetensors.numpy import save
 #
 # $$ s = \frac{\max_i |w_i|}{127}, \qquad n_i = \operatorname{round}(w_i / s), \qquad w_i \approx s \, n_i $$
 #
-# A row has a scale of its own, because one large weight makes the steps coarse for all that share its scale. In a product with a vector each row is used at once, so the scale multiplies the sum and costs next to nothing. Vectors, such as the gain of a layer norm, stay as they are.
+# A row has a scale of its own, because one large weight makes the steps coarse for all that share its scale. In a product with a vector, each row gives one sum, and its scale multiplies that sum once, which costs next to nothing. Vectors, such as the gain of a layer norm, stay as they are.
 
 
 # %% tags=["export"]
@@ -129,4 +129,4 @@ print(f"the probability that moved most: {moved.median():.3f} at half of them")
 assert same.double().mean() > 0.98 and moved.median() < 0.01
 
 # %% [markdown]
-# At one place in a hundred another word comes out on top, where two were nearly as likely as each other. The browser's tests compare the page with PyTorch on these rounded weights: every logit of fifty sentences agrees to a thousandth.
+# These are a hundred sentences of the grammar. At one place in a hundred another word comes out on top, where two were almost equally likely. The browser's tests compare the first page's model, rounded in the same way, with PyTorch: every logit of fifty sentences agrees to a thousandth.

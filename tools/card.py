@@ -72,8 +72,8 @@ DATA = {
 
 STOPPED = {
     "captions-de-en": """
-The run was planned for 16,000 updates and stopped at 8,223, after the last of these checkpoints,
-because time ran out; the test set had not been looked at before.""",
+The run was planned for 16,000 updates and was stopped at 8,223 because time ran out; its last
+checkpoint is that of update 8,000. The test set had not been looked at before.""",
     "everyday-de-en": """
 Earlier models had been scored on the same sets, the one that the second training began with among
 them. The other names, towns and numbers came into the data because the first model had failed at
@@ -89,9 +89,9 @@ sentences that a visitor might type. Two trainings on earlier versions of that t
 sentence by sentence and on validation; after the first, which was stopped early, the learning rate
 was lowered. All other choices were made on validation.
 
-We aimed at 45 BLEU on the pairs held out, and did not reach it. More time helps ever less: when the
-first training went on from 24,000 updates to 38,000, its score on validation rose from 45.1 to
-46.0. The second, whose table serves other ends, left it about there. Much of what is missing
+We aimed at 45 BLEU on the held-out pairs, and did not reach it. More time brings less and less:
+when the first training went on from 24,000 updates to 38,000 (of 48,000 planned), its score on
+validation rose from 45.1 to 46.0. The second, whose table has another purpose, left it about there. Much of what is missing
 lies in the references: English leaves open what German has to say, whether *you* is a friend, a
 family or a stranger, and a reference holds one answer. So a person gets no more than the table
 says, and against all known translations the model does better. On Tatoeba's sentences, too, large
@@ -185,11 +185,11 @@ def scores(name: str, made_of: dict[str, Any], records: list[dict[str, Any]]) ->
     own = list(sets)[-1]
     found = {r["seed"]: r for r in records if r["set"] == own}  # a seed's last has its own choices
     if len(found) > 1:
-        each = ", ".join(f"{r['bleu']:.1f} (seed {seed}, {search(r)})" for seed, r in found.items())
+        each = ", ".join(f"{r['bleu']:.2f} (seed {seed}, {search(r)})" for seed, r in found.items())
         values = [r["bleu"] for r in found.values()]
         mean, spread = statistics.mean(values), statistics.stdev(values)
         what = f"{sets[own]} by seed, each with what validation chose for it"
-        rows += ["", f"{what}: {each}; mean {mean:.1f}, standard deviation {spread:.2f}."]
+        rows += ["", f"{what}: {each}; mean {mean:.2f}, standard deviation {spread:.2f}."]
     return "\n".join(rows)
 
 
@@ -219,11 +219,11 @@ def judged(path: Path, source: str) -> str:
 {len(rows)} sentences, translated with a beam of 4 and judged by hand, by one reader:
 {told}.
 
-This is a look and no measurement: many of these sentences are common ones, others may stand in
-Tatoeba, and {taught([row[0] for row in rows], source)} of the {len(rows)} can be found in
-`tools/phrases.tsv`. The list was written before this training, and an earlier model translated most
-of it. That one had the surname wrong, so surnames came into the second table, with other phrases.
-Of these, what stood on the list was taken from it or replaced.
+Take this as an impression, not a measurement: many of these sentences are common, and others may
+be in Tatoeba. The list was written before this training, and an earlier model translated most of
+it. That one got the surname wrong, so surnames were added to the second table, with other phrases
+(`tools/phrases.tsv`). Sentences of the list that were among these phrases were dropped from it or
+replaced, all but {taught([row[0] for row in rows], source)} of the {len(rows)}.
 
 | sentence | translation | judged |
 |---|---|---|
