@@ -185,7 +185,7 @@ def train(
 
 
 def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
-    """Average the last checkpoints of a training into a model.
+    """Average the last checkpoints of a training run into a model.
 
     Args:
         run: Folder of the training.
@@ -210,7 +210,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
     """Translate standard input to standard output, line for line, once all of it is read.
 
     Args:
-        model: Folder of a trained model, or the name of one that comes along.
+        model: Folder of a trained model, or the name of one of the package's.
         beam: Hypotheses kept at each step; 1 is greedy.
         alpha: Exponent of the length penalty; 0 for none.
         device: cpu or cuda; if not given, a GPU if there is one.
@@ -247,7 +247,7 @@ def evaluate(
     """Translate sentences that have a reference, and score the translations.
 
     Args:
-        model: Folder of a trained model, or the name of one that comes along.
+        model: Folder of a trained model, or the name of one of the package's.
         split: Which part of a corpus; of your own files, all is scored.
         seed: Seed of the training, which divided the grammar.
         beam: Hypotheses kept at each step; 1 is greedy.
@@ -280,7 +280,7 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
     """Write a model for CTranslate2, a fast engine, or as a page that translates in a browser.
 
     Args:
-        model: Folder of a trained model, or the name of one that comes along.
+        model: Folder of a trained model, or the name of one of the package's.
         output: Folder for the exported one; for a page, a file that ends in .html.
         format: What to write.
     """

@@ -146,5 +146,5 @@ def load_pretrained(name: str = "everyday-de-en") -> tuple[Transformer, Tokenize
     home = Path(str(files("annotated_transformer"))) / "pretrained"
     names = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
     if name not in names:
-        raise ValueError(f'there is no model "{name}"; these come along: {", ".join(names)}')
+        raise ValueError(f'there is no model "{name}"; the package has: {", ".join(names)}')
     return load_model(home / name)

@@ -167,7 +167,7 @@ def estimate(
     config: TransformerConfig, training: TrainingConfig, lengths: np.ndarray,
     precision: Precision = "fp32", processes: int = 1,
 ) -> Estimate:  # fmt: skip
-    """Estimate a training with FastLoss on examples of these lengths (N, 2), before it begins.
+    """Estimate a training run with FastLoss on examples of these lengths (N, 2), before it begins.
 
     The memory is that of one process. Raises ValueError if there are no examples, or if one does
     not fit into a batch.

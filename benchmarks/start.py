@@ -1,4 +1,4 @@
-"""Begin a training with a model that is there: what it gains, and what it forgets.
+"""Begin a training run with a model that is there: what it gains, and what it forgets.
 
     python benchmarks/start.py deu.txt
 

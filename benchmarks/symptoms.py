@@ -202,7 +202,7 @@ def healthy(
 def resuming(
     model: Transformer, adam: torch.optim.Adam, rest: list[Batch], step: int, held_out: Batch
 ) -> list[dict[str, Any]]:
-    """Go on with all of a training's state, or with less; note the validation losses."""
+    """Go on with all of a training run's state, or with less; note the validation losses."""
 
     def validation_loss(model: Transformer) -> float:
         with evaluating(model):

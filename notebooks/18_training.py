@@ -367,7 +367,7 @@ for wrong in ({"warmup": 0}, {"lr_scale": float("nan")}, {"label_smoothing": 1.0
 # %% [markdown]
 # An update sees up to `max_tokens` times `grad_accum_steps` tokens a side, 384 by default and about 25,000 in the paper. The product is what counts for learning; the first factor alone decides how much memory it takes. The rate peaks at step `warmup`, at $\text{lr scale} / \sqrt{d_\text{model} \cdot \text{warmup}}$: with the defaults and a width of 128, 0.00125.
 #
-# All that a training needs is in one record. Ten fields are for what takes part in it, the others for where it is.
+# All that a training run needs is in one record. Ten fields are for what takes part in it, the others for where it is.
 
 
 # %% tags=["export"]

@@ -31,7 +31,7 @@ sys.path.insert(0, "..")
 #
 # $$ \text{seconds} = \frac{\text{operations of the training}}{\text{peak of the GPU} \cdot \text{MFU}}. $$ (eq-hours)
 #
-# The operations can be counted exactly. The peak is on the data sheet of the GPU. MFU is the share of that peak which a training really gets; for this model a third is good, and most of the chapter is about where the rest goes. Here is what it builds, with the answer:
+# The operations can be counted exactly. The peak is on the data sheet of the GPU. MFU is the share of that peak which a training run really gets; for this model a third is good, and most of the chapter is about where the rest goes. Here is what it builds, with the answer:
 #
 # ```python
 # plan = estimate(preset("base"), TrainingConfig(steps=100_000, max_tokens=25_000), lengths, "bf16")
@@ -210,7 +210,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # ### A GPU that is 100% busy
 #
-# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training can show 100% there with an MFU of 3%. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
+# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training run can show 100% there with an MFU of 3%. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
 #
 # ## Where the time of a step goes
 #
@@ -651,7 +651,7 @@ assert settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compi
 #
 # :::{admonition} For a second reading: sizes of 1, and a limit that hides
 # :class: dropdown
-# Two programs do for *nearly* every batch. A size of 1 is always taken literally, two sizes that happen to be equal get the same symbol, and validation, without dropout and gradients, needs programs of its own. A test counts 24 at most. But Dynamo, the part of PyTorch that watches, gives up after eight versions of a function and runs it plainly from then on, with no more than a line in a log, so `compile_layers` raises that limit. It also tries the compiler on one addition first: a missing one should show before a training begins.
+# Two programs do for *nearly* every batch. A size of 1 is always taken literally, two sizes that happen to be equal get the same symbol, and validation, without dropout and gradients, needs programs of its own. A test counts 24 at most. But Dynamo, the part of PyTorch that watches, gives up after eight versions of a function and runs it plainly from then on, with no more than a line in a log, so `compile_layers` raises that limit. It also tries the compiler on one addition first: a missing one should show before a training run begins.
 # :::
 
 
@@ -779,7 +779,7 @@ def estimate(
     config: TransformerConfig, training: TrainingConfig, lengths: np.ndarray,
     precision: Precision = "fp32", processes: int = 1,
 ) -> Estimate:  # fmt: skip
-    """Estimate a training with FastLoss on examples of these lengths (N, 2), before it begins.
+    """Estimate a training run with FastLoss on examples of these lengths (N, 2), before it begins.
 
     The memory is that of one process. Raises ValueError if there are no examples, or if one does
     not fit into a batch.
@@ -919,7 +919,7 @@ print("S =", (4 * d**2 + 8 * d**2) // (2 * d))
 
 
 # %% [markdown]
-# **3. Someone else's training.** (★★, 10 min) A training of the big model reaches 60,000 target tokens a second on one A100. What is its MFU? And what would it seem to be if someone stopped the clock after half a millisecond, before the GPU had done a step of $1.2 \cdot 10^{12}$ operations?
+# **3. Someone else's training.** (★★, 10 min) A training run of the big model reaches 60,000 target tokens a second on one A100. What is its MFU? And what would it seem to be if someone stopped the clock after half a millisecond, before the GPU had done a step of $1.2 \cdot 10^{12}$ operations?
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}

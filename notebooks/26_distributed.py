@@ -809,7 +809,7 @@ print(f"never seen: {1 - len(seen) / len(corpus):.0%} of the sentences")
 assert 0.15 < 1 - len(seen) / len(corpus) < 0.35
 
 # %% [markdown]
-# **4. A batch more** (★★, 15 min). Make a training hang without any GPU: two threads and a `threading.Barrier` play two processes and an all-reduce, and one of them has three batches, the other two.
+# **4. A batch more** (★★, 15 min). Make a training run hang without any GPU: two threads and a `threading.Barrier` play two processes and an all-reduce, and one of them has three batches, the other two.
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}

@@ -140,7 +140,7 @@ def load(model: Path) -> tuple[transformer.Transformer, Tokenizer]:
 # %% [markdown]
 # ## Training
 #
-# The options of a training are those of its data, of its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big. With `--start` a training begins with [a model that is there](../book/own_pair.md#begin-with-a-model-that-is-there).
+# The options of a training are those of its data, of its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big. With `--start` a training run begins with [a model that is there](../book/own_pair.md#start-from-a-trained-model).
 
 
 # %% tags=["export"]
@@ -251,7 +251,7 @@ def train(
 
 # %% tags=["export"]
 def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
-    """Average the last checkpoints of a training into a model.
+    """Average the last checkpoints of a training run into a model.
 
     Args:
         run: Folder of the training.
@@ -280,7 +280,7 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
     """Translate standard input to standard output, line for line, once all of it is read.
 
     Args:
-        model: Folder of a trained model, or the name of one that comes along.
+        model: Folder of a trained model, or the name of one of the package's.
         beam: Hypotheses kept at each step; 1 is greedy.
         alpha: Exponent of the length penalty; 0 for none.
         device: cpu or cuda; if not given, a GPU if there is one.
@@ -321,7 +321,7 @@ def evaluate(
     """Translate sentences that have a reference, and score the translations.
 
     Args:
-        model: Folder of a trained model, or the name of one that comes along.
+        model: Folder of a trained model, or the name of one of the package's.
         split: Which part of a corpus; of your own files, all is scored.
         seed: Seed of the training, which divided the grammar.
         beam: Hypotheses kept at each step; 1 is greedy.
@@ -357,7 +357,7 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
     """Write a model for CTranslate2, a fast engine, or as a page that translates in a browser.
 
     Args:
-        model: Folder of a trained model, or the name of one that comes along.
+        model: Folder of a trained model, or the name of one of the package's.
         output: Folder for the exported one; for a page, a file that ends in .html.
         format: What to write.
     """
@@ -376,8 +376,8 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
 # | 0 | all went well | the results |
 # | 2 | an option or the input is wrong | one sentence: what, where, and what to do |
 # | 141 | the next program in a pipe stopped reading, as in `head -1` | nothing |
-# | 130 | Ctrl+C, outside a training | nothing |
-# | 143 | a training was asked to stop, by Ctrl+C or SIGTERM | the step, and that the same command continues there |
+# | 130 | Ctrl+C, outside a training run | nothing |
+# | 143 | a training run was asked to stop, by Ctrl+C or SIGTERM | the step, and that the same command continues there |
 # | 1 | a bug | Python's traceback |
 
 
@@ -458,7 +458,7 @@ print("exit code", code, "| lines out:", translations.count("\n"))
 assert translations.split("\n")[1] == ""
 
 # %% [markdown]
-# A second training begins with this average. Its vocabulary comes along, and its first losses are those of a model that has learned something:
+# A second training run starts from this average. It takes over the vocabulary, and its first losses are those of a model that has learned something:
 
 # %% tags=["nbval-ignore-output"]
 first = {}
@@ -501,7 +501,7 @@ code, *_ = run("export", "--model", averaged, "--format", "page", "--output", pa
 print("exit code", code, "|", Path(page).read_text(encoding="utf-8").splitlines()[0])
 
 # %% [markdown]
-# And five mistakes: a folder without a model, settings that aren't those of the run, a table with a broken line, a folder that belongs to a training, more checkpoints than there are.
+# And five mistakes: a folder without a model, settings that aren't those of the run, a table with a broken line, a folder that belongs to a training run, more checkpoints than there are.
 
 # %%
 table = Path(home.name, "pairs.tsv")

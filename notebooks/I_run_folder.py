@@ -23,9 +23,9 @@ if "google.colab" in sys.modules:
 sys.path.insert(0, "..")
 
 # %% [markdown]
-# # The folder of a training
+# # The folder of a training run
 #
-# This appendix keeps a training in a folder, so that it can be killed at any moment and continued.
+# This appendix keeps a training run in a folder, so that it can be killed at any moment and continued.
 #
 # [Training](18_training.ipynb#what-a-checkpoint-holds) says what a checkpoint must hold. The files:
 #
@@ -76,7 +76,7 @@ SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
 
 
 def checkpoints(folder: Path, kind: str = "step") -> list[Path]:
-    """Return the checkpoints of a training, oldest first; kind is step (regular), stop, or st?p."""
+    """Return the checkpoints of a training run, oldest first; kind is step (regular), stop, or st?p."""
     return sorted((folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt"), key=lambda p: p.stem[5:])
 
 
@@ -149,11 +149,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings of a training; raises ValueError if the file holds something else."""
+    """Read the settings of a training run; raises ValueError if the file holds something else."""
     try:
         return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no settings of a training: take another folder") from error
+        raise ValueError(f"{path} holds no settings of a run: take another folder") from error
 
 
 def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
     before = read_settings(path) if path.exists() else settings
     changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
     if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
-        held = f"{folder} has a training with {name}={before.get(name)}, not {settings.get(name)}"
+        held = f"{folder} has a run with {name}={before.get(name)}, not {settings.get(name)}"
         raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
     write_text(path, json.dumps(settings, indent=2))
     (folder / CHECKPOINTS).mkdir(exist_ok=True)
@@ -218,7 +218,7 @@ def begin_log(folder: Path, step: int, processes: int) -> None:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         kept = [x for x in text.splitlines(True) if x[-1] == "\n" and json.loads(x)["step"] <= step]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no log of a training ({error}): move it away") from error
+        raise ValueError(f"{path} is no log of a run ({error}): move it away") from error
     write_text(path, "".join(kept))
     where = {"torch": torch.__version__, "machine": platform.machine(), "processes": processes}
     write_log(folder, {"step": step, **where, "threads": torch.get_num_threads()})

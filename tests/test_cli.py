@@ -71,7 +71,7 @@ def grammar_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training on a packed table of our own, with the target in the first column."""
+    """A training run on a packed table of our own, with the target in the first column."""
     home = tmp_path_factory.mktemp("trained")
     rows = [f"{pair.target}\t{pair.source}\tCC BY\n" for pair in grammar(500, seed=4)]
     packed = home / "pairs.tsv.gz"
@@ -146,7 +146,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     [
         (["translate", "--model", "nowhere"], 'there is no model "nowhere"'),
         (["translate", "--model", "."], ". holds no model"),
-        (["train", "--output", "x", "--start", "everyday"], "these come along: captions-de-en,"),
+        (["train", "--output", "x", "--start", "everyday"], "the package has: captions-de-en,"),
         (["train", "--output", "x", "--preset", "huge"], 'there is no preset "huge"'),
         (["train", "--output", "x", "--steps", "0"], "steps must lie between 0 and"),
         (["train", "--output", "x", "--data", "a", "b", "c"], "--data"),

@@ -280,5 +280,5 @@ def test_the_pretrained_models_are_small_and_whole() -> None:
         model, tokenizer = load_pretrained(name)
         assert not model.training and len(tokenizer) == model.config.vocabulary_size
     assert sum(path.stat().st_size for path in home.rglob("*")) <= 30 * 2**20
-    with pytest.raises(ValueError, match=f'model "latin"; these come along: {", ".join(names)}'):
+    with pytest.raises(ValueError, match=f'model "latin"; the package has: {", ".join(names)}'):
         load_pretrained("latin")

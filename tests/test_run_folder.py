@@ -94,7 +94,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path, holds:
 def test_settings_of_something_else_are_named_and_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "training.json"
     path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"training\.json holds no settings of a training"):
+    with pytest.raises(ValueError, match=r"training\.json holds no settings of a run"):
         go(tmp_path)
     assert path.read_bytes() == content.encode("latin-1")
 
@@ -173,7 +173,9 @@ def test_a_log_that_is_none_is_named_and_left_alone(tmp_path: Path, content: str
     go(tmp_path)
     path = tmp_path / "log.jsonl"
     path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"log\.jsonl is no log of a training .*: move it away"):
+    with pytest.raises(
+        ValueError, match=r"log\.jsonl is no log of a run .*: move it away"
+    ):
         go(tmp_path)
     assert path.read_bytes() == content.encode("latin-1")
     path.unlink()

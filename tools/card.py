@@ -137,7 +137,7 @@ def stages(folder: Path) -> list[Stage]:
 
 
 def last_line(stage: Stage) -> dict[str, Any]:
-    """Return the line of a training's last checkpoint."""
+    """Return the line of a training run's last checkpoint."""
     return [record for record in stage[1] if "validation_loss" in record][-1]
 
 
