@@ -76,7 +76,7 @@ SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
 
 
 def checkpoints(folder: Path, kind: str = "step") -> list[Path]:
-    """Return the checkpoints of a training run, oldest first; kind is step (regular), stop, or st?p."""
+    """Return the checkpoints of a run, oldest first; kind is step (regular), stop, or st?p."""
     return sorted((folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt"), key=lambda p: p.stem[5:])
 
 

@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import io
+import json
 import math
 import pkgutil
 import re
@@ -259,6 +260,23 @@ def test_a_card_says_what_its_folder_holds(name):
     """No number of it is typed; it was written by `python -m tools.card`."""
     folder = ROOT / "annotated_transformer" / "pretrained" / name
     assert card(folder) == (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
+    """The scores on validation that the card of everyday-en-de compares, each from its record."""
+    path = ROOT / "benchmarks" / "results" / "everyday-en-de.jsonl"
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()[1:]]
+    best: dict[tuple[str, int], float] = {}
+    for record in records:
+        key = record["training"].partition(",")[0].partition(" --")[0], record["updates"]
+        best[key] = max(best.get(key, 0.0), record["bleu"])
+    text = " ".join(
+        card(path.parents[2] / "annotated_transformer/pretrained/everyday-en-de").split()
+    )
+    early, middle, late = (f"{best['first', n]:.1f}" for n in (23_500, 38_000, 51_500))
+    assert f"has {early} on validation after 23,500, {middle} after 38,000 and {late} when" in text
+    tried, kept = best["back-translated pairs", 11_500], best["second", 6000]
+    assert f"came to {tried:.1f} after 11,500 updates, where the model above has {kept:.1f}" in text
 
 
 def test_a_pretrained_model_is_there_at_once() -> None:

@@ -173,9 +173,7 @@ def test_a_log_that_is_none_is_named_and_left_alone(tmp_path: Path, content: str
     go(tmp_path)
     path = tmp_path / "log.jsonl"
     path.write_bytes(content.encode("latin-1"))
-    with pytest.raises(
-        ValueError, match=r"log\.jsonl is no log of a run .*: move it away"
-    ):
+    with pytest.raises(ValueError, match=r"log\.jsonl is no log of a run .*: move it away"):
         go(tmp_path)
     assert path.read_bytes() == content.encode("latin-1")
     path.unlink()
