@@ -108,7 +108,7 @@ assert moved[9] < 0.01 * moved[0]
 # %% [markdown]
 # Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows from outside: in {cite:t}`bahdanau2015neural`, the scores of the model with one vector fall as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
 #
-# The second cost is time. State 20 can't be computed before state 19, whatever your hardware. Its states can't be computed in parallel, so a machine that could work on a thousand positions at once works on one.
+# The second cost is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one.
 #
 # ## Bahdanau's attention
 #
