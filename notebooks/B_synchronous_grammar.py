@@ -391,7 +391,7 @@ show_steps(
 # %% [markdown]
 # ## Drawing a clause
 #
-# A grammar that we want to trust should leave out what one language would say differently, or what has two meanings. Ours leaves out most of it; in one sentence of a hundred a relative clause such as *die Frau, die die Katze sieht* can still be read both ways:
+# A grammar that we want to trust should leave out what one language would say differently, or what has two meanings. In one sentence of a hundred, a relative clause of ours such as *die Frau, die die Katze sieht* can still be read both ways. These are ruled out:
 #
 # | left out | because |
 # |---|---|
