@@ -30,6 +30,7 @@ from tools.chapters import ROOT
 from tools.package import project, public_names
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 MODEL = ["attention", "masks", "multi_head_attention", "feed_forward", "embeddings"]
 MODEL += ["positional_encoding", "layers", "transformer"]
 PUBLIC = [name for names in public_names(ROOT).values() for name in names]
@@ -154,9 +155,7 @@ def code_lines(path: Path) -> int:
     """Count the lines that hold code: no comment, no docstring, no empty line."""
     text, documents = path.read_text("utf-8"), set[int]()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
             documents |= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
     empty = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     tokens = [*tokenize.generate_tokens(io.StringIO(text).readline)][:-1]
@@ -165,13 +164,24 @@ def code_lines(path: Path) -> int:
 
 
 def test_the_lines_of_code_are_as_many_as_told() -> None:
-    """Those of the modules, and of the model's, the notebooks up to the Transformer."""
+    """Those of all modules, and of the model's eight."""
     lines = {p.stem: code_lines(p) for p in Path(annotated_transformer.__path__[0]).glob("*.py")}
     index = (ROOT / "book" / "index.md").read_text("utf-8")
     total, of_model = re.findall(r"([\d,]+) lines of code, (\d+) of them the model", index)[0]
     assert int(total.replace(",", "")) == sum(lines.values())
     assert int(of_model) == sum(lines[name] for name in MODEL)
     assert f"It has {total} lines of code" in README
+
+
+@pytest.mark.parametrize(
+    ("chapter", "part"),
+    [("05_multi_head_attention", "multi_head_attention"), ("09_layers", "layer_norm")],
+)
+def test_chapters_count_the_mistakes_of_a_part(chapter: str, part: str) -> None:
+    text = (ROOT / "notebooks" / f"{chapter}.py").read_text("utf-8")
+    (word,) = re.findall(r"knows (\w+) ways to get it wrong", text)
+    mistakes = EXERCISES[part]().mistakes
+    assert word == {7: "seven", 8: "eight", 9: "nine"}[len(mistakes)]
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 2])
