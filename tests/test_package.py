@@ -287,6 +287,8 @@ def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     assert f"has {early} on validation after 23,500, {middle} after 38,000 and {late} when" in text
     tried, kept = best["back-translated pairs", 11_500], best["second", 6000]
     assert f"came to {tried:.1f} after 11,500 updates, where the model above has {kept:.1f}" in text
+    assert f"and to {best['back-translated pairs', 28_000]:.1f} after 28,000" in text
+    assert f"It came to {best['distilled', 5500]:.1f} after 5,500 updates" in text
 
 
 def test_a_pretrained_model_is_there_at_once() -> None:
