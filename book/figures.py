@@ -138,12 +138,12 @@ def heatmap(
 def matrix_table(
     matrix: Sequence[Sequence[float]], mask: Sequence[Sequence[bool]] | None
 ) -> list[dict[str, Any]]:
-    """Return one record a cell, values rounded to three decimals."""
+    """Return one record a cell, values rounded to four decimals."""
     return [
         {
             "row": i,
             "column": j,
-            "value": round(float(v), 3) + 0.0,
+            "value": round(float(v), 4) + 0.0,
             "seen": mask is None or bool(mask[i][j]),
         }
         for i, line in enumerate(matrix)

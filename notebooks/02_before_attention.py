@@ -118,7 +118,7 @@ assert moved[9] < 0.01 * moved[0]
 # e_{ij} = v^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j
 # $$ (eq-additive)
 #
-# Together with {eq}`eq-context`, this is attention. Only the letters differ from those of the [next chapter](03_attention.ipynb#queries-keys-and-values):
+# Together with {eq}`eq-context`, this is attention. The letters differ from those of the [next chapter](03_attention.ipynb#queries-keys-and-values):
 #
 # | Bahdanau, Cho and Bengio | here | role |
 # |---|---|---|
@@ -302,7 +302,7 @@ show(
 )
 
 # %% [markdown]
-# The convolution is the fastest throughout, but sees only its window. At the length of a sentence all three do about the same arithmetic; the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
+# The convolution is fastest in the end, but sees only its window. At the length of a sentence all three do about the same arithmetic; the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
 #
 # ## What to remember
 #
@@ -323,10 +323,10 @@ by_hand = context(torch.tensor([math.log(3), 0.0]), torch.tensor([[4.0, 0.0], [0
 print([round(x, 2) for x in by_hand.tolist()])
 
 # %% [markdown]
-# **2. How many layers?** (★, 10 min). Words 1 and 50 of a sentence should meet. How many layers with windows of five does it take, plain and dilated? Work it out, then use `plain` and `spread`.
+# **2. How many layers?** (★, 10 min). Words 1 and 50 of a sentence should meet. How many layers with windows of five does it take, plain and dilated? Work it out, then use `plain` and `dilated`.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# They are 49 apart. A plain layer adds 4 words: 49 / 4, rounded up, is 13. Spread layers add 4, 8,
+# They are 49 apart. A plain layer adds 4 words: 49 / 4, rounded up, is 13. Dilated ones add 4, 8,
 # 16 and 32: three reach 28 words, four reach 60.
 print(plain(49, window=5), dilated(49, window=5))
 assert (plain(49, window=5), dilated(49, window=5)) == (13, 4)
@@ -363,4 +363,4 @@ assert 1 / 16 < lost["attention"] < 0.25 < lost["GRU"] and lost["convolution"] >
 #
 # ## Sources
 #
-# The problem is set out in sections 1 and 2 of {cite:t}`vaswani2017attention`. Encoder and decoder with one vector: {cite:t}`sutskever2014sequence`, {cite:t}`cho2014learning`; attention: {cite:t}`bahdanau2015neural`. Windows and memories: {cite:t}`gehring2017convolutional`, {cite:t}`kalchbrenner2016neural`, {cite:t}`kaiser2016can`. Self-attention before the Transformer: {cite:t}`cheng2016long`, {cite:t}`parikh2016decomposable`. Kernel regression: {cite:t}`nadaraya1964estimating`, {cite:t}`watson1964smooth`; *Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention by way of it. Induction heads were named by {cite:t}`olsson2022context`.
+# The problem is set out in sections 1 and 2 of {cite:t}`vaswani2017attention`. Encoder and decoder with one vector: {cite:t}`sutskever2014sequence`, {cite:t}`cho2014learning`; attention: {cite:t}`bahdanau2015neural`. Windows and memories: {cite:t}`gehring2017convolutional`, {cite:t}`kalchbrenner2016neural`, {cite:t}`kaiser2016can`. Self-attention before the Transformer: {cite:t}`cheng2016long`, {cite:t}`parikh2016decomposable`. Kernel regression: {cite:t}`nadaraya1964estimating`, {cite:t}`watson1964smooth`; *Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention by way of it. Induction heads: {cite:t}`olsson2022context`.

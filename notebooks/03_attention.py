@@ -592,7 +592,7 @@ for factor in (1, 4, 16):
 # %% [markdown]
 # The paper suspects as much: large products push the softmax to where its gradients are extremely small. We can measure it. Draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, queries fare much alike at every width. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, queries fare alike from width 4 on. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
 
 
 def query_gradients(d_k, scaled, queries=4000, keys=8):
@@ -635,7 +635,7 @@ for (d_k, name), share in starved.items():
         print(f"width {d_k:3}, {name:15}: mean {average[d_k, name]:.2f}, starved {share:.0%}")
 show(
     alt.hconcat(*panels, spacing=30),
-    alt="With the division, median and band are level at all widths. Without it, the median falls to zero beyond width 64 while the upper edge of the band rises above 3.",
+    alt="With the division, median and band are level from width 16. Without it, the median falls to zero beyond width 64 while the upper edge of the band rises above 3.",
 )
 
 # %% [markdown]

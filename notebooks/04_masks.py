@@ -384,7 +384,7 @@ drawn = curves(records, alt.X("update:Q"), alt.Y("loss:Q"), "mask", looks)
 floor = alt.Chart(alt.Data(values=[{"loss": math.log(2)}])).mark_rule(color=RESIDUAL)
 show(
     drawn + floor.encode(y="loss:Q"),
-    alt="With the mask the loss stays at ln 2. Without it, the loss falls far below.",
+    alt="With the mask the loss falls to ln 2. Without it, the loss falls far below.",
 )
 
 # %% [markdown]
@@ -401,7 +401,7 @@ for name, weights in trained.items():
     assert flawless > 0.8 if name == "causal mask" else flawless < 0.4
 
 # %% [markdown]
-# The model with the better loss has learned to copy, and knows nothing of the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#if-the-shift-is-forgotten), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
+# The model with the better loss has learned to copy; only its last position learned the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#if-the-shift-is-forgotten), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
 #
 # ## Both at once
 #

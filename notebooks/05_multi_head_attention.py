@@ -93,7 +93,7 @@ show(
 )
 
 # %% [markdown]
-# With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other, and it clearly becomes black: its feature *adjective* gets 1.01 instead of 0.40. One head can't do this with any weights, because 0.77 and 0.51 are more than the 1 that a softmax has to give. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
+# With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other, and it clearly becomes black: its feature *adjective* gets 1.01 instead of 0.40. One head can't look at both this hard: 0.77 and 0.51 are more than the 1 that a softmax has to give. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
 # The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches 0.20 of *dark* that it has no use for. Trained heads have the same problem, and [the maps below](#how-heads-differ) show how they deal with it.
 #

@@ -571,7 +571,7 @@ print("memory", tuple(memory.shape), " states", tuple(states.shape))
 #
 # ### Checked against PyTorch
 #
-# `nn.TransformerEncoderLayer` is PyTorch's version of the layer. We copy our weights into it, once for each place of the norm. (Its attention always has biases; they start at zero.)
+# `nn.TransformerEncoderLayer` is PyTorch's version of the layer. We copy our weights into it, once for each place of the norm. (Its attention has biases; they start at zero.)
 
 # %%
 for pre_norm in (False, True):

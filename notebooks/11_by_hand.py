@@ -178,7 +178,7 @@ p = softmax(logits)
 loss = two(-p[0, 4].log())
 print(*(f"{word} {v:.2f}," for word, v in zip(WORDS, p[0])), f"loss {loss:.2f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-by-hand", "caption": "Where does this page go? Above, the vector of *likes* on its way through the encoder layer; below, the same word in the decoder, where it stands at position 4 and has to become a prediction of what follows. A row that begins with a plus is a sum, and the norm after it takes away its mean and divides by its deviation. In the last row, the state, \u201cverb\u201d has become the lowest number and \u201cedible\u201d the largest. Purple is positive, orange negative."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-by-hand", "caption": "Where does this page go? Above, the vector of *likes* on its way through the encoder layer; below, the same word in the decoder, where it stands at position 4 and has to become a prediction of what follows. A row that begins with a plus is a sum; a norm takes away the mean of the row above and divides by its deviation. In the last row, the state, \u201cverb\u201d has become the lowest number and \u201cedible\u201d the largest. Purple is positive, orange negative."}}
 encoder = torch.stack([X[3], x[3], (x + fetched)[3], a[3], (a + fired @ W2)[3], m[3]])
 decoder = [t[-1:], t[-1:] + recalled, b, b + cross.out @ C_O, c, c + unit @ U2, s]
 names = ["likes", "+ position", "+ self-attention", "norm", "+ network", "norm: memory"]
@@ -525,8 +525,8 @@ assert (gradient - entries[0]).abs().max() < 0.02
 # **1. The row of the decoder's *cat*** (★, 15 min). Do head 1 for *cat* at position 3 of the decoder: its query, its scores, its weights, and what it fetches. Which keys may it see?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The first four, itself included. The "verb" of its position is -0.99, so it hardly knows that it
-# should look for nouns, and the position's cosine makes the empty row its best verb.
+# The first four, itself included. A noun looks for verbs, here with 2.14, and the cosine of
+# position 0 makes the empty row its best verb.
 row = attend(t[3:4], t[:4], *CUT[0])
 for name in ("Q", "scores", "weights", "out"):
     print(f"{name:7}", *(f"{v:.2f}" for v in vars(row)[name][0]))

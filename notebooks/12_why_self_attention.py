@@ -498,7 +498,7 @@ for name, sizes in received.items():
 # %% [markdown]
 # A short path isn't all. Untrained attention averages $n$ words, and of each only a small part arrives; the dilated convolution, with a path of five layers, does better at 127. The difference shows when there is something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and the whole signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need another weight for each distance. Attention's belong to *contents*.
 #
-# The cliffs are steeper here than in practice. The gates of an LSTM were invented against this very decay, the vanishing gradient, and let a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
+# The cliffs are steeper here than in practice. The LSTM was invented against this very decay, the vanishing gradient, and lets a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
 #
 # ## What else the table leaves out
 #

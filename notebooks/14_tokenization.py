@@ -127,7 +127,7 @@ print(len(vocabulary), "words;", [word if word in vocabulary else "?" for word i
 # | letters or bytes | a few hundred | about six times as long | nothing |
 # | pieces of words | as many as we like | a little longer than in words | nothing |
 #
-# Even what a word is isn't clear. Cut at spaces, and *fish.* with its full stop is another word than *fish*. Cut off every mark, and *can't* breaks in three. Harvard's Annotated Transformer {cite:p}`rush2018annotated` leaves it to spaCy, whose rules know such cases, language by language: one token is *ca*, the next *n't*. Whichever way you cut, the pieces don't go back together:
+# Even what a word is isn't clear. Cut at spaces, and *fish.* with its full stop is another word than *fish*. Cut off every mark, and *can't* breaks in three. Harvard's Annotated Transformer {cite:p}`rush2018annotated` leaves it to spaCy, whose rules know such cases, language by language: one token is *ca*, the next *n't*. As plain strings, the pieces don't go back together:
 
 # %%
 english = spacy.blank("en")

@@ -125,7 +125,7 @@ print(len(stream), "batches,", len(tokenizer), "entries in the vocabulary")
 
 
 # %% [markdown]
-# The training loop fits into ten lines; the argument that interests us is a function that says which rate each step gets. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb#the-target-shifted-by-one).
+# The training loop fits into twelve lines; the argument that interests us is a function that says which rate each step gets. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb#the-target-shifted-by-one).
 
 
 # %%
@@ -229,7 +229,7 @@ assert bold[0] < fresh[0] / 10 and bold[1] < fresh[1] / 10
 #
 # ## What Adam does with the rate
 #
-# Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. Here is the typical gradient (the root of the mean square) in each tensor of a fresh model:
+# Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. In a fresh model, the tensors with the smallest and the largest typical gradient (root mean square):
 
 # %% tags=["nbval-ignore-output"]
 torch.manual_seed(0)
@@ -519,7 +519,7 @@ for update in (30, 300, 728):
 #
 # ### A lost decimal point
 #
-# The exponent of the width is minus one half. With $d_\text{model}^{-5}$ instead, the peak of the base model is $4 \cdot 10^{-16}$, and the next 32-bit number above 1 is $1.2 \cdot 10^{-7}$ away: the weights can't change at all. Print the rate of step 1 and of the peak before a long run.
+# The exponent of the width is minus one half. With $d_\text{model}^{-5}$ instead, the peak of the base model is $4 \cdot 10^{-16}$, and the next 32-bit number above 1 is $1.2 \cdot 10^{-7}$ away: the matrices can't change at all. Print the rate of step 1 and of the peak before a long run.
 
 # %% tags=["hide-cell"]
 wrong = 512**-5.0 * 4000**-0.5

@@ -873,7 +873,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 # %% [markdown]
 # ## The captions model
 #
-# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 8,000 updates, 4.9 hours on one core, pauses included, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last four checkpoints.
+# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 8,223 updates, 4.9 hours on one core, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last four checkpoints.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The log of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"

@@ -156,7 +156,7 @@ print("'the the the the':", matches(["the"] * 4, wanted), "of 4")
 # p_1 = \frac{8}{9} \qquad p_2 = \frac{4}{8} \qquad p_3 = \frac{3}{7} \qquad p_4 = \frac{2}{6}
 # $$
 #
-# The plain mean, 0.54, would be ruled by $p_1$, which is always the largest: halve $p_1$ and it falls by 21%, halve $p_4$ and it falls by 8%. Yet $p_4$ is the one that tells fluent sentences from shuffled words. A **geometric mean** multiplies the four and takes the fourth root, $0.0635^{1/4} = 0.502$. Halving any of them divides it by $2^{1/4} = 1.19$.
+# The plain mean, 0.54, would be ruled by $p_1$, as a rule the largest: halve $p_1$ and it falls by 21%, halve $p_4$ and it falls by 8%. Yet $p_4$ is the one that tells fluent sentences from shuffled words. A **geometric mean** multiplies the four and takes the fourth root, $0.0635^{1/4} = 0.502$. Halving any of them divides it by $2^{1/4} = 1.19$.
 #
 # Why four, and not five or three? {cite:t}`papineni2002bleu` tried several lengths; four agreed best with people's judgments of fluency, and three and five nearly as well.
 #

@@ -711,7 +711,7 @@ for text, relations in map(draw_known, [Random(2), Random(5)]):
 
 
 # %% [markdown]
-# The score of a head is its **hit rate**: the share of sentences in which the query word looks at the right word more than at any other. A look at itself doesn't count, since the residual stream keeps what a state has anyway. Two rivals stand beside it. *Chance* is a blind guess among the other words. The *best distance* is what a head could reach that always looks, say, two words to the right; only a head that beats it has learned about more than places. And since the best of eight heads is partly luck (exercise 5), we choose the head on one half of the sentences and report it on the other.
+# The score of a head is its **hit rate**: the share of sentences in which the query word looks at the right word more than at any other. A look at itself doesn't count, since the residual stream keeps what a state has anyway. Two rivals stand beside it. *Chance* is a blind guess among the other words. The *best distance* is what a head could reach that always looks, say, two words to the right; only a head that beats it knows more than distances. And since the best of eight heads is partly luck (exercise 5), we choose the head on one half of the sentences and report it on the other.
 
 
 # %%
@@ -812,7 +812,7 @@ assert rate > distance + 0.05
 #
 # For the subject, distance is a strong rival. Most clauses begin with it and the verb comes right after, so that one fixed step is right in 76% of them. From subject to verb the best head hits more often than chance, and far less often than that. A picture of one such clause, with a thick line from subject to verb, would have looked like proof of grammar.
 #
-# The particle is the cleaner case. It stands at the end of the clause and its verb near the front, with anything between them, so that no fixed distance gets beyond 24%. From verb to particle one head beats it, on clauses that weren't used to choose it. The rate rests on 100 clauses, so its standard error is $\sqrt{0.45 \cdot 0.55 / 100} = 0.05$. A lead of five points would say nothing; this one is about twenty. Of all the rows this is the one we'd report.
+# For the particle no fixed distance gets beyond 24%, since anything may stand between it and its verb. (A fixed *place* would: here it is always the last word.) From verb to particle one head beats it, on clauses that weren't used to choose it. The rate rests on 100 clauses, so its standard error is $\sqrt{0.45 \cdot 0.55 / 100} = 0.05$. A lead of five points would say nothing; this one is about twenty. It may still be a look at the last word.
 #
 # A low score proves little. The model may still know its subjects, since its translations mostly agree with them: what a head has to fetch can come by way of another word, be spread over several heads, or be in the residual stream already. A high score doesn't prove everything either. That a head looks from verb to particle doesn't say what it takes from there, nor whether anything depends on it. For that we have to turn from looking to changing.
 
@@ -874,11 +874,11 @@ print(f"the term of head 3 has size {term.norm():.1f}, and that is what is missi
 
 
 # %% [markdown]
-# Now every head in turn: silence it, translate 60 unseen sentences, and see how much BLEU is lost.
+# Now every head in turn: silence it, translate 200 unseen sentences, and see how much BLEU is lost.
 
 
 # %% tags=["nbval-ignore-output"]
-held = unseen[200:260]
+held = unseen[200:]
 
 
 def quality():
@@ -899,7 +899,7 @@ print(
 )
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads-removed", "caption": "Which heads matter? BLEU lost when a single head is silenced, by kind and layer (rows) and head (columns), on 60 unseen sentences of the grammar. Darker is worse. Where the model seems to do better without a head, that is noise, and the figure shows 0."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads-removed", "caption": "Which heads matter? BLEU lost when a single head is silenced, by kind and layer (rows) and head (columns), on 200 unseen sentences of the grammar. Darker is worse. Where the model seems to do better without a head, that is noise, and the figure shows 0."}}
 names = [f"{kind} {layer + 1}" for kind in axes for layer in range(2)]
 matrix = [
     [round(max(lost[kind, layer, head], 0), 1) for head in range(4)]
@@ -916,7 +916,7 @@ show(
 
 
 # %% [markdown]
-# The losses are very uneven. One head of the decoder costs more than 20 BLEU, and nine of the 24 cost less than 2 (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: on 60 sentences, a few changed words move BLEU as much.
+# The losses are very uneven. Two heads of the decoder cost 10 and 19 BLEU, and 18 of the 24 cost less than 2 (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
 #
 # If two heads share a task, the loss of both is more than the sum of the single losses (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` pruned 38 of the 48 encoder heads of a translation model as they went on training it, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
 #
@@ -965,7 +965,10 @@ for kind, layer, head in lost:
     peaks = torch.cat([getattr(maps, kind)[layer, head].amax(dim=-1) for maps in sharp])
     with flattened(small, kind, layer, head):
         changed = (predicted() != usual)[real].double().mean().item()
+    with without_head(small, kind, layer, head):
+        gone = (predicted() != usual)[real].double().mean().item()
     values = {"peak": round(peaks.mean().item(), 3), "changed": round(100 * changed, 2)}
+    values["gone"] = round(100 * gone, 2)
     records.append({"kind": kind, "head": f"{kind} {layer + 1}.{head + 1}", **values})
 assert torch.equal(predicted(), usual)
 
@@ -993,8 +996,8 @@ print(f"; heads as sharp change {min(clear):.1f} to {max(clear):.1f}%")
 assert min(strong) > 0.6 and max(clear) > 2 * min(clear)
 assert rank_correlation(records) > 0.4
 costliest = records[list(lost).index(max(lost, key=lost.get))]
-print(f"{costliest['head']}, the costliest to remove, changes {costliest['changed']:.1f}%")
-assert costliest["changed"] < 0.7 * max(record["changed"] for record in records)
+print(f"{costliest['head']}, the costliest to remove, changes {costliest['changed']:.1f}%", end="")
+print(f", and {costliest['gone']:.1f}% when it is removed")
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and how many of the next words, with the right beginning given, change when it looks at everything alike. The points rise to the right, in part because the kinds differ: encoder maps are hazy, decoder maps sharp."}}
@@ -1019,11 +1022,11 @@ show(
 
 
 # %% [markdown]
-# Flattening is gentler than removing, since the head still hands over the mean of all values, and we count next words, so that one changed word doesn't drag the later ones along.
+# Flattening is mostly gentler than removing, as the head still hands over the mean of all values, and we count next words, so that one changed word doesn't drag later ones along.
 #
 # ### A clear map that matters little
 #
-# Read the figure from both ends. The hazy heads on the left all change less than the sharp ones on the right, which is half a truism: they have little to lose by being made gray. But among the sharp heads, how sharp a map is doesn't say how much depends on it: they change between 1.6 and 4.6% of the words, and not in the order of their sharpness. The head whose *removal* cost more than 20 BLEU is one of the lowest of them, with 1.9%. **The model needs what this head hands over far more than where it looks.** The rank correlation over all heads is about 0.7, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance gives more than 0.74 or less than −0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
+# Read the figure from both ends. The hazy heads on the left all change less than the sharp ones on the right, which is half a truism: they have little to lose by being made gray. But among the sharp heads, how sharp a map is doesn't say how much depends on it: they change between 1.6 and 4.6% of the words, and not in the order of their sharpness. The head whose *removal* cost 19 BLEU is among the highest of them, with 4.5%, and removed it changes 4.8%: **for this head, where it looks is nearly all that counts.** The rank correlation over all heads is about 0.7, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance gives more than 0.74 or less than −0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
 #
 # Why would a clear map matter so little?
 #

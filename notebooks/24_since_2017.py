@@ -175,7 +175,7 @@ show(
 )
 
 # %% [markdown]
-# Pre-norm, rotary positions and SwiGLU lower the loss by far more than the seeds scatter. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost about a tenth of a nat. One stack does the work of two, and slightly better.
+# Pre-norm and SwiGLU lower the loss beyond doubt, rotary positions most likely. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost about a tenth of a nat. One stack does the work of two, and slightly better.
 #
 # Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. A model that learns faster at the start needn't win in the end ([departures](../book/departures.md) explains this for the same test). Nor should you expect more: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
 #

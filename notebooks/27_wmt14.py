@@ -434,7 +434,7 @@ plt.show()
 # annotated-transformer average --run big --last 20 --output big-average
 # ```
 #
-# **Large batch**, after {cite:t}`ott2018scaling`: about 400,000 tokens an update and a peak rate of 0.001, twice the paper's. They report 29.3 BLEU for the big model where the paper has 28.4 (both with compounds split, on the corpora of WMT16), and the paper's quality in under five hours on eight GPUs of 2018.
+# **Large batch**, after {cite:t}`ott2018scaling`: about 400,000 tokens an update and a peak rate of 0.001, twice the paper's. They report 29.3 BLEU for the big model where the paper has 28.4 (both with compounds split; theirs is on WMT16 data), and the paper's quality in under five hours on eight GPUs of 2018.
 #
 # ```bash
 # $run train --prepared wmt14-en-de --preset big --max-tokens 100000 --grad-accum-steps 4 --lr-scale 2 \

@@ -268,8 +268,8 @@ def card(folder: Path) -> str:
 | trained | {updates}, batches of at most \
 {settings["training.max_tokens"]:,} tokens a side, seed {settings["training.seed"]} |
 | weights | {mean if averaged > 1 else "the last checkpoint"}; stored in half precision |
-| time | {sum(hours(log) for _, log in trainings):.1f} hours by the clock, pauses and other work \
-included, on a processor \
+| time | {sum(hours(log) for _, log in trainings):.1f} hours by the clock, other work included, \
+on a processor \
 ({starts[-1]["machine"]}, threads: {threads}, products in {settings["precision"]}), with torch \
 {starts[-1]["torch"].split("+")[0]} |
 
