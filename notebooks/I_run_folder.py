@@ -194,7 +194,7 @@ with tempfile.TemporaryDirectory() as folder:
     try:
         begin_in_folder(Path(folder), settings)
     except ValueError as error:
-        print(str(error).partition("training with ")[2])
+        print(str(error).partition("run with ")[2])
     Path(folder, SETTINGS).unlink()
     try:
         begin_in_folder(Path(folder), settings)
