@@ -99,8 +99,7 @@ def encode_rows(
 ) -> dict[str, list[Any]]:  # fmt: skip
     """Return for each row the first outcome that is true and, to train on, (S, T) and its tokens.
 
-    `parts` are the rows, by number, for validation and test. `held_out` are their texts: what has
-    one of them is not trained on.
+    `parts` are the rows, by number, for validation and test; no text in `held_out` is trained on.
     """
     encoded: dict[str, list[Any]] = {"outcome": [], "lengths": [], "tokens": []}
     for number, pair in zip(numbers, map(tidy, rows["source"], rows["target"])):
@@ -179,7 +178,7 @@ def prepare(
     size, output = vocabulary_size or (0 if tokenizer else WMT14.get(name, 0)), Path(output or name)
     if bool(size) == bool(tokenizer):
         raise ValueError("give either a vocabulary_size, such as 16000, or a tokenizer")
-    if not min(1 if limit is None else limit, max_ratio, workers) >= 1:
+    if not min(max_ratio, 1 if limit is None else limit, workers) >= 1:
         raise ValueError("limit, max_ratio and workers must be at least 1")
     settings = {
         "version": 1, "data": [*map(file_hash, paths)] or [name, REVISION],
@@ -229,10 +228,10 @@ def open_corpus(folder: str | Path) -> tuple[EncodedCorpus, Tokenizer, list[Pair
         tokens = np.memmap(folder / TOKENS, id_type(tokenizer), "r").view(np.ndarray)
         if tokenizer.sha256 != summary["tokenizer"]:
             raise ValueError(f"{TOKENIZER} is not the one that it was encoded with")
-        if len(tokens) != lengths.sum() + len(lengths):
-            raise ValueError(f"{TOKENS} or {LENGTHS} was cut short")
+        if len(tokens) != lengths.sum() + len(lengths) or tokens.max() >= len(tokenizer):
+            raise ValueError(f"{TOKENS} or {LENGTHS} was changed")
         corpus = EncodedCorpus(tokens, lengths, summary["sha256"])
-    except (EOFError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, EOFError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder} is damaged ({error}): copy or prepare it again") from error
     texts = [folder / f"{part}.tsv" for part in HELD_OUT]
     validation, test = (read_pairs(path) if path.stat().st_size else [] for path in texts)

@@ -51,7 +51,7 @@ def remove(path: Path) -> None:
 
 def clear(folder: Path, name: str = "*") -> None:
     """Remove what killed processes left half-written in a folder, of one name or of all."""
-    for path in folder.glob(f"{name}.*.unfinished"):
+    for path in folder.glob(f"{name}.[0-9]*.unfinished"):
         remove(path)
 
 

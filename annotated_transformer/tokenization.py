@@ -63,9 +63,9 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
     """The tokenizer that a JSON describes; raises ValueError if `train_bpe` did not make it."""
     try:
-        merges = json.loads(text)["model"]["merges"]
-        library = byte_level_bpe([(left, right) for left, right in merges])
-        if HFTokenizer.from_str(text).to_str() != library.to_str():
+        told = json.loads(text)
+        library = byte_level_bpe([(left, right) for left, right in told["model"]["merges"]])
+        if told["normalizer"] or HFTokenizer.from_str(text).to_str() != library.to_str():
             raise ValueError("it differs from what Tokenizer.train makes")
         return library
     except Exception as error:  # the library raises nothing more precise

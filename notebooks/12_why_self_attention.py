@@ -216,7 +216,7 @@ for name, formula in by_formula(128, 256).items():
 #
 # ### The projections that Table 1 leaves out
 #
-# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. With them, a layer costs more than twice as much as the simple recurrence above. Yet the translation systems of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention is cheaper if
+# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. With them, a layer costs more than twice as much as the simple recurrence above. Yet Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention is cheaper if
 #
 # $$
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.

@@ -382,7 +382,7 @@ assert len(german) > len(english)
 # %% [markdown]
 # The sentences are about equally long, but the captions have 18,483 German types, and more than half of them occur once.
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus, by how many have been read. The grammar runs out of new words at once. The captions never do, and German brings more of them than English."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus, by how many have been read. The grammar soon runs out of new words. The captions never do, and German brings more of them than English."}}
 looks = {"captions, German": (INK, [1, 0]), "captions, English": (RESIDUAL, [6, 3])}
 looks["grammar, German"] = (INK, [2, 2])
 known, records = {name: set() for name in looks}, []

@@ -124,7 +124,7 @@ print(len(vocabulary), "words;", [word if word in vocabulary else "?" for word i
 # | tokens | entries | length of a sentence | unknown |
 # |---|---|---|---|
 # | words | many, never all | short | each new word |
-# | letters or bytes | a few hundred | about six times as long | nothing |
+# | letters or bytes | a few hundred | some five times as long | nothing |
 # | pieces of words | as many as we like | a little longer than in words | nothing |
 #
 # Even what a word is isn't clear. Cut at spaces, and *fish.* with its full stop is another word than *fish*. Cut off every mark, and *can't* breaks in three. Harvard's Annotated Transformer {cite:p}`rush2018annotated` leaves it to spaCy, whose rules know such cases, language by language: one token is *ca*, the next *n't*. As plain strings, the pieces don't go back together:
@@ -186,7 +186,7 @@ new = {word for pair in val for word in words(pair.source) if word.isalpha()} - 
 print(*sorted(new, key=lambda word: (-len(word), word))[:4], sep="\n")
 
 # %% [markdown]
-# German makes a new word out of any two old ones, and a reader understands it at once: a *Trockenblumensortiment* is an assortment of dried flowers. No list can hold all such words. Their parts are in every list.
+# German makes a new word out of any two old ones, and a reader understands it at once: a *Trockenblumensortiment* is an assortment of dried flowers. No list can hold all such words. It can hold many of the parts.
 #
 # ### A vocabulary that has seen the test set
 #
@@ -201,7 +201,7 @@ print("unknown:", sum(word not in cheated for pair in val for word in words(pair
 #
 # ## Letters as tokens
 #
-# The other extreme numbers the letters. Nothing is ever unknown then, and the vocabulary is tiny. Sentences, though, get about six times as long, so attention has $6^2 = 36$ times as many weights, and a translation takes six times as many steps to write. The model would also have to find out by itself that *H-u-n-d* belongs together, and spend layers on it.
+# The other extreme numbers the letters. Nothing is ever unknown then, and the vocabulary is tiny. Sentences, though, get some five times as long, so attention has $5^2 = 25$ times as many weights, and a translation takes five times the steps to write. The model would also have to find out by itself that *H-u-n-d* belongs together, and spend layers on it.
 #
 # ## Byte-pair encoding by hand
 #
@@ -347,7 +347,7 @@ for character in "aßж語😀":
 # %% [markdown]
 # The merges don't mind. A pair of bytes is a pair of symbols, and if *ä* is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`.
 #
-# Where do words come from now? From GPT-2's rule: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Marks are cut off as well, digits from letters, and English endings such as *'s*. Nothing is thrown away, and merges never cross a space. Without that rule *of the* and *in the* would fill the vocabulary before the nouns.
+# Where do words come from now? From GPT-2's rule: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Marks are cut off as well, digits from letters, and English endings such as *'s*. Nothing is thrown away, and merges never cross a space. Without that rule *in the* and *of a* would take up entries, too.
 
 # %%
 cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -438,9 +438,9 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
     """The tokenizer that a JSON describes; raises ValueError if `train_bpe` did not make it."""
     try:
-        merges = json.loads(text)["model"]["merges"]
-        library = byte_level_bpe([(left, right) for left, right in merges])
-        if HFTokenizer.from_str(text).to_str() != library.to_str():
+        told = json.loads(text)
+        library = byte_level_bpe([(left, right) for left, right in told["model"]["merges"]])
+        if told["normalizer"] or HFTokenizer.from_str(text).to_str() != library.to_str():
             raise ValueError("it differs from what Tokenizer.train makes")
         return library
     except Exception as error:  # the library raises nothing more precise

@@ -366,7 +366,7 @@ show(
 #
 # ## Up and down
 #
-# The remedy is the **warm-up**: tiny steps while the averages fill, then longer ones. The base model's first rate is 0.00000017. Its first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. Four thousand batches of 100,000 are a fair price. After the peak the steps get shorter, because close to a minimum long ones only jump about.
+# The remedy is the **warm-up**: tiny steps while the model is new, then longer ones. The base model's first rate is 0.00000017. Its first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. Four thousand batches of 100,000 are a fair price. After the peak the steps get shorter, because close to a minimum long ones only jump about.
 #
 # ### The peak
 #
@@ -467,7 +467,7 @@ for layers in (1, 3, 6):
     assert post > 1.15 * pre
 
 # %% [markdown]
-# Nearly every weight has moved by 0.001, and with three layers that changes the post-norm output by half of its length, the pre-norm output by less than a third. {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. So the four answers are links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and what that destroys, whether units that have died or an encoder whose positions are all alike, leaves little gradient to repair it.
+# Nearly every weight has moved by 0.001, and with three layers that changes the post-norm output by half of its length, the pre-norm output by less than a third. {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. The four answers may be links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and what that destroys, whether units that have died or an encoder whose positions are all alike, leaves little gradient to repair it.
 #
 # If the chain is right, the bold rate should do less harm without post-norm. We repeat the bold run with the norm moved in front of the sub-layers:
 
@@ -544,7 +544,7 @@ assert torch.ones(1) - wrong == torch.ones(1)
 # ## What to remember
 #
 # - Adam divides an average of the gradient by its usual size. The quotient is 1 for a steady gradient and small for noise, so the rate is the length of a step.
-# - Its first step moves every weight by the full rate, on the word of a single batch. Post-norm amplifies that. Hence the warm-up.
+# - Its first step moves every weight by the full rate, on the word of a single batch. Post-norm amplifies that. Warm-up avoids it.
 # - The rate climbs in a straight line for `warmup` steps, then falls as one over the square root. The peak is $1/\sqrt{d_\text{model} \cdot \text{warmup}}$: 0.0007 for the base model.
 # - The schedule counts updates of the weights, not batches.
 #

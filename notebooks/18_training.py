@@ -499,8 +499,7 @@ def validate(training: Training) -> dict[str, float]:
         found["validation_loss"] = validation_loss(model, held_out, training.config.max_tokens)
     if training.score is not None:
         found["score"] = float(training.score(model))
-    value = found.get("score", -found.get("validation_loss", math.inf))
-    if math.isnan(value):
+    if math.isnan(value := found.get("score", -found.get("validation_loss", math.inf))):
         raise FloatingPointError(f"the score at step {training.step} is not a number: {found}")
     training.waited += 1
     if value > training.best_score:
@@ -594,11 +593,16 @@ def state_of(training: Training) -> dict[str, Any]:
 def load_checkpoint(training: Training, path: Path) -> None:
     """Go back to a checkpoint; raises ValueError if it is damaged or another model's."""
     content = run_folder.read_checkpoint(path)
-    if content["config"] != asdict(training.model.config):
-        raise ValueError(f"{path} is the checkpoint of another model: move it away")
-    training.model.load_state_dict(content["model"])
-    training.optimizer.load_state_dict(content["optimizer"])
-    vars(training).update({name: content[name] for name in NUMBERS})
+    try:
+        if content["config"] != asdict(training.model.config):
+            raise ValueError("it has other settings")
+        training.model.load_state_dict(content["model"])
+        training.optimizer.load_state_dict(content["optimizer"])
+        for weights, kept in training.optimizer.state.items():  # the fused Adam trusts their sizes
+            kept |= {n: torch.empty_like(weights).copy_(kept[n]) for n in ("exp_avg", "exp_avg_sq")}
+        vars(training).update({name: content[name] for name in NUMBERS})
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is the checkpoint of another model: move it away") from error
 
 
 # %% [markdown]

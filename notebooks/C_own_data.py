@@ -98,7 +98,7 @@ def text_lines(path: Path) -> Iterator[str]:
     """The lines of a file, plain or .gz; raises FileNotFoundError, or ValueError as above."""
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
         yield from utf8_lines(file, path)
-        if not file.tell():
+        if path.is_file() and not file.tell():
             raise ValueError(f"{path} is empty: there must be one sentence a line")
 
 
@@ -338,7 +338,7 @@ def split_pairs(
 
     pairs, keys = list(pairs), []
     for pair in pairs:
-        texts = (unicodedata.normalize("NFC", text).casefold() for text in pair[:2])
+        texts = (unicodedata.normalize("NFC", text.casefold()) for text in pair[:2])
         texts = ("".join(filter(str.isalnum, text)) or text.strip() for text in texts)
         keys.append([f"{side} {text}" for side, text in enumerate(texts)])
         one, other = sorted(map(first, keys[-1]))

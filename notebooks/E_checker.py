@@ -303,9 +303,7 @@ def multi_head_attention_exercise() -> Exercise:
 # %% tags=["export"]
 def feed_forward_exercise() -> Exercise:
     """`feed_forward(x (B, T, D), W_1 (D, d_ff), b_1 (d_ff), W_2 (d_ff, D), b_2 (D))`."""
-    mistakes: Mistakes = {
-        "the ReLU is missing": lambda x, w, b, v, c: (x @ w + b) @ v + c,
-    }
+    mistakes: Mistakes = {"the ReLU is missing": lambda x, w, b, v, c: (x @ w + b) @ v + c}
     shapes = [((2, 3, 5), (5, 7), (7,), (7, 5), (5,)), ((5, 2, 3), (3, 11), (11,), (11, 3), (3,))]
     inputs = {f"on numbers of shape {s[0]}": normal(n, *s) for n, s in enumerate(shapes, 1)}
     return Exercise(lambda x, w, b, v, c: F.relu(x @ w + b) @ v + c, inputs, mistakes)

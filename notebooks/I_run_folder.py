@@ -57,6 +57,7 @@ import platform
 import time
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 
@@ -94,8 +95,7 @@ def remove_old_checkpoints(folder: Path, keep: int) -> None:
 def save_checkpoint(folder: Path, content: dict[str, Any], regular: bool, keep: int) -> None:
     """Write a checkpoint, whole or not at all; the last `keep` regular ones stay.
 
-    One that is not regular, written after a signal or some minutes, stays until the next. Raises
-    OSError if there is no room.
+    One written after a signal or some minutes stays until the next. Raises OSError if it is full.
     """
     path = folder / CHECKPOINTS / f"{'step' if regular else 'stop'}-{content['step']:08}.pt"
     try:
@@ -113,7 +113,8 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
     """
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-        return {int(path.stem[5:]): content}[content["step"]]  # no other step than its name says
+        # No other step than its name says, and no part whose checksum is wrong
+        return {(int(path.stem[5:]), ZipFile(path).testzip()): content}[content["step"], None]
     except Exception as error:  # torch.load raises many kinds, with advice not to be followed
         raise ValueError(f"{path} is not a whole checkpoint of its step: move it away") from error
 
@@ -164,9 +165,7 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
     path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
     others = {p.name for p in folder.iterdir() if p.suffix != ".unfinished"} - {".lock"}
     if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
-        raise FileExistsError(
-            f"{folder} is no training, it holds {min(others)}: take another folder"
-        )
+        raise FileExistsError(f"{folder} is no run, it holds {min(others)}: take another folder")
     before = read_settings(path) if path.exists() else settings
     changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
     if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
@@ -217,7 +216,7 @@ def begin_log(folder: Path, step: int, processes: int) -> None:
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         kept = [x for x in text.splitlines(True) if x[-1] == "\n" and json.loads(x)["step"] <= step]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is no log of a run ({error}): move it away") from error
     write_text(path, "".join(kept))
     where = {"torch": torch.__version__, "machine": platform.machine(), "processes": processes}
@@ -251,8 +250,7 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer,
 
     Raises FileNotFoundError if the folder of the training has fewer.
     """
-    found = checkpoints(Path(folder))
-    if not 0 < last <= len(found):
+    if not len(found := checkpoints(Path(folder))) >= last > 0:
         raise FileNotFoundError(f"{folder} has {len(found)} checkpoints, {last} were asked for")
     contents = [read_checkpoint(path, mmap=True) for path in found[-last:]]
     model = Transformer(TransformerConfig(**contents[0]["config"]))

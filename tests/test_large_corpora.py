@@ -4,6 +4,7 @@ often preparing it was interrupted; and a damaged or foreign folder is refused.
 
 import gzip
 import json
+import math
 import os
 import shutil
 import signal
@@ -338,7 +339,7 @@ def test_a_given_tokenizer_is_used_and_both_or_none_is_an_error(
     for options in ({}, {"tokenizer": given, "vocabulary_size": 400}):
         with pytest.raises(ValueError, match="either a vocabulary_size"):
             prepare([table], tmp_path / "other", **options)
-    for wrong in ({"limit": 0}, {"limit": -5}, {"max_ratio": 0.5}, {"workers": 0}):
+    for wrong in ({"limit": 0}, {"limit": -5}, {"max_ratio": math.nan}, {"workers": 0}):
         with pytest.raises(ValueError, match="at least 1"):
             prepare([table], tmp_path / "other", tokenizer=given, **wrong)
 
@@ -349,6 +350,17 @@ def cut(name: str) -> Callable[[Path], None]:
         (folder / name).write_bytes(content[:-2])
 
     return damage
+
+
+def strange_word(folder: Path) -> None:
+    content = bytearray((folder / "tokens.bin").read_bytes())
+    content[5] ^= 0x80
+    (folder / "tokens.bin").write_bytes(content)
+
+
+def archive(folder: Path) -> None:
+    with (folder / "lengths.npy").open("wb") as file:
+        np.savez(file, lengths=np.ones((3, 2), np.int32))
 
 
 def retrain(folder: Path) -> None:
@@ -364,7 +376,9 @@ def redirect(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (cut("tokens.bin"), "tokens.bin or lengths.npy was cut short"),
+        (cut("tokens.bin"), "tokens.bin or lengths.npy was changed"),
+        (strange_word, "tokens.bin or lengths.npy was changed"),
+        (archive, "is damaged"),
         (cut("lengths.npy"), "is damaged"),
         (cut("summary.json"), "is damaged"),
         (cut("tokenizer.json"), "tokenizer"),

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import os
 import random
 import re
 import tracemalloc
@@ -181,6 +182,15 @@ def test_an_empty_file(tmp_path: Path, name: str) -> None:
     assert f"{name} is empty" in problem(write(tmp_path / name, ""))
 
 
+def test_a_pipe_is_read() -> None:
+    """As from `train --data <(command)`."""
+    reading, writing = os.pipe()
+    os.write(writing, b"Hund\tdog\n")
+    os.close(writing)
+    assert read_pairs(f"/dev/fd/{reading}") == [Pair("Hund", "dog")]
+    os.close(reading)
+
+
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.tsv"):
         read_pairs(tmp_path / "nowhere.tsv")
@@ -332,7 +342,7 @@ def test_sentences_of_two_languages_are_never_the_same() -> None:
 
 def test_case_spaces_and_punctuation_make_no_other_sentence() -> None:
     filler = [Pair(f"f{n}", f"g{n}") for n in range(20)]
-    for word in ("Lauf!", "STRASSE", "Weiß"):
+    for word in ("Lauf!", "STRASSE", "Weiß", "ΐ"):
         forms = (f"{word} x", f"{word.upper()} x", f"{word.casefold()} x", f"  {word}\t x? ")
         pairs = [Pair(form, f"target {n}") for n, form in enumerate(forms)]
         for seed in range(20):

@@ -15,6 +15,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -428,7 +429,15 @@ def emptied(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("damage", [cut, pickled, saved_by_torch, emptied])
+def one_bit_other(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    with ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda info: info.file_size)
+    content[largest.header_offset + largest.file_size // 2] ^= 0x40
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [cut, pickled, saved_by_torch, emptied, one_bit_other])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_still_there(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -459,6 +468,37 @@ def test_a_renamed_checkpoint_and_that_of_another_model_are_refused(tmp_path: Pa
     last.write_bytes(checkpoints(tmp_path / "other")[-1].read_bytes())
     with pytest.raises(ValueError, match=r"step-00000020\.pt is the checkpoint of another model"):
         go(tmp_path / "one")
+
+
+def shorter_averages(content: dict[str, Any]) -> None:
+    for state in content["optimizer"]["state"].values():
+        state["exp_avg"] = torch.zeros(3)
+
+
+def expanded_averages(content: dict[str, Any]) -> None:
+    for state in content["optimizer"]["state"].values():
+        state["exp_avg"] = torch.zeros(1).expand(state["exp_avg_sq"].shape)
+
+
+def without_weights(content: dict[str, Any]) -> None:
+    content["model"].clear()
+
+
+@pytest.mark.parametrize("edit", [shorter_averages, expanded_averages, without_weights, dict.clear])
+def test_a_checkpoint_of_other_sizes_touches_no_memory_but_its_own(
+    tmp_path: Path, edit: Callable[[dict[str, Any]], None]
+) -> None:
+    """The fused Adam trusts the sizes of its averages; a crash would end this process."""
+    go(tmp_path, replace(CONFIG, steps=20))
+    path = checkpoints(tmp_path)[-1]
+    content = torch.load(path, weights_only=True)
+    edit(content)
+    torch.save(content, path)
+    if edit is expanded_averages:  # of the right shape, on the memory of one number
+        go(tmp_path)
+        return
+    with pytest.raises(ValueError, match=r"step-00000020\.pt is .*: move it away"):
+        go(tmp_path)
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:

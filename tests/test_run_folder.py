@@ -84,7 +84,7 @@ def lost_settings(folder: Path) -> None:
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path, holds: Any) -> None:
     holds(tmp_path)
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
-    with pytest.raises(FileExistsError, match=r"is no training, it holds .*: take another"):
+    with pytest.raises(FileExistsError, match=r"is no run, it holds .*: take another"):
         go(tmp_path)
     after = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
     assert {**after, **before} == after and {*after} - {*before} <= {tmp_path / ".lock"}
@@ -107,13 +107,15 @@ def test_files_of_the_user_beside_a_training_stay(tmp_path: Path) -> None:
         "step-backup.pt",
         "step-00000002.copy.pt",
         "log.jsonl.12.unfinished",
+        "chapter.two.unfinished",
     ):
         (tmp_path / name).write_text("mine")
         (tmp_path / "checkpoints" / name).write_text("mine")
     go(tmp_path, TrainingConfig(**{**vars(CONFIG), "steps": 6}))
     for folder in (tmp_path, tmp_path / "checkpoints"):
         found = [path.name for path in folder.iterdir() if path.is_file()]
-        assert {"thesis.1.part", "step-backup.pt", "step-00000002.copy.pt"} < {*found}
+        assert {"thesis.1.part", "step-backup.pt", "chapter.two.unfinished"} < {*found}
+        assert "step-00000002.copy.pt" in found
         assert "log.jsonl.12.unfinished" not in found
 
 

@@ -209,6 +209,9 @@ EDITS: dict[str, Any] = {
     "a letter as padding": exchanged,
     "a byte without an entry": without_bytes,
     "a normalizer": lambda c: c.update(normalizer={"type": "Lowercase"}),
+    "a normalizer that ends the library": lambda c: c.update(
+        normalizer={"type": "Precompiled", "precompiled_charsmap": ""}
+    ),
     "no byte level": lambda c: c.update(pre_tokenizer={"type": "WhitespaceSplit"}),
     "a space too many": lambda c: c["pre_tokenizer"].update(add_prefix_space=True),
     "no decoder": lambda c: c.update(decoder=None),
