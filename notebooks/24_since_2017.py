@@ -294,7 +294,7 @@ print("rotary positions:", told("rotary positions"))
 # %% [markdown]
 # Shift a text, and nothing changes: attention knows only distances. A cache keeps the keys as they are after the rotation, since the place of a word doesn't change later on.
 #
-# There is another difference that the formula hides. An added position enters the stream once, at the bottom, and has to survive all the norms and additions up to the layer that needs it. A rotation is applied afresh in every layer, and only where it is needed, in the scores.
+# Not all of this gain is the rotation's. An added position enters the stream once, at the bottom, and has to survive all the norms and additions up to the layer that needs it. A rotation is applied afresh in every layer, and only where it is needed, in the scores.
 #
 # Texts have grown since. With the paper's constant of 10,000, no clock takes longer than 62,800 tokens for a turn, and most are far quicker. Llama 3 slowed the clocks by taking 500,000 for the constant, to make room for 131,072 tokens later on.
 #
@@ -707,4 +707,4 @@ assert difference.abs().max() < 1e-12
 #
 # ## Sources
 #
-# Pre-norm: {cite:t}`xiong2020layer`; RMSNorm: {cite:t}`zhang2019root`; rotary positions: {cite:t}`su2021roformer`; gates: {cite:t}`shazeer2020glu`; shared keys: {cite:t}`shazeer2019fast`, {cite:t}`ainslie2023gqa`. All of them together, without biases: {cite:t}`chowdhery2023palm` and {cite:t}`touvron2023llama`. The blocks are those of {cite:t}`dao2022flashattention`. Which changes last was asked by {cite:t}`narang2021transformer`, and one stack was compared with two by {cite:t}`zhang2022examining`.
+# Pre-norm: {cite:t}`xiong2020layer`; RMSNorm: {cite:t}`zhang2019root`; rotary positions: {cite:t}`su2021roformer`; gates: {cite:t}`shazeer2020glu`; shared keys: {cite:t}`shazeer2019fast`, {cite:t}`ainslie2023gqa`. Most together, without biases: {cite:t}`chowdhery2023palm` and {cite:t}`touvron2023llama`. The blocks are those of {cite:t}`dao2022flashattention`. Which changes last was asked by {cite:t}`narang2021transformer`, and one stack was compared with two by {cite:t}`zhang2022examining`.

@@ -682,7 +682,7 @@ plt.show()
 # |---|---|
 # | another tool: tokens, compounds, quotes | 0.7 to 1.5, the figure above |
 # | 2,737 sentences instead of 3,003 | `evaluate` prints both |
-# | another seed | one [careful repetition](https://github.com/WangZesen/Reproduce-Transformer) states 27.60 ± 0.13; two runs then easily differ by 0.3 |
+# | another seed | one [careful repetition](https://github.com/WangZesen/Reproduce-Transformer) states 27.60 ± 0.13; two runs then easily differ by 0.2 |
 # | another draw of 3,003 sentences | more than a seed: [a test set is a sample](20_evaluation.ipynb#a-test-set-is-a-sample) |
 # | average, last or best checkpoint; beam and its penalty | measure it on the validation set |
 # | another cleaning, vocabulary, or News Commentary | not known; the paper says little about its own |
@@ -760,7 +760,7 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 #
 # ### When two results are different
 #
-# Two scores differ by 0.3 from the seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise. And look at newstest2014 once: if you pick the best of ten checkpoints on it, it's a validation set, and you have no test set.
+# Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise. And look at newstest2014 once: if you pick the best of ten checkpoints on it, it's a validation set, and you have no test set.
 #
 # ## English to French
 #
