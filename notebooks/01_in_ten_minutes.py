@@ -136,7 +136,7 @@ y = alt.Y("loss:Q", title="loss, nats a token", scale=alt.Scale(domain=[0, 6.5])
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# About half are exactly right; others lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. In Python, `train` takes them in place of `training`:
+# About half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. In Python, `train` takes them in place of `training`:
 #
 # ```python
 # from annotated_transformer import read_pairs, filter_pairs

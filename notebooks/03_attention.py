@@ -173,7 +173,7 @@ found.backward()
 print(f"legs: {found.item():.2f}  gradient: {query.grad.item():.2f}")
 
 # %% [markdown]
-# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: one centimeter more would add about 0.14 legs. That gradient is all that learning needs.
+# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: its slope here is 0.14 legs a centimeter. That gradient is all that learning needs.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (gray) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
 looks = {
@@ -659,7 +659,7 @@ for n in (25, 500, 8000):
 #
 # ## What it buys
 #
-# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one more part in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention turns plain means into weighted ones, and the loss falls from 2.0 to 1.6 nats a token (a nat is the unit of natural logarithms): the typical probability of the right token rises from 13% to 20%.
+# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one more part in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention with its value matrices replaces plain means, and the loss falls from 2.0 to 1.6 nats a token (a nat is the unit of natural logarithms): the typical probability of the right token rises from 13% to 20%.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-attention", "caption": "What does attention buy? Validation loss on the grammar after 300 updates; the filled bar is new. Means of embeddings: a model without attention."}}
 from book.figures import paid

@@ -477,7 +477,7 @@ show(
 #
 # ## What it buys
 #
-# On [the book's one task](03_attention.ipynb#what-it-buys), four heads instead of one bring the loss from 1.6 to 1.3 nats a token. Only attention itself buys more. Part of the gain may be due to $W^O$, which the single head did without: with it come 8,192 parameters.
+# On [the book's one task](03_attention.ipynb#what-it-buys), four heads instead of one bring the loss from 1.6 to 1.3 nats a token. Part of the gain is due to $W^O$, which the single head did without: with it come 8,192 parameters.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-multi-head-attention", "caption": "What do four heads buy? Validation loss on the grammar after 300 updates; the filled bar is new."}}
 from book.figures import paid
@@ -551,7 +551,7 @@ print(
 )
 
 # %% [markdown]
-# **5. Why one head is not enough** (★★★, 45 min; open). Two keys $k_a$ and $k_b$ stand at a right angle, and you want $\tfrac12 (v_a + v_b)$. Give a query that does it with one head. Now let the length of $k_a$ vary by a tenth from sentence to sentence: how far off is the output? Show that two heads, one for each key, hardly notice.
+# **5. Why one head is not enough** (★★★, 45 min; open). Many keys stand at right angles, and you want $\tfrac12 (v_a + v_b)$ of two. Give a query that does it with one head. Now let the length of $k_a$ vary by a tenth from sentence to sentence: how far off is the output? Show that two heads, one for each key, hardly notice.
 #
 # ## Sources
 #

@@ -386,7 +386,7 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > ins
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown
 #
-# This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up pointing in a common direction, more so than English words, and they do: the mean cosine of six German words is more than two and a half times that of their English translations. A shared table carries traces of both its jobs.
+# This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up in a common direction, more so than English words. Frequent ones do: six have more than two and a half times the mean cosine of their translations. Rare ones hardly do. A shared table carries traces of both its jobs.
 # :::
 
 # %% tags=["nbval-ignore-output", "hide-cell"]
@@ -456,7 +456,7 @@ for t in (1, 2, 2 / log(2)):
     print(f"{t:.2f}", [round(p, 2) for p in (torch.tensor([2.0, 0.0]) / t).softmax(-1).tolist()])
 
 # %% [markdown]
-# **4. Repeat after me** (★★, 15 min). After the attention of chapter 3, the state of *likes* is still close to *likes*. Score it against the table: which word would an untrained model say next? What has to happen in the layers above?
+# **4. Repeat after me** (★★, 15 min). After the attention of chapter 3, the state of *likes* is still close to *likes*. Score it against the table: which word scores highest? What has to happen in the layers above?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # It would repeat *likes*: a residual stream starts as the word itself, and with a shared table that word fits

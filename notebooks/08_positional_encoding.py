@@ -504,7 +504,7 @@ show(
 )
 
 # %% [markdown]
-# The first words are the same everywhere; what follows them gets worse. A start at 20 costs as much as setting all positions to zero, and one at 30 costs more: wrong places mislead. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
+# The first words are the same everywhere; what follows them gets worse. Here a start at 20 costs as much as setting all positions to zero, and one at 30 more; on 500 other captions neither does. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
 #
 # The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. What an encoding makes easy, training may still leave unused.
 #
@@ -545,7 +545,7 @@ for distance in range(-5, 6):
 #
 # ## What it buys
 #
-# On the book's one small task, positions bring the loss from 0.90 to 0.65 nats a token. Only attention itself and the heads gave more. Without them, the model had to guess the order of a translation from a bag of source words.
+# On the book's one small task, positions bring the loss from 0.90 to 0.65 nats a token. It needs them on both sides: on one side alone they brought little.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-positional_encoding", "caption": "What do positions buy? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row; the filled bar is the newest. Shorter is better."}}
 from itertools import pairwise
