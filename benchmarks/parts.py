@@ -5,12 +5,15 @@
 The task is the grammar; the loss is that on 1,000 held-out pairs, in nats a token. The first row
 knows the newest word, the mean of the words before it, and the mean of the source; each row after
 it has one part more, in the order of the book's chapters. All rows see the same batches and the
-same rates. Writes `results/parts.jsonl`, which the chapters draw.
+same rates. The last rows change one thing in one of these, to see which half of a chapter's part
+pays. Writes `results/parts.jsonl`, which the chapters draw.
 """
 
 import math
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import chain, islice
 
 import common
@@ -32,6 +35,14 @@ from annotated_transformer.transformer import Transformer, TransformerConfig, ev
 
 D_MODEL, HEADS, D_FF, MAX_TOKENS, WARMUP, LR_SCALE = 64, 4, 256, 1024, 100, 0.3
 LONGER = 1300  # updates
+VARIANTS = {  # a thing changed -> the row it is changed in
+    "means with value matrices": "means",
+    "one head with an output matrix": "attention",
+    "feed_forward without ReLU": "feed_forward",
+    "three scaled tables": "embeddings",
+    "positions in the source": "positional_encoding",
+    "positions in the target": "positional_encoding",
+}  # fmt: skip
 PARTS = [
     "means", "attention", "masks", "multi_head_attention", "feed_forward", "embeddings",
     "positional_encoding", "layers", "transformer",
@@ -41,24 +52,30 @@ PARTS = [
 class OneHead(nn.Module):
     """Chapter 3: queries, keys and values are learned projections."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_output: bool = False) -> None:
         super().__init__()
         self.query, self.key, self.value = (
             nn.Linear(D_MODEL, D_MODEL, bias=False) for _ in range(3)
         )
+        self.output = nn.Linear(D_MODEL, D_MODEL, bias=False) if with_output else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend from x (B, T, D) to memory (B, S, D)."""
-        return attention(self.query(x), self.key(memory), self.value(memory), mask)[0]
+        read, _ = attention(self.query(x), self.key(memory), self.value(memory), mask)
+        return self.output(read)
 
 
 class Mean(nn.Module):
     """Before chapter 3: all that may be seen counts alike."""
 
+    def __init__(self, with_values: bool = False) -> None:
+        super().__init__()
+        self.value = nn.Linear(D_MODEL, D_MODEL, bias=False) if with_values else nn.Identity()
+
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the mean of memory (B, S, D) for each position of x (B, T, D)."""
         seen = torch.ones(x.size(1), memory.size(1)) if mask is None else mask.to(x.dtype)
-        return seen @ memory / seen.sum(dim=-1, keepdim=True)
+        return seen @ self.value(memory) / seen.sum(dim=-1, keepdim=True)
 
 
 class Heads(MultiHeadAttention):
@@ -72,42 +89,53 @@ class Heads(MultiHeadAttention):
 class Partial(nn.Module):
     """A translator that has the first `parts` of PARTS, none of them in a layer yet."""
 
-    def __init__(self, vocabulary_size: int, parts: int) -> None:
+    def __init__(self, vocabulary_size: int, parts: int, variant: str = "") -> None:
         super().__init__()
         has = set(PARTS[:parts])
-        self.masked, self.shared = "masks" in has, "embeddings" in has
-        if self.shared:
-            self.embedding = Embedding(vocabulary_size, D_MODEL)
+        self.masked = "masks" in has
+        if "embeddings" in has:
+            count = 3 if variant == "three scaled tables" else 1
+            tables = [Embedding(vocabulary_size, D_MODEL) for _ in range(count)]
+            self.source, self.target, output = tables * (3 // count)
+            self.logits = output.logits
+            self.tables = nn.ModuleList(tables)
         else:
             self.source, self.target = (nn.Embedding(vocabulary_size, D_MODEL) for _ in range(2))
-            self.output = nn.Linear(D_MODEL, vocabulary_size)
+            self.logits = nn.Linear(D_MODEL, vocabulary_size)
         if "multi_head_attention" in has:
             self.past, self.cross = Heads(D_MODEL, HEADS), Heads(D_MODEL, HEADS)
+        elif "attention" in has:
+            self.past, self.cross = (OneHead("output" in variant) for _ in range(2))
         else:
-            kind = OneHead if "attention" in has else Mean
-            self.past, self.cross = kind(), kind()
+            self.past, self.cross = (Mean("value" in variant) for _ in range(2))
         self.network = FeedForward(D_MODEL, D_FF) if "feed_forward" in has else None
-        self.positions = (
-            SinusoidalPositions(D_MODEL, 256) if "positional_encoding" in has else nn.Identity()
-        )
+        if "without ReLU" in variant:
+            self.network = nn.Sequential(nn.Linear(D_MODEL, D_FF), nn.Linear(D_FF, D_MODEL))
+        sides = [side for side in ("source", "target") if side in variant] or ["source", "target"]
+        self.places = sides if "positional_encoding" in has else []
+        self.positions = SinusoidalPositions(D_MODEL, 256)
+
+    def read(self, side: str, tokens: Tensor) -> Tensor:
+        """Look up tokens (B, T) of a side, with positions where it has them: (B, T, D)."""
+        x = getattr(self, side)(tokens)
+        return self.positions(x) if side in self.places else x
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return logits (B, T, |V|) from source (B, S) and target (B, T)."""
-        read, said = (self.embedding,) * 2 if self.shared else (self.source, self.target)
-        memory, x = self.positions(read(source)), self.positions(said(target))
+        memory, x = self.read("source", source), self.read("target", target)
         mask = padding_mask(source)[:, 0] if self.masked else None  # for every row the same keys
         if mask is not None and isinstance(self.cross, Heads):
             mask = mask[:, None]
         x = x + self.past(x, x, causal_mask(x.size(1))) + self.cross(x, memory, mask)
         if self.network is not None:
             x = x + self.network(x)
-        return self.embedding.logits(x) if self.shared else self.output(x)
+        return self.logits(x)
 
 
-def make(vocabulary_size: int, parts: int) -> nn.Module:
-    """Make the model that has the first `parts` of PARTS."""
+def make(vocabulary_size: int, parts: int, variant: str = "") -> nn.Module:
+    """Make the model that has the first `parts` of PARTS, with one of VARIANTS."""
     if parts <= PARTS.index("positional_encoding") + 1:
-        return Partial(vocabulary_size, parts)
+        return Partial(vocabulary_size, parts, variant)
     layers = 1 if parts == PARTS.index("layers") + 1 else 2
     shape = {"d_model": D_MODEL, "d_ff": D_FF, "heads": HEADS, "dropout": 0.0}
     return Transformer(TransformerConfig(vocabulary_size, layers=layers, **shape))
@@ -120,11 +148,15 @@ def loss_of(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
 
 
 def measure(
-    train: EncodedCorpus, held_out: EncodedCorpus, size: int, parts: int, seed: int, steps: int
+    train: EncodedCorpus,
+    held_out: EncodedCorpus,
+    make: Callable[[], nn.Module],
+    seed: int,
+    steps: int,
 ) -> float:
     """Train a model and return its loss on the held-out pairs."""
     torch.manual_seed(seed)
-    model = make(size, parts)
+    model = make()
     adam = common.make_adam(model)
     epochs = (batches(train, MAX_TOKENS, seed, epoch) for epoch in range(100))
     for step, batch in enumerate(islice(chain.from_iterable(epochs), steps), start=1):
@@ -146,17 +178,18 @@ def main(seeds: tuple[int, ...] = (0, 1, 2), steps: int = 300) -> None:
     tokenizer = Tokenizer.train(pairs[1000:], 600)
     train, held_out = encode_pairs(tokenizer, pairs[1000:]), encode_pairs(tokenizer, pairs[:1000])
     records = []
-    rows = [(parts, name, steps) for parts, name in enumerate(PARTS, start=1)]
-    rows += [(parts, f"{name}, longer", LONGER) for parts, name, _ in rows[-2:]]
-    for parts, name, updates in rows:
+    rows = [(parts, name, "", steps) for parts, name in enumerate(PARTS, start=1)]
+    rows += [(parts, f"{name}, longer", "", LONGER) for parts, name, *_ in rows[-2:]]
+    rows += [(PARTS.index(part) + 1, name, name, steps) for name, part in VARIANTS.items()]
+    for parts, name, variant, updates in rows:
         begin = time.perf_counter()
-        losses = [measure(train, held_out, len(tokenizer), parts, s, updates) for s in seeds]
+        new = partial(make, len(tokenizer), parts, variant)
+        losses = [measure(train, held_out, new, seed, updates) for seed in seeds]
         spread = statistics.stdev(losses) if len(losses) > 1 else math.nan
-        model = make(len(tokenizer), parts)
         record = {
             "part": name, "steps": updates,
             "loss": round(statistics.mean(losses), 3), "spread": round(spread, 3),
-            "parameters": sum(p.numel() for p in model.parameters()),
+            "parameters": sum(p.numel() for p in new().parameters()),
             "seconds": round((time.perf_counter() - begin) / len(seeds), 1),
         }  # fmt: skip
         print(record, flush=True)

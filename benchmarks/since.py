@@ -157,10 +157,15 @@ def rms_norm(model: Transformer) -> None:
     swap(model, LayerNorm, lambda part: RMSNorm(len(part.gain)))
 
 
+def no_positions(model: Transformer) -> None:
+    """Leave the order to the causal mask."""
+    model.positions = NoPositions()
+
+
 def rotary(model: Transformer) -> None:
     """Turn queries and keys in self-attention, and add no positions to the words."""
+    no_positions(model)
     c = model.config
-    model.positions = NoPositions()
     for layer in [*model.encoder.modules(), *model.decoder.modules()]:
         if hasattr(layer, "self_attention"):
             layer.self_attention = RotaryAttention(c.d_model, c.heads)
@@ -213,6 +218,7 @@ CHANGES: dict[str, tuple[dict, int, bool, Change]] = {
     PLAIN: ({}, 0, False, None),
     "pre-norm": (PRE, 0, False, None),
     "RMSNorm": ({}, 0, False, rms_norm),
+    "no positions": ({}, 0, False, no_positions),
     "rotary positions": ({}, 0, False, rotary),
     "SwiGLU": ({}, 0, False, gated),
     "two heads of keys": ({}, 0, False, grouped(2)),

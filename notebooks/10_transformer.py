@@ -418,7 +418,7 @@ show_drawing(parts, 710, 195, alt=label)
 #
 # ### Is it fair to show the target to the decoder?
 #
-# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb#the-causal-mask) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass do for all positions; its price, [exposure bias](18_training.ipynb#what-the-decoder-sees), is that the model meets its own mistakes only when it translates.
+# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb#the-causal-mask) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass serve all positions; its price, [exposure bias](18_training.ipynb#what-the-decoder-sees), is that the model meets its own mistakes only when it translates.
 #
 # ### If the shift is forgotten
 #
@@ -540,7 +540,7 @@ assert moved["six paddings, masked"] < 1e-9 and moved["word 5 changed, logits be
 #
 # ## The loss before training is ln |V|
 #
-# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Ours starts a little higher, because its logits already spread with some variance $s^2$. The model is a little sure without a reason, and for normally distributed logits the price is half the variance:
+# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Ours starts a little higher, because its logits already spread with some variance $s^2$. The model is a little overconfident, and for normally distributed logits the price is half the variance:
 #
 # $$
 # \text{loss} \approx \ln |V| + \tfrac12 s^2
@@ -566,7 +566,7 @@ for name, start in starts.items():
     print(f"{name:22} ln |V| + {half:5.1f} = {log(1000) + half:5.1f}   loss {loss:4.1f}")
 
 # %% [markdown]
-# Our start costs half a nat, as the formula says. With numbers of size 1, PyTorch's default for an embedding, one word takes all, the formula no longer holds, and the loss starts above fifty.
+# Our start costs nearly half a nat, about as the formula says. With numbers of size 1, PyTorch's default for an embedding, one word takes all, the formula no longer holds, and the loss starts above fifty.
 #
 # The shared table has another effect at the start: a pre-norm model repeats its input. The word that goes in stays on the stream, and the row most like it is its own. Post-norm shrinks it at each of nine norms:
 
@@ -674,7 +674,7 @@ def bars(n, title):
     )
 
 
-label = "Table and networks hold most; at 1,000 tokens the attentions work most."
+label = "Table and networks hold most; at 1,000 tokens attention mostly works most."
 steps = {
     "parameters": (bars(0, "millions of parameters"), label),
     "operations, 25 tokens": (bars(25, "millions of multiplications"), label),
@@ -801,7 +801,7 @@ print("untrained, alone:     ", alone)
 #
 # ## The model learns to copy
 #
-# The simplest task for a translator is to write what it reads. Our rows are 4 to 10 random letters, so there's no meaning to learn, and with 26 letters there are far too many rows to memorize. A model that doesn't find *where* to look can only guess, at a loss of $\ln 26 = 3.26$ a letter.
+# The simplest task for a translator is to write what it reads. Our rows are 4 to 10 random letters, so there's no meaning to learn, and with 26 letters there are far too many rows to memorize. A model that ignores the source can only guess, at a loss of $\ln 26 = 3.26$ a letter.
 
 
 # %%
@@ -904,14 +904,14 @@ show_steps(steps, "After how many steps?", start=5)
 #
 # ## What it buys
 #
-# From means of embeddings to the whole model, the loss falls from 2.03 to 0.61 in 300 updates. The second layer seems useless at first: 0.61 against 0.59 with one, well within the spread of three seeds. With 1,300 updates it pulls ahead, 0.13 against 0.16, though with 75% more parameters. A larger model may need longer to show its worth, one reason why short comparisons mislead.
+# From means of embeddings to the whole model, the loss falls from 2.03 to 0.60 in 300 updates. The second layer seems useless at first: 0.60 with it, 0.60 without. With 1,300 updates it pulls ahead, 0.12 against 0.17, though with 75% more parameters. A larger model may need longer to show its worth, one reason why short comparisons mislead.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-transformer", "caption": "What does the whole model buy? Validation loss on the grammar, the mean of three seeds; less is better. Down to the filled row, the whole model with two layers, each row has one part more and all have 300 updates. The last two rows train one layer and two layers for 1,300."}}
 from book.figures import paid
 
 losses = paid("transformer")
 shown = ("means", "layers", "transformer", "layers, longer", "transformer, longer")
-assert [round(losses[name], 2) for name in shown] == [2.03, 0.59, 0.61, 0.16, 0.13]
+assert [round(losses[name], 2) for name in shown] == [2.03, 0.6, 0.6, 0.17, 0.12]
 
 # %% [markdown]
 # ## What to remember

@@ -352,7 +352,7 @@ tables(
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-stream", "caption": "How do all five words change on the way? The stream in the encoder layer; choose a step. Attention raises \u201cedible\u201d by about 1 in every row, because each position has a cosine of 1 there, so that every value has one to give. Purple is positive, orange negative."}}
 stages = {
     "words": (X, "Five words, six features each."),
-    "+ positions": (x, "The first two columns and the cosines have changed."),
+    "+ positions": (x, "The first two columns and the cosines have changed most."),
     "+ attention": (x + fetched, "Adjective, living and edible have grown."),
     "norm": (a, "Each row sums to about zero."),
     "+ network": (a + fired @ W2, "Cat and likes have changed, nothing else."),
@@ -509,7 +509,7 @@ assert (memory[0] - m).abs().max() < 0.05 and (states[0, -1] - s).abs().max() < 
 assert (gradient - entries[0]).abs().max() < 0.02
 
 # %% [markdown]
-# With nothing rounded, the package's layers end within 0.02 of our state and our gradient, and the loss is 0.46 as well. But for dropout and a mask with something to hide, you have now done all that a Transformer does; the base model does it with 512 columns instead of six, eight heads and six layers on either side.
+# With nothing rounded, the package's layers end within 0.02 of our state and our gradient, and the loss is 0.46 as well. But for dropout, the factor $\sqrt{d_\text{model}}$ and a mask with something to hide, you have now done all that a Transformer does; the base model does it with 512 columns instead of six, eight heads and six layers on either side.
 #
 # ## What to remember
 #

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This chapter collects the sentence pairs to learn from: as many German-English ones as you like from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
 #
-# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that one of the next chapters opens, and the figure says which.
+# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that some chapter opens, and the figure says which.
 
 # %% tags=["export"]
 import gzip
@@ -219,7 +219,7 @@ for pair in pairs[:3]:
 # %% [markdown]
 # If German and English had the same order, the alignment would be a diagonal. The figure shows how far from it a sentence can be.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each black box is a link of the gold alignment. The German verb *ruft ... an* is in two places, and so is the English *does ... call*: four links. After the comma, which has no partner, *hilft* waits for the end of its clause."}, "image": {"alt": "A grid with English words as rows and German words as columns. Links follow the diagonal except for the verbs: does and call are each linked to the second German word and to the last one before the comma, and the last two words of the clause behind it are swapped."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each black box is a link of the gold alignment. The German verb *ruft ... an* is in two places, and so is the English *does ... call*: four links. After the comma, which has no partner, *hilft* waits for the end of its clause."}, "image": {"alt": "A grid with English words as rows and German words as columns. Links follow the diagonal except for not, which moves forward, and the verbs: does and call are each linked to the second German word and to the last one before the comma, and the last two words of the clause behind it are swapped."}}
 style()
 pair = next(pair for pair in pairs if "nicht an, während eine" in pair.source)
 german, english = words(pair.source), words(pair.target)

@@ -509,7 +509,7 @@ assert tokenizer.decode(ids) == sentence
 # %% [markdown]
 # *Mag* and *Fisch* come through, in pieces. Each token carries the space before it, which is how decoding knows where to put one.
 #
-# Is it lossless for every text? The next cell tries texts that were chosen to break {eq}`eq-lossless`: no text at all, spaces in odd places, other scripts, control characters, the names of reserved entries. Two look like *café* and differ, because in one of them the accent is a separate character. Many tokenizers make them equal on the way in; ours leaves that to you.
+# Is it lossless for every text? The next cell tries texts that were chosen to break {eq}`eq-lossless`: no text at all, spaces in odd places, other scripts, control characters, the names of reserved entries. Two end in what looks like *café*, but in one of them the accent is a separate character. Many tokenizers make them equal on the way in; ours leaves that to you.
 
 # %%
 hard = ["", " ", "  two  spaces\n", "\ttab\r\n", "naïve café", "cafe\u0301", "日本語 😀 👩‍👧"]
@@ -574,7 +574,7 @@ for first, last in ((260, 4000), (4000, 8000), (8000, len(tried))):
 assert rare > 0.85
 
 # %% [markdown]
-# Nearly nine in ten of the last 8,000 entries occur fewer than ten times in 29,000 pairs, too seldom to learn what they mean. For these captions a few thousand entries are plenty. Compare the list of 8,000 *words* at the beginning of this chapter, which left a hole in four sentences of ten.
+# Nearly nine in ten of the last 8,000 entries occur fewer than ten times in 29,000 pairs, too seldom to learn what they mean. (The rare ones among the first 4,000 are mere steps to later merges, such as *eople*.) For these captions a few thousand entries are plenty. Compare the list of 8,000 *words* at the beginning of this chapter, which left a hole in four sentences of ten.
 #
 # Ask `len(tokenizer)` for the size of the model's table, and don't reuse the number you asked for. The grammar above ran out of pairs to merge:
 
@@ -588,7 +588,7 @@ print(len(tokenizer), "entries of 2,000")
 #
 # ## WordPiece and the unigram method
 #
-# Two other methods end with a list of subwords. WordPiece {cite:p}`wu2016google`, which the paper uses for French and BERT made known, also merges step by step, but picks the pair that makes the text most probable instead of the most frequent one. The unigram method {cite:p}`kudo2018subword`, the default of the program SentencePiece, starts with many subwords and drops those that are missed least. The paper doesn't say that one is better.
+# Two other methods end with a list of subwords. WordPiece {cite:p}`wu2016google`, which the paper uses for French and BERT made popular, also merges step by step, but picks the pair that makes the text most probable instead of the most frequent one. The unigram method {cite:p}`kudo2018subword`, the default of the program SentencePiece, starts with many subwords and drops those that are missed least. The paper doesn't say that one is better.
 #
 # ## May I take a ready-made tokenizer?
 #

@@ -126,9 +126,9 @@ for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
     print(f"{name}: {int(len(group) * group.max(axis=0).sum()):,} positions")
 
 # %% [markdown]
-# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of the machine is idle; and one gradient is a mean over a few hundred words, the next over a few thousand.
+# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of the machine is idle; and one gradient is a mean over 200 target tokens, the next over 1,400.
 #
-# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow. With our 1,024 tokens, {eq}`eq-rows` allows 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 52$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$, so with the longer side in the formula neither goes over the limit. tensor2tensor's [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) does the same: it sorts sentences into buckets by their longer side and divides the budget by the bucket's width.
+# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow. With our 1,024 tokens, {eq}`eq-rows` allows 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 50$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$, so with the longer side in the formula neither goes over the limit. tensor2tensor's [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) does the same: it sorts sentences into buckets by their longer side and divides the budget by the bucket's width.
 #
 # ## From pairs to arrays
 #

@@ -38,7 +38,7 @@ sys.path.insert(0, "..")
 # plan.flops                          # 9.5e17 operations
 # plan.hours(peak=989e12, mfu=0.2)    # 1.3 hours on one H200, if it reaches a fifth of its peak
 #
-# train(model, tokenizer, pairs, loss=FastLoss(model, precision="bf16"))    # same loss, less work
+# train(model, tokenizer, pairs, loss=FastLoss(model, precision="bf16"))    # same loss, less memory
 # ```
 #
 # **There was no GPU to measure on.** What is measured here was measured on a CPU; what is said about GPUs is computed or cited. If you have one, [one command](#on-a-gpu) measures all of it.
@@ -94,7 +94,7 @@ from book.figures import INK, POSITION, RESIDUAL, style
 # %% [markdown]
 # ## Which part of the model does the work
 #
-# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-a-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition on the way forward, twice that on the way back. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
+# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-a-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition in the forward pass, twice that in the backward pass. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
 #
 # $$ 6 \, \big[ \, L \, (3 d w + 2 d \, d_\text{ff}) (S + T) + L \, w \, (S^2 + T^2 + S T) + d \, |V| \, T \, \big] $$ (eq-operations)
 #
@@ -145,7 +145,7 @@ plt.show()
 # %% [markdown]
 # The output projection is a single matrix, and it takes 30% of the base model's work. The attention products, for which attention is famous, take less than one percent. If they were free, a step would have one percent less to compute. (Their *time* is another matter, to which we come back.)
 #
-# That changes with the length. For each position of the encoder, the products cost $w S = 1{,}024 \, S$ multiplications and everything else 3.1 million. Of all the work that is 1% at 28 tokens, 8% at 256, a quarter at 1,024 and half at 3,072. Papers on faster attention have such lengths in mind. For sentences the square in the cost is harmless, and the wide matrices are what you pay for.
+# That changes with the length. In an encoder layer, each position costs $w S = 1{,}024 \, S$ multiplications in the products and 3.1 million in everything else. Of all the work that is 1% at 28 tokens, 8% at 256, a quarter at 1,024 and half at 3,072. Papers on faster attention have such lengths in mind. For sentences the square in the cost is harmless, and the wide matrices are what you pay for.
 #
 # Is the formula right? PyTorch has a counter of its own, which sees every product as it is made. It watches a small model whose $d_k$ and $d_v$ differ.
 
@@ -210,7 +210,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # ### A GPU that is 100% busy
 #
-# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training run can show 100% there with an MFU of 3%. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
+# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel (a program that does one operation on the GPU) was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training run can show 100% there with an MFU of 3%. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
 #
 # ## Where the time of a step goes
 #
@@ -502,7 +502,7 @@ for name, function in (("chunked", partial(chunked_loss, chunk=128)), ("readable
 # On an A100, products in 16 bits have sixteen times the peak of those in 32: 312 · 10¹² operations a second against 19.5 · 10¹². (TF32, which rounds the factors of an fp32 product to 10 bits of fraction, has 156 · 10¹²; in PyTorch it's off for matrix products unless you ask.) There are two formats. A number has a sign, an exponent, which says how large it is, and a fraction, which says what it is exactly.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same reach, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}, "image": {"alt": "Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; bf16 has 1, 8 and 7, which line up with the first 16 of fp32; fp16 has 1, 5 and 10."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same range, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}, "image": {"alt": "Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; bf16 has 1, 8 and 7, which line up with the first 16 of fp32; fp16 has 1, 5 and 10."}}
 figure, axes = plt.subplots(figsize=(7.6, 1.9), layout="constrained")
 formats = {"fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10)}
 for row, (exponent, fraction) in enumerate(formats.values()):
@@ -524,7 +524,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 
 
 # %% [markdown]
-# In training, reach counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 overflows no earlier than fp32, so there's nothing to adapt and nothing to gain by going back. It pays in exactness: each number is off by up to 0.4%, in either direction, and a sum of thousands hardly notices.
+# In training, range counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 overflows no earlier than fp32, so there's nothing to adapt and nothing to gain by going back. It pays in exactness: each number is off by up to 0.4%, in either direction, and a sum of thousands hardly notices.
 #
 # The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's moments therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
 #
@@ -730,7 +730,7 @@ def activations(c: TransformerConfig, shape: Any, precision: Precision = "fp32")
     return (2 if bf16 else 4) * rows * (c.layers * layer + (2 * source + target) * d)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions a side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}, "image": {"alt": "For base and big, activations are the largest part, 11 and 22 gigabytes in fp32, and shrink by two fifths in bf16. Weights, gradients and Adam together take 1 and 4. The loss in chunks is half a gigabyte, with all logits eleven."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions a side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}, "image": {"alt": "For base and big, activations are the largest part, 11 and 22 gigabytes in fp32, and shrink by two fifths in bf16. Weights, gradients and Adam together take 1 and 3.4. The loss in chunks is half a gigabyte, with all logits eleven."}}
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.8), sharey=True, layout="constrained")
 for axis, name in zip(axes, ("base", "big")):
     c = preset(name)
@@ -758,7 +758,7 @@ plt.show()
 
 
 # %% [markdown]
-# One object holds the estimate. Operations include padding, since the machine has to do them; the memory is that of the largest batch, divided among the processes.
+# One object holds the estimate. Operations include padding, which {eq}`eq-mfu` leaves out, so the hours err on the long side by its share; the memory is that of the largest batch, divided among the processes.
 
 
 # %% tags=["export"]
@@ -870,7 +870,7 @@ print(f", memory times {long['bytes'] / short['bytes']:.1f}")
 assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
 
 # %% [markdown]
-# Time follows the operations. Sentences 64 times as long cost two and a half times as much for each token, because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: on the way back, gradients of activations need room as well. On a GPU too, leave as much room until you have measured.
+# Time follows the operations. Sentences 64 times as long cost two and a half times as much for each token, because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: in the backward pass, gradients of activations need room as well. On a GPU too, leave as much room until you have measured.
 #
 # The paper's base model is an hour's work for one current GPU, *if* it reaches such a share. No measurement of ours stands behind that.
 #
