@@ -916,7 +916,7 @@ show(
 
 
 # %% [markdown]
-# The losses are very uneven. Two heads of the decoder cost 10 and 19 BLEU, and 18 of the 24 cost less than 2 (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
+# The losses are very uneven. Two heads of the decoder cost 10 and 19 BLEU, and 18 of the 24 cost less than 2, most of these nothing (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
 #
 # If two heads share a task, the loss of both is more than the sum of the single losses (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` pruned 38 of the 48 encoder heads of a translation model as they went on training it, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
 #
@@ -1106,8 +1106,8 @@ assert averages == sorted(averages, reverse=True)
 
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# It is a third more: they do the same work, so each covers in part for the other. (Heads with
-# losses below 2 would be a poor choice, since on 60 sentences such losses are noise.)
+# It is three times as much: they do the same work, so each covers for the other. (Heads with
+# losses below 2 would be a poor choice, since on 200 sentences such losses are noise.)
 one, other = ("cross", 1, 0), ("cross", 1, 1)
 with without_head(small, *one), without_head(small, *other):
     both = whole - quality()

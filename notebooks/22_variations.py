@@ -230,7 +230,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 #
 # In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here, too, half of $d_\text{model}$ loses: 0.12 nats, in the paper 0.16. Half of $d_\text{ff}$ costs 0.04 in the paper and nothing we can see. The wider rows gain nothing yet. And depth is upside down: one layer instead of three is far better, four are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
 #
-# None of this contradicts the paper, which asks another question: who is best after 100,000 updates? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
+# None of this contradicts the paper, which asks another question: who is best after 100,000 updates (big: 300,000)? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
 #
 # ## Heads and their width: rows A and B
 #
@@ -248,7 +248,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 #
 # ## What BLEU can tell
 #
-# BLEU is what the paper wanted in the end, and a poor instrument at this scale. The base model has about 8 BLEU after 600 updates, which means that hardly a caption is right. The intervals are wide ({numref}`fig-variations-bleu`): most are more than a point to either side, where the paper's differences are mostly below one. A loss is an average over fifteen thousand tokens; BLEU counts runs of four words that are all right, and there are few of them.
+# BLEU is what the paper wanted in the end, and a poor instrument at this scale. The base model has about 8 BLEU after 600 updates, which means that hardly a caption is right. The intervals are wide ({numref}`fig-variations-bleu`): most are more than a point to either side, where the paper's differences are mostly below one. A loss is an average over seventeen thousand tokens; BLEU counts runs of four words that are all right, and there are few of them.
 
 # %% tags=["hide-cell"]
 surely = {name: mean for name, (mean, error) in worse.items() if abs(mean) > error}
@@ -337,7 +337,7 @@ assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 #
 # ## Norm and depth
 #
-# The paper's models begin with 4,000 updates of warm-up, and [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) says why: post-norm and Adam's first steps don't go together. {cite:t}`xiong2020layer` claim that pre-norm needs no warm-up. We try it on the base row with 2, 6 and 12 layers. *Without warm-up* means that the learning rate starts at its peak and stays there, where the other one rises to it, for 100 updates; from then on both are the same.
+# The paper's models begin with 4,000 updates of warm-up, and [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) says why: post-norm and Adam's first steps don't go together. {cite:t}`xiong2020layer` claim that pre-norm needs no warm-up. We try it on the base row with 2, 6 and 12 layers, for 300 updates at a fifth of the paper's learning rate. *Without warm-up* means that the learning rate starts at its peak and stays there, where the other one rises to it, for 100 updates; from then on both are the same.
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-norms", "caption": "Does it train without warm-up? Loss on the validation captions after 300 updates, by the place of the norm and the number of layers, with warm-up (filled) and without (hollow); means and 95% intervals of three seeds, cut off at 10. Dashed: the loss of a model that knows how frequent each token is, and nothing else."}}
 tokenizer, _ = variations.data("multi30k")
@@ -387,7 +387,7 @@ show(
 print(f"the frequencies alone: {frequencies:.2f} nats a token")
 
 # %% [markdown]
-# With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, post-norm learns little more than frequencies, and with dropout off it says one token everywhere; with it, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm, and pre-norm doesn't mind.
+# With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, post-norm learns little more than frequencies; with dropout off, as in the figure, it says one token everywhere and stays far above them; with warm-up, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm, and pre-norm doesn't mind.
 #
 # So {cite:t}`xiong2020layer` are right here, too. And this is why depth was upside down in rows C: from two layers to six, post-norm *loses* 1.6 nats in 300 updates, pre-norm 0.2. A deep post-norm model needn't be worse; it starts later.
 

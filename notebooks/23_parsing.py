@@ -229,7 +229,7 @@ print(" ".join(word for _, word in leaves(trees[3])))
 print(" ".join(linearize(trees[3])))
 
 # %% [markdown]
-# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary (`parsing.Code`) holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: whether it has a capital or a digit, and its last two letters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. (With smoothing, the training loss can't fall below 0.83 here.)
+# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary (`parsing.Code`) holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. (With smoothing, the training loss can't fall below 0.83 here.)
 
 # %% tags=["nbval-ignore-output"]
 code = Code(trees[500:])
@@ -366,7 +366,7 @@ hours = sum(run["seconds"] for run in runs) / 3600
 print(f"{settings['steps']:,} updates at most, {hours:.1f} hours in all on one core of a")
 print(f"{settings['processor']}, PyTorch {settings['torch']}")
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-parsing-curve", "caption": "How far do 3,400 trees get you? Labeled F1 over the number of trees trained on (logarithmic): each run and the mean of its size, with the search left free (plum) and held to trees (sand). The diamond is the paper's model, with ten times the trees and many times the size."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-parsing-curve", "caption": "How far do 3,400 trees get you? Labeled F1 over the number of trees trained on (logarithmic): each run and the mean of its size, with the search left free (plum) and held to trees (sand). The diamond is the paper's model, with twelve times the trees and many times the size."}}
 kinds = {"left free": ("f1_free", PLUM), "held to trees": ("f1_constrained", SAND)}
 points = [
     {"trees": run["trees"], "f1": run[field], "search": kind}
@@ -458,7 +458,7 @@ assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 # | Berkeley parser {cite:p}`petrov2006learning` | 40,000 | 90.4 |
 # | Recurrent Neural Network Grammar {cite:p}`dyer2016recurrent` | 40,000 | 93.3 |
 #
-# (From the paper's Table 4, scored on section 23 of the treebank.) Don't compare ours with them: the test sentences are others, and the training set is a tenth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, learn to write some (19.9), and with brackets enforced far more (49.7); the curve shows the price of little data. Repeating the paper's lead over the Berkeley parser would take the whole treebank.
+# (From the paper's Table 4, scored on section 23 of the treebank.) Don't compare ours with them: the test sentences are others, and the training set is a twelfth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, learn to write some (19.9), and with brackets enforced far more (49.7); the curve shows the price of little data. Repeating the paper's lead over the Berkeley parser would take the whole treebank.
 #
 # ## What to remember
 #
@@ -480,7 +480,7 @@ print(f"{labeled_f1(one, other):.1f}")
 # **2. How long?** (★, 10 min). How many symbols does a tree have for each word, on average, in the cleaned sample? Would the +50 of translation have been enough for the longest?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# No: the limit counts from the length of the sentence.
+# No, and not for most others either: two trees of three need more.
 lengths = [(len(leaves(t)), len(linearize(t))) for t in cleaned]
 print(f"{sum(s for _, s in lengths) / sum(w for w, _ in lengths):.2f} symbols a word", end=", ")
 print(f"{sum(s > w + 50 for w, s in lengths)} trees need more than 50 extra, ", end="")

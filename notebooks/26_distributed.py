@@ -115,7 +115,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Leave one of the four out, and the copies drift apart, some words count more than others, or every process does all the work. Deal the sentences in another way, and some are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb#one-update) does. What the chapter adds to the package is how processes find each other and their devices.
+# Leave out one of these four lines, and the copies drift apart, some words count more than others, or every process does all the work. Deal the sentences in another way, and some are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb#one-update) does. What the chapter adds to the package is how processes find each other and their devices.
 #
 # If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#the-same-result-as-on-one-gpu).
 #
@@ -494,7 +494,7 @@ def find_device(name: str | None = None) -> torch.device:
 
 
 # %% [markdown]
-# To join, each process leaves its address in a store that `torchrun` keeps, and reads the others'. When `torchrun` restarts all processes after an accident, PyTorch 2.13 keeps the store with the addresses of the dead still in it, and a quick process may call one of them. So each restart looks under a prefix of its own.
+# To join, each process leaves its address in a store that `torchrun` keeps, and reads the others'. When `torchrun` restarts all processes after an accident, PyTorch 2.13 keeps the store with the addresses of the dead still in it, and a quick process may call one of them. So on one machine each restart looks under a prefix of its own; for several, a [variable](#several-machines) asks for a new store.
 
 
 # %% tags=["export"]
@@ -529,7 +529,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
 #
 # ## The same result as on one GPU
 #
-# Here is a whole script of the kind you would write for your own pairs. What it needs for several processes is the import and the `with`. Three things are there for the test alone: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, and `"cpu"` keeps GPUs out of it.
+# Here is a whole script of the kind you would write for your own pairs. What it needs for several processes is the import and the `with`. Four things are there for the test alone: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, there is no dropout, and `"cpu"` keeps GPUs out of it.
 
 # %%
 TRAIN = '''
@@ -605,7 +605,7 @@ assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 #
 # ### When a process dies
 #
-# The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. It takes no code: this is [going on the next morning](18_training.ipynb#killed-and-continued).
+# The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. Starting again takes no code: this is [going on the next morning](18_training.ipynb#killed-and-continued).
 #
 # We kill the worst one to lose, the first, at step 50. The last checkpoint is that of step 40.
 
