@@ -483,7 +483,7 @@ show(
 )
 
 # %% [markdown]
-# A model is **calibrated** if, of all positions where it says 90%, nine in ten are right. Read each line as a promise, and whether it was kept:
+# A model is **calibrated** if, of all positions where it says 90%, nine in ten are right. Read each line as a promise, and see whether it was kept:
 
 # %% tags=["nbval-ignore-output"]
 for s, (confidence, right) in guesses.items():

@@ -315,7 +315,7 @@ for step in (1, 2):
 assert lost > 0.99 * large.numel()
 
 # %% [markdown]
-# In the first step one weight is lost. In the second it reaches every logit, the logits reach the loss, and its gradient reaches all the rest. The check must come *before* the weights change. The obvious one, `if norm.isfinite()`, costs a GPU a wait in each step. PyTorch's Adam offers a way without, made for training with 16-bit numbers: a tensor `found_inf` tells it, on the device, to leave weights, averages and its own count as they are.
+# In the first step one weight is lost. In the second it reaches every logit, the logits reach the loss, and its gradient reaches all the rest. The check must come *before* the weights change. The obvious one, `if norm.isfinite()`, costs a GPU a wait in each step. PyTorch's Adam, with `fused=True`, offers a way without, made for training with 16-bit numbers: a tensor `found_inf` tells it, on the device, to leave weights, averages and its own count as they are.
 
 # %%
 careful = fresh()
@@ -510,7 +510,7 @@ def validate(training: Training) -> dict[str, float]:
 
 
 # %% [markdown]
-# If `patience` validations in a row bring no new best score, training ends, which is **early stopping**. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4, and the weights of the second validation come back. Their score, the largest of several noisy numbers, flatters; so a test set must have no say in any choice.
+# If `patience` validations in a row bring no new best score, training ends, which is **early stopping**. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4, and in a run with a folder, the weights of the second validation come back. Their score, the largest of several noisy numbers, flatters; so a test set must have no say in any choice.
 #
 # ### Why is the training loss above the validation loss?
 #
@@ -608,7 +608,7 @@ def load_checkpoint(training: Training, path: Path) -> None:
 # %% [markdown]
 # ### Why are the weights not enough?
 #
-# If you save the weights alone and go on from there, the loss jumps. Adam begins again with empty averages, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. We let a run of 60 steps make its next step twice, with its averages and without. How far does a weight of the layers move, as a root of the mean square and in units of the rate?
+# If you go on from the weights and the step alone, the loss jumps, in [one test](../book/troubleshooting.md#s-resume) from 1.92 to 2.03. Adam begins again with empty averages, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. We let a run of 60 steps make its next step twice, with its averages and without. How far does a weight of the layers move, as a root of the mean square and in units of the rate?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -638,7 +638,7 @@ assert 4 * lengths[0] < lengths[1]
 #
 # ## One call
 #
-# `train` puts it together. What can't work is refused before the first step: a pair that is too long for the model would otherwise stop the run when its batch comes up, perhaps after hours. In a folder, the settings are kept beside the checkpoints, and a run is continued only with the same ones; half a run with one learning rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself is [an appendix](I_run_folder.ipynb). The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more.
+# `train` puts it together. What can't work is refused before the first step: a pair that is too long for the model would otherwise stop the run when its batch comes up, perhaps after hours. In a folder, the settings are kept beside the checkpoints, and those that shape an update may not change; half a run with one learning rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself is [an appendix](I_run_folder.ipynb). The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more.
 
 
 # %% tags=["export", "hide-input"]
@@ -793,7 +793,7 @@ own, none, strange = losses.values()
 assert 2.9 < none - own < 3.05 and 1.2 < strange - none < 1.35
 
 # %% [markdown]
-# Without a source, the loss is 4.64 and all that the model has is English. Its own German brings 3.0 nats a token, and a wrong one costs 1.3. Try the neighbor's German on your own models, too. If the gap stays at zero, no German reaches the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
+# Without a source, the loss is 4.64 and all that the model has is English. Its own German brings 3.0 nats a token, and a wrong one costs 1.3. Try the neighbor's German on your own models, too. If the gap stays at zero, the German is of no use to the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
 #
 # :::{margin}
 # An empty source is something it never saw in training, so take the split as rough.
@@ -877,7 +877,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 # %% [markdown]
 # ## The captions model
 #
-# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 8,223 updates, 4.9 hours on one core, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last four checkpoints.
+# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was trained by the same loop for 8,000 updates, some five hours on one core, with the command in its [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md). Its weights are the mean of its last four checkpoints.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The log of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"
@@ -905,7 +905,7 @@ learning_curves(records, "epoch")
 #
 # ### Memory runs out
 #
-# Halve `max_tokens` and double `grad_accum_steps`.
+# Halve `max_tokens` and double `grad_accum_steps`; once a checkpoint is saved, in another folder.
 #
 # ### I want to change the rate, or the pairs, in the middle
 #

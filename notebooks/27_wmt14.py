@@ -230,7 +230,7 @@ assert len(words) == 1000 and len(corpus) > 1500 and min(len(validation), len(te
 print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
 
 # %% [markdown]
-# How long would that take for WMT14? Most of it is encoding, whose pace can be *measured* here, and the minutes *computed* for 28 tokens a side. ([Large corpora](D_large_corpora.ipynb#what-it-costs) has a log of the whole command for two million real pairs: 11 minutes of processor time.)
+# How long would that take for WMT14? Most of it is encoding. Its pace is *measured* here and the minutes *computed* for 28 tokens a side; they are too few, since the grammar's few words encode five times as fast as real text. ([Large corpora](D_large_corpora.ipynb#what-it-costs) has a log of the whole command for two million real pairs: 11 minutes of processor time.)
 
 # %% tags=["nbval-ignore-output"]
 some = [text for pair in pairs for text in pair[:2]]
@@ -267,7 +267,7 @@ assert "step 50" not in told and "step 100" in told and "step 150" in told
 # %% [markdown]
 # It went on from the checkpoint of step 50, the first point of the figure:
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "How does the rehearsal go on after the kill? loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "How does the rehearsal go on after the kill? Loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
 records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
 reports = [record for record in records if "loss" in record]
 checks = [record for record in reports if "score" in record]
