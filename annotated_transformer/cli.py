@@ -267,8 +267,7 @@ def evaluate(
             if name == "wmt14/full":
                 record["not_comparable"] = round(compound_split_bleu(made, references), 2)
             if rank_and_world_size()[0] == 0:
-                rows = (f"{key:15} {value}" for key, value in record.items())
-                print(dumps(record) if json else "\n".join(rows))
+                print(dumps(record) if json else "\n".join(f"{k:16}{v}" for k, v in record.items()))
 
 
 # --- Exporting ---

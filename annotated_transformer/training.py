@@ -303,15 +303,15 @@ def settings_of(training: Training) -> dict[str, Any]:
 
 def check_training(training: Training) -> None:
     """Raise ValueError for what cannot work, before any work is lost."""
-    config, loss, most = training.config, training.loss, training.model.config.max_length
+    config, loss, model = training.config, training.loss, training.model
     if not len(training.corpus):
         raise ValueError("there are no sentence pairs to train on")
     if config.patience and training.score is None and not len(training.held_out):
         raise ValueError("patience needs something to watch: give validation pairs, or a score")
-    if loss.model is not training.model or loss.label_smoothing != config.label_smoothing:
+    if loss.model.decoder is not model.decoder or loss.label_smoothing != config.label_smoothing:
         raise ValueError("the loss must be made with this model and the label_smoothing of config")
     for part, corpus in (("training", training.corpus), ("validation", training.held_out)):
-        check_fits(corpus.lengths, most, part, "the model's max_length")
+        check_fits(corpus.lengths, model.config.max_length, part, "the model's max_length")
         check_fits(corpus.lengths, config.max_tokens, part, "max_tokens")
 
 
@@ -355,7 +355,8 @@ def train(
         for given in (pairs, validation)
     )
     training = Training(
-        model, tokenizer, loss or SmoothedLoss(model, config.label_smoothing),
+        getattr(model, "_orig_mod", model), tokenizer,
+        loss or SmoothedLoss(model, config.label_smoothing),
         Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True),
         config, corpus, held_out, score, report, Path(folder) if folder else None,
     )  # fmt: skip

@@ -150,7 +150,7 @@ assert weights.isnan().all()
 # |---|---|
 # | this book, `F.scaled_dot_product_attention` | may attend |
 # | `nn.MultiheadAttention`, `nn.Transformer` and their layers | hidden |
-# | a mask of floats, in any of them | it is added to the scores: 0 keeps, −∞ hides |
+# | a mask of floats, in PyTorch's | it is added to the scores: 0 keeps, −∞ hides |
 
 # %%
 for name, mask in {"right": ~hidden, "inverted": hidden}.items():

@@ -376,7 +376,7 @@ weights = [torch.randn(512, 1365), torch.randn(512, 1365), torch.randn(1365, 512
 print(tuple(swiglu(torch.randn(2, 5, 512), *weights).shape), sum(w.numel() for w in weights))
 
 # %% [markdown]
-# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is again that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size.
+# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is nearly that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size.
 #
 # :::{margin}
 # Shazeer offers no explanation; "divine benevolence" is the cause he names.

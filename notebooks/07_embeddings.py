@@ -400,7 +400,7 @@ assert 2.3 < alike[1] / alike[0] < 3
 # %% [markdown]
 # ## What it buys
 #
-# On the book's one small task, the model so far had a table for the source, one for the target, and an output layer of its own, all with PyTorch's default start. One shared table with this start and factor brings the loss from 1.12 to 0.90 nats a token, with 43% fewer parameters. Start and factor do that; sharing costs something here, since three tables with the same start and factor reach 0.78. The grammar's two languages have hardly a word in common.
+# On the book's one small task, the model so far had a table for the source, one for the target, and an output layer of its own, all with PyTorch's default start. One shared table with this start and factor brings the loss from 1.12 to 0.90 nats a token, with 43% fewer parameters. Start and factor do that; sharing costs something here, since three tables with the same start and factor reach 0.78.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-embeddings", "caption": "What does one scaled table buy? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row: with separate tables (outlined) and with one (filled). Shorter is better."}}
 from book.figures import paid, parts_log

@@ -409,7 +409,7 @@ for name, step in (("with offset", 1), ("forgotten", 0)):
     print(f"{name}: off by {(torch.cat(parts, dim=1) - x).abs().max():.2f}")
 
 # %% [markdown]
-# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter as long as it stands on the right, where [masks](04_masks.ipynb#the-padding-mask) hide it.
+# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter: [masks](04_masks.ipynb#the-padding-mask) hide it, and on the right it shifts no word.
 #
 # ## Learned positions
 #
@@ -545,7 +545,7 @@ for distance in range(-5, 6):
 #
 # ## What it buys
 #
-# On the book's one small task, positions bring the loss from 0.90 to 0.65 nats a token. It needs them on both sides: with positions in the source alone the loss stays at 0.90, in the target alone it reaches 0.87.
+# On the book's one small task, positions bring the loss from 0.90 to 0.65 nats a token. The model needs them on both sides: with positions in the source alone the loss stays at 0.90, in the target alone it reaches 0.87.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-positional_encoding", "caption": "What do positions buy? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row; the filled bar is the newest. Shorter is better."}}
 from itertools import pairwise

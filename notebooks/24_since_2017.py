@@ -175,9 +175,9 @@ show(
 )
 
 # %% [markdown]
-# Pre-norm and SwiGLU lower the loss beyond doubt, rotary positions most likely; so does leaving positions out, and [below](#rotary-positions) you see why that row is there. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost about a tenth of a nat. One stack does the work of two, and slightly better.
+# Pre-norm and SwiGLU lower the loss beyond doubt, rotary positions most likely; so does leaving positions out, and [below](#rotary-positions) you see why that row is there. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost about a tenth of a nat. One stack does the work of two: slightly better in the paper's form, slightly worse with all five changes.
 #
-# Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. A model that learns faster at the start needn't win in the end ([departures](../book/departures.md) explains this for the same test). Nor should you expect more: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
+# Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. A model that learns faster at the start needn't win in the end ([departures](../book/departures.md) explains this for an earlier run of this test). Nor should you expect more: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
 #
 # Now the changes one by one, each as the smallest step from the code you know. A helper counts the lines that differ, and a hidden check makes sure that the code on this page is the code that was measured. Each section prints the gain, with its standard error.
 
@@ -295,13 +295,13 @@ assert round(gains["no positions"][0], 2) == -0.23
 # %% [markdown]
 # Shift a text, and nothing changes: attention knows only distances. A cache keeps the keys as they are after the rotation, since the place of a word doesn't change later on.
 #
-# Most of this gain isn't the rotation's. With no positions at all, neither added nor rotated, the loss falls by 0.23: in so narrow a model and so short a training, sinusoids nearly as large as the words hide more than they tell. Rotation keeps the words clean and still says where they stand. Also, an added position enters the stream once, at the bottom, and has to survive all the norms and additions up to the layer that needs it. A rotation is applied afresh in every layer, and only where it is needed, in the scores.
+# Most of this gain isn't the rotation's. With no positions at all, neither added nor rotated, the loss falls by 0.23: after 600 updates on captions, added sinusoids still do more harm than good, although [the grammar](08_positional_encoding.ipynb#what-it-buys) gains by them within 300. Rotation keeps the words clean and still says where they stand. Also, an added position enters the stream once, at the bottom, and has to survive all the norms and additions up to the layer that needs it. A rotation is applied afresh in every layer, and only where it is needed, in the scores.
 #
 # Texts have grown since. With the paper's constant of 10,000, no clock takes longer than 62,800 tokens for a turn, and most are far quicker. Llama 3 slowed the clocks by taking 500,000 for the constant, to make room for 131,072 tokens later on.
 #
 # ## SwiGLU
 #
-# The formula is in [chapter 6](06_feed_forward.ipynb#relu-and-swiglu-today). A unit of the old network can say how much of its pattern it found. In the gated one, a second pattern decides how much that counts, and the product lets a unit react to two things occurring *together*, which takes the old form several units. As a module, with two thirds of the units:
+# The formula is in [chapter 6](06_feed_forward.ipynb#relu-and-swiglu-today). A unit of the old network can say how much of its pattern it found. In the gated one, a second pattern decides how much that counts, and the product lets a unit multiply two findings, for which the old form needs [many units](06_feed_forward.ipynb#why-wide-and-then-narrow-again). As a module, with two thirds of the units:
 
 
 # %%
@@ -461,7 +461,7 @@ for name in ("decoder-only", "decoder-only, source whole"):
     print(f"{name}: {told(name)}")
 
 # %% [markdown]
-# Here one stack is ahead by a tenth of a nat, and seeing the source whole adds next to nothing. After 600 updates, that may only mean that one stack starts faster.
+# Here one stack is ahead by a tenth of a nat, and seeing the source whole adds nothing. After 600 updates, that may only mean that one stack starts faster.
 #
 # Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care. A causal mask over the source and a loss on the source hurt; with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So the reason for decoders alone isn't that they translate better. A model that continues texts can be trained on any text there is, without pairs, and translation, summary and answer are all continuations. {cite:t}`liu2018generating` dropped the encoder first, to write articles of Wikipedia; GPT followed in the same year.
 #
@@ -478,7 +478,7 @@ for name in ("all five", "decoder-only, all five"):
 assert total < 1.5 * gains["all five"][0] and gains["all five"][0] > gains["pre-norm"][0] - 0.1
 
 # %% [markdown]
-# All five bring little more than pre-norm alone, and not much over half of the sum. Changes needn't add up: two that cure the same illness are worth no more together than one of them. Perhaps most of the gain here is a faster start, which a model can have only once; the experiment doesn't tell.
+# All five bring little more than pre-norm alone, and not much over half of the sum; with them, one stack is no longer ahead. Changes needn't add up: two that cure the same illness are worth no more together than one of them. Perhaps most of the gain here is a faster start, which a model can have only once; the experiment doesn't tell.
 #
 # ## What has not changed
 #

@@ -113,7 +113,7 @@ axis.set_axis_off()
 plt.show()
 
 # %% [markdown]
-# The commands meet in folders, and none of them has to be watched. If one is killed, give it again: `prepare` keeps what was downloaded and encoded, `train` goes on from its last checkpoint, at most ten minutes back, and the other two begin anew.
+# The commands meet in folders, and none of them has to be watched. If one is killed, give it again: `prepare` keeps what was downloaded, `train` goes on from its last checkpoint, at most ten minutes back, and the other two begin anew.
 #
 # `prepare` needs no GPU, so run it before you rent one; no file in its folder names a path, and the folder can be copied. Its downloads go into the user's cache, on many clusters a small disk: `export HF_HOME=/scratch/data` names another place. If PyTorch counts 0 GPUs where `nvidia-smi --list-gpus` shows some, it is a PyTorch for CPUs, or too new for the driver. For `train`, there must be room for two more checkpoints than are kept, since one is being written and one may come from a signal or from the clock:
 

@@ -107,7 +107,7 @@ print([[f"{g.text}-{e.text}" for e in english if g.links & e.links] for g in ger
 #
 # A German noun has a gender (m, f, n), which decides the form of article, adjective and pronoun. Nouns are persons (p), animals (a) or things (t), so that no lamp falls asleep. A verb such as `rufen ruft hat angerufen an / call calls called / nom p acc p` has infinitive, third person, auxiliary, participle and particle, then the English forms; here a person calls a person.
 #
-# The world is small on purpose. After ten thousand sentences a model has met every word many times, and what it still gets wrong is what we want to watch: order, case, agreement.
+# The world is small on purpose. After ten thousand sentences a model has met nearly every word many times, and what it still gets wrong is what we want to watch: order, case, agreement.
 
 # %% tags=["export"]
 NOUN_TABLE = """

@@ -187,7 +187,7 @@ with TemporaryDirectory() as folder:
 # | **untranslated** | both sides are equal | the model learns to copy the source |
 # | **repeated** | the same pair came before | it counts several times |
 #
-# How long is a text? Chinese and Thai put no spaces between words, and a whole clause would count as one. Lengths are therefore apart only if they are apart *by every count*: in words, in characters and in bytes. For the rule about long texts, ten characters without a space count as a word.
+# How long is a text? Chinese and Thai put no spaces between words, and a whole clause would count as one. Lengths are therefore apart only if they are apart *by every count*: in words, in characters and in bytes. For the rule about long texts, ten characters count as a word at least.
 
 
 # %% tags=["export"]
@@ -264,7 +264,7 @@ for ratio in (3.0, 2.0, 1.5):
     print(f"ratio {ratio}: {caught:4.0%} of the wrong pairs, {false_alarm:3.0%} of the right ones")
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-length-rule", "caption": "Can lengths tell a wrong pair from a right one? Each dot is a pair of lengths, larger where more pairs have it. Right pairs stay near the diagonal. After a lost line the lengths have nothing to do with each other, yet most dots are still between the dashed lines of the ratio 3. Drawn from 1,799 pairs of the grammar."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-length-rule", "caption": "Can lengths tell a wrong pair from a right one? Each dot is a pair of lengths, larger where more pairs have it. Right pairs stay near the diagonal. After a lost line the lengths have nothing to do with each other, yet most dots are still between the dashed lines of the ratio 3. Drawn from 1,799 pairs of the grammar, up to 26 words."}}
 def spots(some):
     count = Counter((len(words(pair.source)), len(words(pair.target))) for pair in some)
     return [{"german": g, "english": e, "pairs": n} for (g, e), n in count.items()]
@@ -303,7 +303,7 @@ print(f"{sum(pair.source in seen for pair in test) / len(test):.0%} of the test 
 # %% [markdown]
 # A model that memorizes looks brilliant there. Pairs that share a sentence in either language must go the same way, and so must pairs tied by others: *Lauf! / Run!*, *Lauf! / Go!* and *Geh! / Go!* are one group. Only letters and digits count, in any case: *Lauf!* and *lauf* are one sentence.
 #
-# A shuffled list has a second flaw. With one more line the shuffle comes out differently, and what was test is training now. Here the SHA-256 of each group's alphabetically first sentence, together with a seed, places the group between 0 and 1; from 0 up come test, validation and training. Other pairs change nothing, unless they tie two groups together.
+# A shuffled list has a second flaw. With one more line the shuffle comes out differently, and what was test is training now. Here the SHA-256 of each group's alphabetically first sentence, together with a seed, places the group between 0 and 1; from 0 up come test, validation and training. Other pairs change nothing, unless they share a sentence with the group.
 
 
 # %% tags=["export"]

@@ -105,7 +105,7 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
         else:
             lines = {"paths": (*paths,), "columns": (*columns,)}  # lists would be shared out
             rows = Dataset.from_generator(read_lines, cache_dir=cache, gen_kwargs=lines)
-            columns = ("source", "target")
+            columns = ("source", "target", *paths[2:])
         names = [*columns] or rows.column_names[:2]
         rows = rows.select_columns(names)
         if len(names) != 2 or any("string" not in str(kind) for kind in rows.features.values()):
@@ -198,7 +198,7 @@ def encode_rows(
 # | `validation.tsv`, `test.tsv` | sentences to measure with |
 # | `summary.json` | settings, SHA-256 of sources, tokenizer and tokens, and how many rows met which outcome |
 #
-# The folder is [written aside and renamed](A_model_io.ipynb#whole-or-not-at-all) at the end. If `prepare` is killed before that, the next call finds in the cache what was already encoded. If the folder is there and was made from the same files with the same settings, there is nothing to do; any other folder is refused.
+# The folder is [written aside and renamed](A_model_io.ipynb#whole-or-not-at-all) at the end. If `prepare` is killed before that, the next call finds in the cache each part that was finished: what was read, and a worker's whole share. If the folder is there and was made from the same files with the same settings, there is nothing to do; any other folder is refused.
 
 # %% tags=["export"]
 TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
@@ -277,7 +277,7 @@ def prepare(
         rows = read_rows(name, paths, columns, str(cache))
         first, second = (0, 0) if paths else [rows.info.splits[p].num_examples for p in HELD_OUT]
         rows = rows.select(range(min(len(rows), first + second + (limit or len(rows)))))
-        step = max(10, len(rows) // (2 * MOST_HELD_OUT))
+        step = max(10, -(-len(rows) // (2 * MOST_HELD_OUT)))
         own = {n: HELD_OUT[n // step % 2] for n in range(0, len(rows), step)}
         parts = own if paths else {n: HELD_OUT[n >= first] for n in range(first + second)}
         held_out = frozenset(text for row in rows.select(parts) for text in texts(tidy(**row)))

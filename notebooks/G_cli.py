@@ -35,7 +35,7 @@ sys.path.insert(0, "..")
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb#reading), and `export`, which hands a model to [another engine](F_export.ipynb) or makes [a page](F_export.ipynb#a-page-to-send) of it. `train` and `evaluate` also run in [several processes](26_distributed.ipynb#in-and-out), started by `torchrun`; the others use one. `annotated-transformer train --help` lists all options with their defaults.
+# The other two are `prepare`, for a [corpus too large for memory](D_large_corpora.ipynb#reading), and `export`, which hands a model to [another engine](F_export.ipynb) or makes [a page](F_export.ipynb#a-page-to-send) of it. `train` and `evaluate` also run in [several processes](26_distributed.ipynb#in-and-out), started by `torchrun`; `prepare` has `--workers`. `annotated-transformer train --help` lists all options with their defaults.
 #
 # The commands don't call each other. They meet in files, so each can run on another day or another machine:
 #
@@ -341,8 +341,7 @@ def evaluate(
             if name == "wmt14/full":
                 record["not_comparable"] = round(compound_split_bleu(made, references), 2)
             if rank_and_world_size()[0] == 0:
-                rows = (f"{key:15} {value}" for key, value in record.items())
-                print(dumps(record) if json else "\n".join(rows))
+                print(dumps(record) if json else "\n".join(f"{k:16}{v}" for k, v in record.items()))
 
 
 # %% [markdown]
@@ -369,12 +368,12 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
 # %% [markdown]
 # ## One error, one line
 #
-# [tyro](https://brentyi.github.io/tyro/) makes the options from the functions: their parameters, types and docstrings. Wrong input gets one sentence instead of a traceback, and scripts see an exit code:
+# [tyro](https://brentyi.github.io/tyro/) makes the options from the functions: their parameters, types and docstrings. Wrong input gets a message instead of a traceback, and scripts see an exit code:
 #
 # | exit code | what happened | what is printed |
 # |---|---|---|
 # | 0 | all went well | the results |
-# | 2 | an option or the input is wrong | one sentence: what, where, and what to do |
+# | 2 | an option or the input is wrong | tyro's box about the option, or one sentence: what, where, and what to do |
 # | 141 | the next program in a pipe stopped reading, as in `head -1` | nothing |
 # | 130 | Ctrl+C, outside a training run | nothing |
 # | 143 | a training run was asked to stop, by Ctrl+C or SIGTERM | the step, and that the same command continues there |

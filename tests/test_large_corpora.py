@@ -137,6 +137,15 @@ def test_training_pairs_and_the_sample_for_the_vocabulary_hold_no_held_out_sente
     assert held_out and not held_out & seen and 100 < len(learned) <= 300
 
 
+@pytest.mark.parametrize("most", [3, 7, 20])
+def test_no_more_is_held_out_than_the_most(
+    table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
+) -> None:
+    monkeypatch.setattr(large_corpora, "MOST_HELD_OUT", most)
+    prepare([table], tmp_path / "out", vocabulary_size=300)
+    assert 0 < max(map(len, open_corpus(tmp_path / "out")[2:])) <= most
+
+
 def write_texts(folder: Path) -> list[Path]:
     paths = [folder / "one.en.gz", folder / "other.de"]
     paths[0].write_bytes(gzip.compress("".join(f"{p.source}\n" for p in PAIRS).encode()))
@@ -420,6 +429,7 @@ def test_bad_input_is_named(table: Path, tmp_path: Path, monkeypatch: pytest.Mon
         (one, other): r"only \S*other\.txt ends before line 3",
         (numbers,): "n and en are not two columns of text",
         (tmp_path / "no.parquet",): r"no\.parquet cannot be read \(.*: mend it",
+        (one, one, one): r"one\.txt.*cannot be read",
         (tmp_path / "latin.tsv",): r"latin\.tsv, line 2: .*UTF-8",
     }
     for files, told in wrong.items():

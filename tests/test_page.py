@@ -146,6 +146,13 @@ def test_one_page_holds_everything(tmp_path):
     ).replace("</script>", "", 1)
 
 
+def test_a_compiled_model_makes_the_same_page(tmp_path):
+    export_page(TOY, TOKENIZER, tmp_path / "dogs.html")
+    (tmp_path / "other").mkdir()
+    export_page(torch.compile(TOY), TOKENIZER, tmp_path / "other" / "dogs.html")
+    assert (tmp_path / "other/dogs.html").read_bytes() == (tmp_path / "dogs.html").read_bytes()
+
+
 def test_nothing_in_a_model_can_end_the_script(tmp_path):
     """A name, a setting or a merge may look like a tag: it stays text."""
     name = "<script>alert(1)<!--"

@@ -116,6 +116,14 @@ def test_continued_equals_never_stopped(tmp_path: Path, step: int) -> None:
     assert saved(tmp_path / "broken") == saved(tmp_path / "straight")
 
 
+def test_a_compiled_model_is_trained_like_any_other(tmp_path: Path) -> None:
+    for config in (CONFIG, replace(CONFIG, steps=CONFIG.steps + 10)):
+        model: Any = torch.compile(make(), backend="eager")
+        train(model, TOKENIZER, CORPUS, config, folder=tmp_path)
+        assert same(model._orig_mod, straight(config))
+    assert same(load_model(tmp_path)[0], average_checkpoints(tmp_path, last=1)[0])
+
+
 OPERATIONS = {
     Path: ("replace", "unlink", "mkdir", "open", "write_bytes", "write_text"),
     os: ("fsync",),
