@@ -608,7 +608,7 @@ def load_checkpoint(training: Training, path: Path) -> None:
 # %% [markdown]
 # ### Why are the weights not enough?
 #
-# If you go on from the weights and the step alone, the loss jumps, in [one test](../book/troubleshooting.md#s-resume) from 1.92 to 2.03. Adam begins again with empty averages, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. We let a run of 60 steps make its next step twice, with its averages and without. How far does a weight of the layers move, as a root of the mean square and in units of the rate?
+# If you go on from the weights and the step alone, the loss jumps, in [one test](../book/troubleshooting.md#it-is-worse-after-resuming) from 1.92 to 2.03. Adam begins again with empty averages, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. We let a run of 60 steps make its next step twice, with its averages and without. How far does a weight of the layers move, as a root of the mean square and in units of the rate?
 
 
 # %% tags=["nbval-ignore-output"]
