@@ -147,11 +147,11 @@ def export_page(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> N
 
     Its title is the name of the file, which must be new, and end in .html; raises ValueError.
     """
-    path = Path(path)
-    if path.exists() or path.suffix != ".html":
+    if (path := Path(path)).exists() or path.suffix != ".html":
         raise ValueError(f"a page goes into a new file that ends in .html, not into {path}")
     check_vocabulary(model, tokenizer)
-    tensors = {n.split("_mod.")[-1]: t.float().cpu().numpy() for n, t in model.state_dict().items()}
+    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    tensors = {name: tensor.float().cpu().numpy() for name, tensor in model.state_dict().items()}
     packed = pack(path.stem, asdict(model.config), tokenizer.text, tensors)
     template = (files("annotated_transformer") / "page.html").read_text(encoding="utf-8")
     with atomic_write(path) as aside:

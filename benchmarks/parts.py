@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 import common
 import torch
@@ -35,29 +36,29 @@ from annotated_transformer.transformer import Transformer, TransformerConfig, ev
 
 D_MODEL, HEADS, D_FF, MAX_TOKENS, WARMUP, LR_SCALE = 64, 4, 256, 1024, 100, 0.3
 LONGER = 1300  # updates
-VARIANTS = {  # a thing changed -> the row it is changed in
-    "means with value matrices": "means",
-    "one head with an output matrix": "attention",
-    "feed_forward without ReLU": "feed_forward",
-    "three scaled tables": "embeddings",
-    "positions in the source": "positional_encoding",
-    "positions in the target": "positional_encoding",
-}  # fmt: skip
 PARTS = [
     "means", "attention", "masks", "multi_head_attention", "feed_forward", "embeddings",
     "positional_encoding", "layers", "transformer",
 ]  # fmt: skip
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # the row it is made from, and what is changed
+    "means with value matrices": ("means", {"values": True}),
+    "one head with an output matrix": ("attention", {"output": True}),
+    "feed_forward without ReLU": ("feed_forward", {"relu": False}),
+    "three scaled tables": ("embeddings", {"tables": 3}),
+    "positions in the source": ("positional_encoding", {"places": ("source",)}),
+    "positions in the target": ("positional_encoding", {"places": ("target",)}),
+}
 
 
 class OneHead(nn.Module):
     """Chapter 3: queries, keys and values are learned projections."""
 
-    def __init__(self, with_output: bool = False) -> None:
+    def __init__(self, output: bool) -> None:
         super().__init__()
         self.query, self.key, self.value = (
             nn.Linear(D_MODEL, D_MODEL, bias=False) for _ in range(3)
         )
-        self.output = nn.Linear(D_MODEL, D_MODEL, bias=False) if with_output else nn.Identity()
+        self.output = nn.Linear(D_MODEL, D_MODEL, bias=False) if output else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend from x (B, T, D) to memory (B, S, D)."""
@@ -68,9 +69,9 @@ class OneHead(nn.Module):
 class Mean(nn.Module):
     """Before chapter 3: all that may be seen counts alike."""
 
-    def __init__(self, with_values: bool = False) -> None:
+    def __init__(self, values: bool) -> None:
         super().__init__()
-        self.value = nn.Linear(D_MODEL, D_MODEL, bias=False) if with_values else nn.Identity()
+        self.value = nn.Linear(D_MODEL, D_MODEL, bias=False) if values else nn.Identity()
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the mean of memory (B, S, D) for each position of x (B, T, D)."""
@@ -89,30 +90,30 @@ class Heads(MultiHeadAttention):
 class Partial(nn.Module):
     """A translator that has the first `parts` of PARTS, none of them in a layer yet."""
 
-    def __init__(self, vocabulary_size: int, parts: int, variant: str = "") -> None:
+    def __init__(
+        self, vocabulary_size: int, parts: int, values: bool = False, output: bool = False,
+        relu: bool = True, tables: int = 1, places: tuple[str, ...] = ("source", "target"),
+    ) -> None:  # fmt: skip
         super().__init__()
         has = set(PARTS[:parts])
         self.masked = "masks" in has
         if "embeddings" in has:
-            count = 3 if variant == "three scaled tables" else 1
-            tables = [Embedding(vocabulary_size, D_MODEL) for _ in range(count)]
-            self.source, self.target, output = tables * (3 // count)
-            self.logits = output.logits
-            self.tables = nn.ModuleList(tables)
+            made = nn.ModuleList(Embedding(vocabulary_size, D_MODEL) for _ in range(tables))
+            self.source, self.target, self.last = [*made] * (3 // tables)
+            self.logits = self.last.logits
         else:
             self.source, self.target = (nn.Embedding(vocabulary_size, D_MODEL) for _ in range(2))
             self.logits = nn.Linear(D_MODEL, vocabulary_size)
         if "multi_head_attention" in has:
             self.past, self.cross = Heads(D_MODEL, HEADS), Heads(D_MODEL, HEADS)
         elif "attention" in has:
-            self.past, self.cross = (OneHead("output" in variant) for _ in range(2))
+            self.past, self.cross = (OneHead(output) for _ in range(2))
         else:
-            self.past, self.cross = (Mean("value" in variant) for _ in range(2))
+            self.past, self.cross = (Mean(values) for _ in range(2))
         self.network = FeedForward(D_MODEL, D_FF) if "feed_forward" in has else None
-        if "without ReLU" in variant:
+        if not relu:
             self.network = nn.Sequential(nn.Linear(D_MODEL, D_FF), nn.Linear(D_FF, D_MODEL))
-        sides = [side for side in ("source", "target") if side in variant] or ["source", "target"]
-        self.places = sides if "positional_encoding" in has else []
+        self.places = places if "positional_encoding" in has else ()
         self.positions = SinusoidalPositions(D_MODEL, 256)
 
     def read(self, side: str, tokens: Tensor) -> Tensor:
@@ -132,10 +133,10 @@ class Partial(nn.Module):
         return self.logits(x)
 
 
-def make(vocabulary_size: int, parts: int, variant: str = "") -> nn.Module:
-    """Make the model that has the first `parts` of PARTS, with one of VARIANTS."""
+def make(vocabulary_size: int, parts: int, **changed: Any) -> nn.Module:
+    """Make the model that has the first `parts` of PARTS, with what one of VARIANTS changes."""
     if parts <= PARTS.index("positional_encoding") + 1:
-        return Partial(vocabulary_size, parts, variant)
+        return Partial(vocabulary_size, parts, **changed)
     layers = 1 if parts == PARTS.index("layers") + 1 else 2
     shape = {"d_model": D_MODEL, "d_ff": D_FF, "heads": HEADS, "dropout": 0.0}
     return Transformer(TransformerConfig(vocabulary_size, layers=layers, **shape))
@@ -150,13 +151,13 @@ def loss_of(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
 def measure(
     train: EncodedCorpus,
     held_out: EncodedCorpus,
-    make: Callable[[], nn.Module],
+    new: Callable[[], nn.Module],
     seed: int,
     steps: int,
 ) -> float:
     """Train a model and return its loss on the held-out pairs."""
     torch.manual_seed(seed)
-    model = make()
+    model = new()
     adam = common.make_adam(model)
     epochs = (batches(train, MAX_TOKENS, seed, epoch) for epoch in range(100))
     for step, batch in enumerate(islice(chain.from_iterable(epochs), steps), start=1):
@@ -173,17 +174,17 @@ def measure(
 
 
 def main(seeds: tuple[int, ...] = (0, 1, 2), steps: int = 300) -> None:
-    """Measure each row from several seeds, and the last two with more updates, too."""
+    """Measure each row from several seeds, the last two with more updates, too, and VARIANTS."""
     pairs = grammar(11_000)
     tokenizer = Tokenizer.train(pairs[1000:], 600)
     train, held_out = encode_pairs(tokenizer, pairs[1000:]), encode_pairs(tokenizer, pairs[:1000])
     records = []
-    rows = [(parts, name, "", steps) for parts, name in enumerate(PARTS, start=1)]
-    rows += [(parts, f"{name}, longer", "", LONGER) for parts, name, *_ in rows[-2:]]
-    rows += [(PARTS.index(part) + 1, name, name, steps) for name, part in VARIANTS.items()]
-    for parts, name, variant, updates in rows:
+    rows: list[tuple[str, str, dict[str, Any], int]] = [(part, part, {}, steps) for part in PARTS]
+    rows += [(f"{part}, longer", part, {}, LONGER) for part in PARTS[-2:]]
+    rows += [(name, part, changed, steps) for name, (part, changed) in VARIANTS.items()]
+    for name, part, changed, updates in rows:
         begin = time.perf_counter()
-        new = partial(make, len(tokenizer), parts, variant)
+        new = partial(make, len(tokenizer), PARTS.index(part) + 1, **changed)
         losses = [measure(train, held_out, new, seed, updates) for seed in seeds]
         spread = statistics.stdev(losses) if len(losses) > 1 else math.nan
         record = {

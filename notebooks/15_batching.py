@@ -123,7 +123,8 @@ for name, share in shares.items():
 # %%
 groups = by_32(by_target)
 for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
-    print(f"{name}: {int(len(group) * group.max(axis=0).sum()):,} positions")
+    positions = int(len(group) * group.max(axis=0).sum())
+    print(f"{name}: {positions:,} positions, {group[:, 1].sum():,} target tokens")
 
 # %% [markdown]
 # More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of the machine is idle; and one gradient is a mean over 200 target tokens, the next over 1,400.

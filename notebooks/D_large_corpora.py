@@ -105,7 +105,7 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
         else:
             lines = {"paths": (*paths,), "columns": (*columns,)}  # lists would be shared out
             rows = Dataset.from_generator(read_lines, cache_dir=cache, gen_kwargs=lines)
-            columns = ("source", "target", *paths[2:])
+            columns = ("source", "target", *paths[2:])  # no third text: refused below
         names = [*columns] or rows.column_names[:2]
         rows = rows.select_columns(names)
         if len(names) != 2 or any("string" not in str(kind) for kind in rows.features.values()):

@@ -205,6 +205,23 @@ def test_departures_change_one_thing_at_a_time(
     assert "against the first row" in output and "±" in output
 
 
+def test_each_variant_of_a_part_changes_the_model() -> None:
+    """What it changes can be counted in the parameters, or seen in the logits."""
+    parts = importlib.import_module("parts")
+    source, target = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]]), torch.tensor([[1, 9], [1, 3]])
+
+    def made(part: str, **changed: Any) -> tuple[torch.Tensor, int]:
+        torch.manual_seed(0)
+        model = parts.make(20, parts.PARTS.index(part) + 1, **changed)
+        return model(source, target), sum(p.numel() for p in model.parameters())
+
+    for part, changed in parts.VARIANTS.values():
+        assert not torch.equal(made(part, **changed)[0], made(part)[0])
+    square = parts.D_MODEL**2
+    assert made("means", values=True)[1] == made("means")[1] + 2 * square
+    assert made("embeddings", tables=3)[1] == made("embeddings")[1] + 2 * 20 * parts.D_MODEL
+
+
 def test_changes_since_2017_leave_the_size_alone(tmp_path: Path) -> None:
     """Each row has one run a seed, about as many parameters, and a loss of its own."""
     since = importlib.import_module("since")
