@@ -830,7 +830,7 @@ for name in ("base", "big"):
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Nothing says so. Is theirs on 3,003 sentences, tokenized, with compounds split? Score yours on the
-# full set, compare the signatures, and remember that a seed alone moves a score by 0.3.
+# full set, compare the signatures, and remember that a seed alone can move a score by 0.3.
 print(f"difference {26.4 - 26.1:.1f}, seeds 0.3, tools {min(gaps):.1f} to {max(gaps):.1f}")
 
 # %% [markdown]

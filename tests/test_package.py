@@ -280,15 +280,26 @@ def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     for record in records:
         key = record["training"].partition(",")[0].partition(" --")[0], record["updates"]
         best[key] = max(best.get(key, 0.0), record["bleu"])
-    text = " ".join(
-        card(path.parents[2] / "annotated_transformer/pretrained/everyday-en-de").split()
-    )
+    folder = ROOT / "annotated_transformer" / "pretrained" / "everyday-en-de"
+    text = " ".join(card(folder).split())
     early, middle, late = (f"{best['first', n]:.1f}" for n in (23_500, 38_000, 51_500))
     assert f"has {early} on validation after 23,500, {middle} after 38,000 and {late} when" in text
     tried, kept = best["back-translated pairs", 11_500], best["second", 6000]
     assert f"came to {tried:.1f} after 11,500 updates, where the model above has {kept:.1f}" in text
     assert f"and to {best['back-translated pairs', 28_000]:.1f} after 28,000" in text
     assert f"It came to {best['distilled', 5500]:.1f} after 5,500 updates" in text
+    helped, alike = (r["bleu"] for r in records if r["training"].startswith("reranked"))
+    assert f"has {helped:.1f} at the best weight" in text and f"samples has {alike:.1f}." in text
+    nearest = [best["nearest of eight translations", n] for n in (2500, 3500)]
+    alone = best["Tatoeba's pairs alone", 1500]
+    assert f"alone came to {alone:.1f}, and" in text
+    assert f"to {nearest[0]:.1f} and then {nearest[1]:.1f}" in text
+    agreeing = best["two passes that agree (R-Drop", 1000]
+    assert f"had {agreeing:.1f} after 1,000 updates" in text
+    lines = (folder / "evaluation.jsonl").read_text("utf-8").splitlines()
+    scores = {r["set"]: r["bleu"] for r in map(json.loads, lines) if r["alpha"] == 0.6}
+    person, others = scores["person"] - scores["several"], 45 - scores["tatoeba"]
+    assert f"{person:.1f} above the model on the same sentences, as 45 is {others:.1f}" in text
 
 
 def test_a_pretrained_model_is_there_at_once() -> None:
