@@ -296,6 +296,7 @@ def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     assert f"to {nearest[0]:.1f} and then {nearest[1]:.1f}" in text
     agreeing = best["two passes that agree (R-Drop", 1000]
     assert f"had {agreeing:.1f} after 1,000 updates" in text
+    assert f"has {best['on 1', 6000]:.1f} on 1,200 pairs of Tatoeba that it learned from" in text
     lines = (folder / "evaluation.jsonl").read_text("utf-8").splitlines()
     scores = {r["set"]: r["bleu"] for r in map(json.loads, lines) if r["alpha"] == 0.6}
     person, others = scores["person"] - scores["several"], 45 - scores["tatoeba"]
