@@ -1,11 +1,13 @@
 """Translate Multi30k's test captions with this book's decoder and with CTranslate2.
 
-    python benchmarks/serving.py --threads 2 --rounds 5
+    python benchmarks/serving.py --threads 2 --rounds 5 --bf16
 
 All systems translate the same 1,000 sentences with the same weights, from text to text: cutting
-into subwords and joining them counts. CTranslate2 computes in single precision, and in 8 bits.
+into subwords and joining them counts. CTranslate2 computes in single precision, and in 8 bits; our
+decoder in single precision, and with --bf16, for a processor that has units for it, in bf16.
 """
 
+import copy
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -57,11 +59,13 @@ def alike(some: list[str], others: list[str]) -> int:
 
 def main(
     model: Path | None = None, threads: int = 2, rounds: int = 5, beams: tuple[int, ...] = (1, 4),
-    sentences: int = 1000, corpus: common.Corpus = "multi30k", results: Path = common.RESULTS,
+    sentences: int = 1000, bf16: bool = False, corpus: common.Corpus = "multi30k",
+    results: Path = common.RESULTS,
 ) -> None:  # fmt: skip
     """Translate test captions with this book's decoder and with CTranslate2."""
     torch.set_num_threads(threads)
     ours, tokenizer = load_model(model) if model else load_pretrained("captions-de-en")
+    models = {"ours": ours} | ({"ours bf16": copy.deepcopy(ours).bfloat16()} if bf16 else {})
     pairs = common.read(corpus, "test_2016_flickr")[:sentences]
     lines, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     records: list[dict[str, Any]] = []
@@ -77,14 +81,15 @@ def main(
         }
         for beam in beams:
             search = "greedy" if beam == 1 else f"beam {beam}"
-            seen: dict[str, list[str]] = {name: [] for name in ("ours", *engines)}
+            seen: dict[str, list[str]] = {name: [] for name in (*models, *engines)}
             settings = {"beam_size": beam, "length_penalty": PENALTY}
             systems = {
                 name: turn(partial(served, engine, tokenizer, lines, **settings), seen[name])
                 for name, engine in engines.items()
             }
-            write = partial(translate, ours, tokenizer, lines, beam, max_tokens=MAX_TOKENS)
-            systems["ours"] = turn(write, seen["ours"])
+            for name, mine in models.items():
+                write = partial(translate, mine, tokenizer, lines, beam, max_tokens=MAX_TOKENS)
+                systems[name] = turn(write, seen[name])
             turns = common.take_turns(systems, rounds)
             records += [{"search": search, **r, "sentences": len(lines)} for r in turns]
             for name, written in seen.items():
@@ -108,7 +113,8 @@ def main(
     print(common.table(["system", "sentences/s", "times ours", "BLEU", "same as ours"], rows))
     name = model.name if model else "captions-de-en"
     settings = {"benchmark": "serving", "model": name, "corpus": f"{corpus} test_2016_flickr"}
-    settings |= {"command": f"python benchmarks/serving.py --threads {threads} --rounds {rounds}"}
+    command = f"python benchmarks/serving.py --threads {threads} --rounds {rounds}"
+    settings |= {"command": command + " --bf16" * bf16}
     settings |= {"threads": threads, "max_tokens": MAX_TOKENS, "clock": "wall"}
     settings |= {"sentences": len(lines)}
     common.write_log(results, f"serving-{name}-{threads}", settings, records)

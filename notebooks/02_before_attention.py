@@ -190,7 +190,7 @@ print("as they are, by distance    ", named(kernel_regression(query, keys, value
 # The other way to avoid waiting is a convolution, which sees a window of $k$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
 #
 # - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $k - 1$ words further, so the number of layers between two words grows in proportion to their distance.
-# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below, so the reach doubles from layer to layer, and the number of layers grows like the logarithm of the distance.
+# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below (up to 16, then from 1 again), so within a round the reach doubles from layer to layer. If the doubling went on, the number of layers would grow like the logarithm of the distance, as the paper counts it.
 # - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. Its authors asked whether such a memory can replace attention, and in translation it matched attention. The first of them, Łukasz Kaiser, is also one of the Transformer's eight authors.
 # - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims to be the first that turns one sequence into another with nothing else.
 
@@ -302,7 +302,7 @@ show(
 )
 
 # %% [markdown]
-# The convolution is fastest in the end, but sees only its window. At the length of a sentence all three do about the same arithmetic; the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
+# The convolution is fastest in the end, but sees only its window. At the length of a sentence, attention does at most half as much again as the other two, which do about the same; the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
 #
 # ## What to remember
 #

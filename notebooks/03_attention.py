@@ -444,7 +444,7 @@ def attention(
         dropout: rate at which the weights that mix the values are dropped.
 
     Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
-    query that may attend to no key gets NaN. A mask that is not boolean raises RuntimeError.
+    query that may attend to no key gets NaN. A mask of floats or long integers raises RuntimeError.
     """
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
     if mask is not None:
@@ -697,7 +697,7 @@ def mine(query, key, value, mask):
 print(check("attention", mine))
 
 # %% [markdown]
-# **2. By hand** (★, 5 min). A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return, with two decimals? ($e^{1.41} = 4.11$.) And if you divide by $d_k$ instead of its root ($e^1 = 2.72$)?
+# **2. By hand** (★, 5 min). A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return, with two decimals? ($e^{\sqrt 2} = 4.11$.) And if you divide by $d_k$ instead of its root ($e^1 = 2.72$)?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The scores are 2 and 0. Divided by the root of 2 they are 1.41 and 0, so the weights are 4.11 / 5.11 and

@@ -263,7 +263,7 @@ print("rows lost:", once.isnan().any(-1).sum().item(), "then", twice.isnan().any
 #
 # :::{admonition} For a second reading: what does PyTorch do with an empty row?
 # :class: dropdown
-# It depends on the path (torch 2.13). `F.scaled_dot_product_attention` returns zeros. `nn.MultiheadAttention` returns NaN along with its weights, as by default; with `need_weights=False` it returns zeros, except in evaluation without gradients, where a fast path gives NaN again. `nn.TransformerEncoderLayer` asks for no weights, so it can train undisturbed on a batch with an empty row and show its first NaN in evaluation.
+# It depends on the path (torch 2.13). `F.scaled_dot_product_attention` returns zeros. `nn.MultiheadAttention` returns NaN along with its weights, as by default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again. `nn.TransformerEncoderLayer` asks for no weights, so with `batch_first=True` it can train undisturbed on a batch with an empty row and show its first NaN in evaluation.
 # :::
 #
 # ## The causal mask

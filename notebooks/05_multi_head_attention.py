@@ -437,7 +437,7 @@ print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item()
 #
 # Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun, head 1 less surely. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun; head 1 does so for *Ball*, and hardly for *Mädchen*. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
 from itertools import combinations
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -467,11 +467,11 @@ maps = [
 ]
 show(
     alt.concat(*maps, columns=2),
-    alt="Head 3 is dark along the diagonal. Head 2 is dark in the columns of the nouns, head 1 paler there, head 4 in single cells; the last rows are gray in the last two columns.",
+    alt="Head 3 is dark along the diagonal. Head 2 is dark in the columns of the nouns, head 1 in that of Ball only, head 4 in single cells; the last rows are gray in the last two columns.",
 )
 
 # %% [markdown]
-# Head 3 mostly looks at the German word that is to be translated next: *spielt* gets 1.00 in the row *girl*, *roten* 1.00 in the row *a*. Head 2 looks ahead to the noun, at *Mädchen* from the very start (0.99 in the row `<s>`), and at *Ball* as soon as *a* is written (0.78). Head 4 looks back to *Mädchen* after *with* (0.91). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, which may well be the trained way out of having no question.
+# Head 3 mostly looks at the German word that is to be translated next: *spielt* gets 1.00 in the row *girl*, *roten* 1.00 in the row *a*. Head 2 looks ahead to the noun, at *Mädchen* from the very start (0.99 in the row `<s>`), and at *Ball* from *plays* on (0.50, and 0.78 once *a* is written), though after *with* it prefers *einem*. Head 4 looks back to *Mädchen* after *with* (0.91). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, which may well be the trained way out of having no question.
 #
 # That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb#what-single-heads-do) does so.
 #

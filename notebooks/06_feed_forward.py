@@ -357,7 +357,7 @@ n = alt.X("n:Q", title="length n", scale=alt.Scale(type="log", base=2, domain=[8
 chart = curves(records, n, alt.Y("share:Q", axis=alt.Axis(format="%")), "part", looks)
 show(
     chart,
-    alt="Up to 128 tokens the feed-forward network does about two thirds of the work. Beyond 2048, scores and blending do most.",
+    alt="Up to 128 tokens the feed-forward network does about two thirds of the work. Beyond 2048, scores and blending have the largest share.",
 )
 assert shares(128)[0]["share"] > 0.63 and shares(2048)[0]["share"] == shares(2048)[2]["share"]
 

@@ -82,7 +82,7 @@ drawn = [
         (
             PE,
             list("01234"),
-            ["sin 1", "cos 1", "sin 2", "cos 2", "sin 3", "cos 3"],
+            ["sin 0", "cos 0", "sin 1", "cos 1", "sin 2", "cos 2"],
             "position",
             "encoding",
         ),

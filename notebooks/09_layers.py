@@ -630,13 +630,13 @@ for name, states in walks_of_three.items():
 assert 6 * first["pre-norm"] < first["swapped"] and 10 * first["post-norm"] < first["swapped"]
 
 # %% [markdown]
-# With these weights it ends at 4.4. But its sub-layers read that growing stream as it is, and the first layer gets six times the gradient that it gets in pre-norm, and ten times that in post-norm.
+# With these weights it ends at 4.4. But its sub-layers read that growing stream as it is, and the first layer gets several times the gradient that it gets in either of the other forms, here six and ten times.
 #
 # ### What the gradients say
 #
 # We put an embedding below and the logits on top, take the loss of predicting random words, and measure the gradient of each layer's second feed-forward matrix before any training.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-norm-place", "caption": "How large is the gradient of each layer before training? Choose the depth of the stack. Post-norm (solid) stays between 0.35 and 0.75 in every layer at every depth. Pre-norm (dashed) falls from the first layer to the last, and ends lower the deeper the stack is; at 6 and at 24 layers its first layer gets more than post-norm's. Norm of the gradient of the second feed-forward matrix; width 64, 1,000 words."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-norm-place", "caption": "How large is the gradient of each layer before training? Choose the depth of the stack. Post-norm (solid) stays between 0.35 and 0.75 and has no clear trend; another start moves it by as much. Pre-norm (dashed) falls from the first layer to the last, and ends lower the deeper the stack is. Norm of the gradient of the second feed-forward matrix, from one random start; width 64, 1,000 words."}}
 
 
 def gradient_by_layer(layers, pre_norm):
@@ -673,7 +673,7 @@ measured = {
 charts = {f"{depth} layers": gradient_chart(norms) for depth, norms in measured.items()}
 show_steps(charts, "How deep?", start=2)
 assert all(0.35 < v < 0.76 for norms in measured.values() for v in norms["post-norm"])
-assert all(measured[n]["pre-norm"][0] > measured[n]["post-norm"][0] for n in (6, 24))
+assert measured[24]["pre-norm"][0] >= measured[3]["pre-norm"][0]
 
 # %%
 for depth, norms in measured.items():
@@ -684,7 +684,7 @@ for depth, norms in measured.items():
     print(line)
 
 # %% [markdown]
-# Look at the last layer: with post-norm it gets about the same gradient in a stack of 3 layers as in one of 24; with pre-norm its gradient shrinks like one over the root of the depth, from 0.33 to 0.12. This is what {cite:t}`xiong2020layer` derive, and the reason is the final norm: the stream has grown like that root, and the norm divides the gradient by its size. The other layers don't follow suit. In the first, pre-norm's gradient is even larger in 24 layers than in 3. From 3 layers to 24, the gradient of all layers together doubles with pre-norm and triples with post-norm.
+# Look at the last layer: with post-norm it gets about the same gradient in a stack of 3 layers as in one of 24; with pre-norm its gradient shrinks like one over the root of the depth, from 0.33 to 0.12. This is what {cite:t}`xiong2020layer` derive, and the reason is the final norm: the stream has grown like that root, and the norm divides the gradient by its size. The other layers don't follow suit: in the first, pre-norm's gradient is no smaller in 24 layers than in 3. (In their translator with six layers, post-norm's gradients grow from layer to layer and pre-norm's stay level.) From 3 layers to 24, the gradient of all layers together triples with post-norm and grows less with pre-norm.
 #
 # Deep post-norm stacks thus start with larger gradients, above all near the output, and are known to need a careful start. How that goes together with Adam, which divides by the size of the gradient, is settled in [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up).
 #
@@ -781,4 +781,4 @@ for layers in (2, 6, 24):
 #
 # ## Sources
 #
-# Residual connections are from {cite:t}`he2016deep`, layer normalization from {cite:t}`ba2016layer`, RMSNorm from {cite:t}`zhang2019root`. How the place of the norm shapes the gradients was worked out by {cite:t}`xiong2020layer`, whose measurement we repeat. The formula of one form beside the code of the other is in {cite:t}`rush2018annotated`.
+# Residual connections are from {cite:t}`he2016deep`, layer normalization from {cite:t}`ba2016layer`, RMSNorm from {cite:t}`zhang2019root`. How the place of the norm shapes the gradients was worked out by {cite:t}`xiong2020layer`, whose measurement of the last layer we repeat. The formula of one form beside the code of the other is in {cite:t}`rush2018annotated`.

@@ -540,7 +540,7 @@ assert moved["six paddings, masked"] < 1e-9 and moved["word 5 changed, logits be
 #
 # ## The loss before training is ln |V|
 #
-# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Ours starts a little higher, because its logits already spread with some variance $s^2$. The model is a little overconfident, and for normally distributed logits the price is half the variance:
+# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Ours starts a little higher, because its logits already spread with some variance $s^2$. The model is a little overconfident, and since $e^z$ has the mean $e^{s^2/2}$ for normal logits with mean 0, the price is half the variance:
 #
 # $$
 # \text{loss} \approx \ln |V| + \tfrac12 s^2

@@ -513,7 +513,7 @@ assert (gradient - entries[0]).abs().max() < 0.02
 #
 # ## What to remember
 #
-# - A layer is products, a softmax for each head, two sums, two norms and a cut at zero.
+# - A layer is products, a softmax for each head, a cut at zero, and a sum and a norm after each sub-layer.
 # - Positions share the columns of the words, and where these are few they disturb the words.
 # - A decoder's step needs one row of queries; the earlier words are there as keys and values.
 # - The gradient starts as "probability minus 1 for the right word" and runs back through the same numbers.

@@ -44,7 +44,7 @@ sys.path.insert(0, "..")
 #
 # With 25 words and $d = 512$ the case seems clear, but the table leaves out the four projections, and with them attention is the dashed line on top of {numref}`fig-table-1`. We'll build all five layers, count, time and trace them, and find a better reason.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications a word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the rising line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications a word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the solid black line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
 import math
 from itertools import count, pairwise
 

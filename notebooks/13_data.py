@@ -55,7 +55,7 @@ from annotated_transformer import Tokenizer, Transformer, TrainingConfig, preset
 from annotated_transformer.synchronous_grammar import grammar
 from book.figures import INK, RESIDUAL, arrow, box, curves, show, show_drawing, style, words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens in that minute, and where is it explained? Pairs become tokens and tokens become batches; the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, a thousand times. Every box but the first links to its chapter. The dotted frame is the call `train`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens in that minute, and where is it explained? Pairs become tokens and tokens become batches; the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, a thousand times. Every box but the first links to its chapter. The dotted frame is the call `train`, which makes the tokens, too."}}
 parts = [
     '<rect x="282" y="8" width="410" height="148" rx="8" fill="none" '
     f'stroke="{INK}" stroke-dasharray="2 4"/>',

@@ -106,7 +106,7 @@ chart = alt.layer(
 )
 show(
     chart.add_params(width, warm).properties(width=460, height=260),
-    alt="Three curves rise in a straight line and fall as one over the square root of the step. Peaks are at the end of the warm-up; from there on the widest model has the lowest curve.",
+    alt="Three curves rise in a straight line and fall as one over the square root of the step. Peaks are at the end of the warm-up; once all are past them, the widest model has the lowest curve.",
 )
 
 # %% [markdown]

@@ -513,7 +513,7 @@ for name in ("perplexity", "bleu", "says", "is_right"):
 # %% [markdown]
 # Two runs of a pair share their start and their batches, so the differences are taken pair by pair. The smoothed models score 2.9 ± 1.4 points of BLEU more and are right 4 points more often, about two standard errors: a hint. After 400 steps the price in perplexity doesn't show yet.
 #
-# Why would a less sure model translate better? The usual answer looks at the search: a model that is sure at each step leaves a beam nothing to choose, while a modest one keeps its second choices within reach. But these translations are greedy, where no second choice is ever looked at, so if the gain is real, part of it must come from training. One explanation: hard labels push the right logit up for ever, while smoothed ones hold all other words at the same finite distance, which keeps the weights from growing without end.
+# Why would a less sure model translate better? The usual answer looks at the search: a model that is sure at each step leaves [beam search](19_decoding.ipynb#expand-score-prune-one-topk), which keeps several translations going, nothing to choose, while a modest one keeps its second choices within reach. But these translations are greedy, where no second choice is ever looked at, so if the gain is real, part of it must come from training. One explanation: hard labels push the right logit up for ever, while smoothed ones hold all other words at the same finite distance, which keeps the weights from growing without end.
 #
 # ## The loss as a module
 #

@@ -93,7 +93,7 @@ def train_simply(model, stream, steps, report):
 
 
 # %% [markdown]
-# Let's use it at once, on the 29,000 captions of Multi30k: from German to English, with a joint vocabulary of 4,000 and a model of 1.4 million parameters. (Our base model has 63.1 million, 44 times as many.)
+# Let's use it at once, on the 29,000 captions of Multi30k: from German to English, with a joint vocabulary of 4,000 and a model of 1.4 million parameters. (Our base model has 63.05 million, 44 times as many.)
 
 # %%
 pairs, val, test = (multi30k(name) for name in ("train", "val", "test_2016_flickr"))
@@ -443,7 +443,7 @@ def next_update(training: Training, loss: nn.Module, stream: Iterator[Batch]) ->
 #
 # ## Whether it gets better
 #
-# Every 50 steps the loop writes a line, with the mean loss over all their tokens. Here a gradient that was not finite is noticed, and ends the run: a single bad batch would be no loss, but if the rate is too high, the next hundred are bad too, and a loop that skips them looks busy and learns nothing.
+# Every 50 steps, and with each checkpoint, the loop writes a line, with the mean loss over all tokens since the last. Here a gradient that was not finite is noticed, and ends the run: a single bad batch would be no loss, but if the rate is too high, the next hundred are bad too, and a loop that skips them looks busy and learns nothing.
 
 
 # %% tags=["export"]

@@ -490,10 +490,10 @@ def beam_search(
 
 def work(n=8):
     for way, cached in (("without a cache", False), ("with a cache", True)):
-        for step, position in product(range(1, n + 1), range(1, n + 1)):
-            if position <= step:
+        for step, position in product(range(1, n + 1), range(n)):
+            if position < step:
                 done = step if cached else step * (step + 1) // 2
-                fresh = not cached or position == step
+                fresh = not cached or position == step - 1
                 row = {"step": step, "position": position, "done": done, "fresh": fresh}
                 yield row | {"way": way}
 
@@ -505,7 +505,7 @@ def grid(way):
     fill = alt.condition("datum.fresh", alt.value(PLUM), alt.value(PAPER))
     cells = base.mark_rect(stroke=PLUM, strokeWidth=1.5, width=26, height=21)
     cells = cells.encode(position, step, fill=fill)
-    last = base.transform_filter("datum.position == datum.step")
+    last = base.transform_filter("datum.position == datum.step - 1")
     total = last.mark_text(dx=28, align="left").encode(position, step, text="done:Q")
     return (cells + total).properties(width=250, height=210, title=f"{way}: total so far")
 
@@ -1300,7 +1300,7 @@ for temperature in (0.5, 1.0, 2.0):
 assert kept[0] < 5 < 100 < kept[1] < 300 < 4000 < kept[2]
 
 # %% [markdown]
-# Top-p 0.9 keeps 2 words at a temperature of 0.5, 187 at 1 and 4,324 of the 6,000 at 2, where the drawn sentences have come apart. This is why the temperature is seldom raised without a filter. Sampling also shows what a search hides: if ten drawn translations say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
+# Top-p 0.9 keeps 2 words at a temperature of 0.5, 187 at 1 and 4,324 of the 6,000 at 2, where the drawn sentences have come apart. There top-p hardly filters; top-k would. Sampling also shows what a search hides: if ten drawn translations say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
 #
 # ## Which one to take
 #

@@ -1063,12 +1063,12 @@ show(
 #
 # ## Exercises
 #
-# **1. By hand.** (★, 5 min) The gold links of a pair are (0, 0), (1, 1) and (2, 2). A head gives (0, 0), (1, 1), (1, 2) and (2, 2). What is its alignment error rate?
+# **1. By hand.** (★, 5 min) The gold links of a pair are (0, 0), (1, 1) and (2, 2). A head gives (0, 0), (1, 1), (2, 2) and (2, 3). What is its alignment error rate?
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Three hits, counted twice; four links found and three wanted: 1 - 6/7 = 0.14.
-rate = alignment_error_rate([{(0, 0), (1, 1), (1, 2), (2, 2)}], [{(0, 0), (1, 1), (2, 2)}])
+rate = alignment_error_rate([{(0, 0), (1, 1), (2, 2), (2, 3)}], [{(0, 0), (1, 1), (2, 2)}])
 assert abs(rate - 1 / 7) < 1e-9
 print(f"{rate:.2f}")
 

@@ -179,7 +179,7 @@ dot_plot(
 )
 
 # %% [markdown]
-# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, for big, for training without dropout and for learned positions they are far apart. That isn't the scatter of seeds: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn it.
+# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, for big, for dropout and for learned positions they are far apart. That isn't the scatter of seeds: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn it.
 #
 # ## The miniature
 #
@@ -279,7 +279,7 @@ dot_plot(
 # %% [markdown]
 # ## Where the miniature agrees
 #
-# A row agrees with the paper if its interval leaves out zero, on the paper's side. Where the interval holds zero, three seeds can't tell. Don't trust every verdict: of 38 intervals that are right 19 times in 20, about two should be wrong.
+# A row agrees with the paper if its interval leaves out zero, on the paper's side. (Learned positions have no side in the paper's perplexity, so any clear difference disagrees.) Where the interval holds zero, three seeds can't tell. Don't trust every verdict: of 38 intervals that are right 19 times in 20, about two should be wrong.
 
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -406,7 +406,7 @@ assert all(abs(final[f"pre-{n}-warm"] - final[f"pre-{n}-cold"]) < 0.25 for n in 
 #
 # - An ablation is a difference, and a difference needs several seeds on both sides. Compare seed by seed, with an interval that fits their number.
 # - In miniature, one head, half the width and smoothing come out as in the paper's Table 3. Depth and training without dropout, which ask how much of something is good, come out the other way round, and with more updates depth begins to turn.
-# - A deep post-norm stack needs warm-up and patience. With the norm in front, it needs neither.
+# - A deep post-norm stack needs warm-up and patience. With the norm in front, it needs no warm-up and much less patience.
 #
 # ## Exercises
 #

@@ -175,7 +175,7 @@ show(
 )
 
 # %% [markdown]
-# Pre-norm and SwiGLU lower the loss beyond doubt, rotary positions most likely; so does leaving positions out, and [below](#rotary-positions) you see why that row is there. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys cost about a tenth of a nat. One stack does the work of two: slightly better in the paper's form, slightly worse with all five changes.
+# Pre-norm and SwiGLU lower the loss beyond doubt, rotary positions most likely; so does leaving positions out, and [below](#rotary-positions) you see why that row is there. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys seem to cost about a tenth of a nat. (With three seeds, only 4.3 standard errors [make sure](22_variations.ipynb).) One stack does the work of two: slightly better in the paper's form, slightly worse with all five changes.
 #
 # Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. A model that learns faster at the start needn't win in the end ([departures](../book/departures.md) explains this for an earlier run of this test). Nor should you expect more: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
 #
@@ -222,7 +222,7 @@ def compare(new, old, chapter):
 # %% [markdown]
 # ## Pre-norm
 #
-# It is already in the code: `Residual` has two forms, and `TransformerConfig(pre_norm=True)` takes the other one. [Layers](09_layers.ipynb#why-the-place-of-the-norm-matters) shows what that does to stream and gradients. The authors themselves moved the norm in their code four months after the paper, and GPT-2 {cite:p}`radford2019language` and nearly everything since has it before the sub-layer.
+# It is already in the code: `Residual` has two forms, and `TransformerConfig(pre_norm=True)` takes the other one. [Layers](09_layers.ipynb#why-the-place-of-the-norm-matters) shows what that does to stream and gradients. The authors themselves moved the norm in their code four months after the paper, and GPT-2 {cite:p}`radford2019language` and nearly everything since has it before the sub-layer, and one more at the end of the stack, because the stream itself is never normalized.
 
 # %%
 print("pre-norm:", told("pre-norm"))
@@ -254,7 +254,7 @@ print("RMSNorm:", told("RMSNorm"))
 # %% [markdown]
 # The bias goes along with the mean. What speaks for it is economy: one sum less, and no second pass over the numbers to take the mean off. It was never meant to lower the loss, so an effect near zero is just what its authors promise.
 #
-# The mean isn't lost information, either. A norm that removes it throws away one direction of the stream, the one in which all numbers are equal. Weights that want to ignore this direction can learn to.
+# Leaving the mean in does no harm, either. A norm that removes it throws away one direction of the stream, the one in which all numbers are equal. Weights that want to ignore this direction can learn to.
 #
 # ## Rotary positions
 #

@@ -288,7 +288,7 @@ assert shares["matrix products"] > 30
 # %% [markdown]
 # ### When a GPU waits for the program
 #
-# A step of the base model hands the GPU about 800 operations ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
+# A step of the base model hands the GPU about 800 operations ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be); in 16 bits half as many again), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight operations, each of which takes the program 5 microseconds to hand over. Above, an operation keeps the GPU busy for 9 microseconds: a queue builds up, and the GPU never pauses. Below, it is done in 2 and idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long operations the blocks of the GPU follow each other without a gap; with short ones each stands alone after the program has handed it over."}}
@@ -310,7 +310,7 @@ plt.show()
 # %% [markdown]
 # Everything that makes a single operation faster, such as 16-bit numbers, gains a launch-bound step nothing. Larger batches help, since each operation has more to do, and so does compilation, which makes one operation of several. To find out which case you have, double the batch: if the step takes no longer, it was launch-bound.
 #
-# The standard cure is a **CUDA graph**. The driver records all launches of a step once, and the GPU replays them on a single request. A recording holds addresses and sizes, so it fits only inputs of the same shape, at the same place in memory. `torch.compile(..., mode="reduce-overhead")` makes such recordings, one for each shape. Text generation, which repeats one shape for every token, gains most. Our training would first have to round its lengths to a few widths, so the package doesn't use them.
+# The standard cure is a **CUDA graph**. The driver records all launches of a step once, and the GPU replays them on a single request. A recording holds addresses and sizes, so it fits only inputs of the same shape, at the same place in memory. `torch.compile(..., mode="reduce-overhead")` makes such recordings, one for each shape. Text generation gains most, if its cache has a fixed size, so that every token repeats one shape. Our training would first have to round its lengths to a few widths, so the package doesn't use them.
 #
 # ## One lever at a time
 #
@@ -607,7 +607,7 @@ print(f"on this CPU the fast loss trains x {gain:.2f} as fast as the readable on
 #
 # ### Beside other Transformers
 #
-# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model with the fast loss, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape. How many times as fast is ours? The table gives the median of the turns and, in brackets, the lowest and the highest ratio.
+# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model with the fast loss, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape: `base`, or 3 + 3 layers of width 256 (`small`, 8 heads) or 192 (`mini`). How many times as fast is ours? The table gives the median of the turns, three for `base`, five or seven for the others, and, in brackets, the lowest and the highest ratio.
 #
 # ```bash
 # python benchmarks/training.py --size base --threads 2 --precision fp32

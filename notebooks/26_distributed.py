@@ -361,7 +361,7 @@ for name, speed in links.items():
 #
 # PyTorch's wrapper `DistributedDataParallel`, **DDP** {cite:p}`li2020pytorch`, does that. When it is made, it sends the weights of process 0 to all. In the backward pass, a hook on each parameter collects gradients in **buckets** of 25 MB, about in the order in which they become ready, and a full bucket leaves at once, beside the computation. At the end it waits for the last bucket: when `backward` returns, `.grad` is that of all.
 #
-# A bucket for each gradient would pay a fixed cost two hundred times; a single bucket would be full when there's nothing left to compute.
+# A bucket for each gradient would pay a fixed cost 181 times; a single bucket would be full when there's nothing left to compute.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-overlap", "caption": "What does it save to exchange early? One step, first with the exchange after the backward pass, then with four buckets that leave as they become full. The lengths are made up: forward 1, backward 2, exchange 1.6, Adam 0.3. Only the last bucket is still waited for."}, "image": {"alt": "Two timelines. Without overlap the step ends at 4.9; with overlap three of four exchanges lie beside the backward pass and the step ends at 3.7."}}
 style()
@@ -716,7 +716,7 @@ print(counter.number, "operations in a step of a model with 6 layers a side")
 assert 750 < counter.number < 900
 
 # %% [markdown]
-# (A wide model has as many as this narrow one.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
+# (A wide model has as many as this narrow one. In 16 bits some 420 conversions come on top, half as many again; they aren't in the numbers that follow, so the limits are tighter.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20% of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
 style()

@@ -314,7 +314,7 @@ assert {"torch", "processes"} <= set(records[0])
 # | `loss` | nats a target token, mean of the steps since the last record, smoothed | falls fast, then slowly, never below the floor computed further down |
 # | `gradient_norm` | mean length of the gradient | high at first, then calm; ten times its usual size is a warning |
 # | `tokens_per_second` | real target tokens of all processes, without validations | steady to a few percent |
-# | `validation_loss` | nats a target token on newstest2013 | falls as long as it pays to go on |
+# | `validation_loss` | nats a target token on newstest2013, without the pairs that [cleaning](D_large_corpora.ipynb#what-is-kept) drops, about a tenth | falls as long as it pays to go on |
 # | `score` | BLEU of greedy translations | near 0 for long, then rises |
 #
 # Each start of the command adds a record with `torch` and `processes`.
@@ -361,7 +361,7 @@ told = shell(
 assert "100,000 steps" in told and "hours" in told and not (folder / "base").exists()
 
 # %% [markdown]
-# For the real thing we need the lengths of 4.5 million pairs. We make some up for a tenth of them, 28 tokens long on average as in [speed](25_speed.ipynb#which-part-of-the-model-does-the-work), and plan an epoch. All that follows is **computed, not measured**.
+# For the real thing we need the lengths of 4.5 million pairs. We make some up for a tenth of them, 28 tokens long on average as in [speed](25_speed.ipynb#which-part-of-the-model-does-the-work), and plan an epoch. (Cleaning is left out. It will drop a tenth of the pairs or a little more, so the real epoch is that much shorter; the hours stay.) All that follows is **computed, not measured**.
 
 # %%
 chance = np.random.default_rng(0)
@@ -425,7 +425,7 @@ plt.show()
 # %% [markdown]
 # ### Two recipes for eight GPUs
 #
-# The paper's batch, cut in eight, is small. [Many GPUs](26_distributed.ipynb#how-fast-it-can-be) computes that launching its operations takes 6.6 ms a step if nothing is compiled, however little each GPU has to do. On H100s, base has 6 ms of work for each of eight and big 20. So there are two sensible ways to use eight of them:
+# The paper's batch, cut in eight, is small. [Many GPUs](26_distributed.ipynb#how-fast-it-can-be) computes that launching its operations takes 6.6 ms a step in single precision, more in 16 bits, if nothing is compiled, however little each GPU has to do. On H100s, base has 6 ms of work for each of eight and big 20. So there are two sensible ways to use eight of them:
 #
 # **As the paper.** Train big on all eight, and base on four at most:
 #
@@ -456,7 +456,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 # %% [markdown]
 # ### What is not in these hours
 #
-# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2 and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of 1,500 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
+# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2 and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of nearly 1,400 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
 #
 # ```bash
 # $run train --prepared wmt14-en-de --preset big --output big --save-every 12000 --steps 288000
@@ -741,9 +741,9 @@ for step in (100, 1_000, 4_000, 10_000, 100_000):
 # | step 200 | target tokens a second near the plan | the list of five questions above |
 # | the first validation | both losses have fallen all the way; BLEU may be near 0 | flat for hundreds of steps: the rate, as in {numref}`fig-sick` |
 # | step 10,000 | BLEU far from 0, and rising from check to check | near 0 while the loss falls: the [decoder doesn't read the source](18_training.ipynb#a-test-that-it-reads-the-german) |
-# | the end | curves flat, the average better than the last checkpoint; the paper has 25.8 on newstest2013 for base, without averaging | the average is worse: fewer checkpoints, or the run isn't done |
+# | the end | curves flat, the average better than the last checkpoint; the paper has 25.8 on newstest2013 for base, without averaging, on all of its sentences and by its own tool | the average is worse: fewer checkpoints, or the run isn't done |
 #
-# We know no loss values for the steps between, and a wrong expectation is worse than none. The BLEU in the progress lines is that of greedy search, on every second sentence of newstest2013. For a decision, run `evaluate --split validation`.
+# We know no loss values for the steps between, and a wrong expectation is worse than none. The BLEU in the progress lines is that of greedy search, on every second sentence that cleaning leaves of newstest2013. For a decision, run `evaluate --split validation`.
 #
 # ### How many checkpoints to average
 #

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import shlex
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -286,15 +287,48 @@ def test_serving_compares_with_ctranslate2(tmp_path: Path, capsys: pytest.Captur
     tokenizer = Tokenizer.train(grammar(120, seed=1), vocabulary_size=300)
     torch.manual_seed(0)
     save_model(Transformer(TransformerConfig(300, 1, 16, 32, 2)), tokenizer, tmp_path / "model")
-    brief = {"beams": (1, 2), "sentences": 4}
+    brief = {"beams": (1, 2), "sentences": 4, "bf16": True}
     folder = tmp_path / "log"
     settings, lines = run("serving", folder, model=tmp_path / "model", **TOY, **brief)
     turns = [line for line in lines if "round" in line]
-    assert settings["sentences"] == 4 and len(turns) == 2 * 2 * 3
+    assert settings["sentences"] == 4 and settings["command"].endswith("--bf16")
+    assert len(turns) == 2 * 2 * 4
     measured = [line for line in lines if "times_ours" in line]
     assert [line["same_as_ours"] for line in measured if line["system"] == "ours"] == [4, 4]
-    assert len(measured) == 6 and all(line["sentences_per_second"] > 0 for line in measured)
+    assert len(measured) == 8 and all(line["sentences_per_second"] > 0 for line in measured)
+    assert {"ours", "ours bf16"} < {line["system"] for line in measured}
     assert "patience" in capsys.readouterr().out
+
+
+def test_the_table_of_serving_is_its_logs() -> None:
+    """Speeds and ratios of the README, and the range that its text draws from them."""
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    behind: dict[str, list[float]] = {"ours": [], "ours bf16": []}
+    names = {"ours": "ours", "ours bf16": "ours, in bf16"}
+    names |= {"float32": "CTranslate2 in single precision", "int8": "CTranslate2 in 8 bits"}
+    for label, model, threads in (
+        ("captions", "captions-de-en", 1),
+        ("captions", "captions-de-en", 2),
+        ("everyday model", "everyday-de-en", 2),
+    ):
+        path = ROOT / "benchmarks" / "results" / f"serving-{model}-{threads}.jsonl"
+        found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        scored = {(r["system"], r["search"]): r for r in found if "bleu" in r}
+        took = {(r["system"], r["search"], r["round"]): r["seconds"] for r in found if "round" in r}
+        for system, name in names.items():
+            cells = []
+            for search in ("greedy", "beam 4"):
+                key = system if "ours" in system else f"CTranslate2 {system}"
+                ratio = scored[key, search]["times_ours"]
+                times = "" if system == "ours" else f" ({ratio:.2f} times)"
+                cells.append(f"{scored[key, search]['sentences_per_second']:,.0f}{times}")
+                if system in behind:
+                    turns = [(took[key, search, n], n) for n in (1, 2, 3)]
+                    ratios = [t / took["CTranslate2 float32", search, n] for t, n in turns]
+                    behind[system].append(statistics.median(ratios))
+            assert f"| {label}, {name} | {threads} | {' | '.join(cells)} |" in text
+    single, bf16 = (f"by {min(b):.2f} to {max(b):.2f}" for b in behind.values())
+    assert f"{single} in single precision, and {bf16} with our weights in bf16" in text
 
 
 @pytest.mark.slow
