@@ -109,9 +109,9 @@ of eight translations of the model's own beside it
 [R-Drop](https://arxiv.org/abs/2106.14448), asks two passes with other dropout to agree, with weight
 5. It had 44.0 after 1,000 updates at `--lr-scale 0.4`; another start, at 0.5, had 42.1 after 2,000
 and with 0.15 came to 44.5 after 7,000, by then rising hardly at all. With dropout 0.2 it had 39.7
-after 1,000. In one search with the model above it has 46.0, and so has the mean of their weights.
-So two models that went apart for 7,000 updates know little that one doesn't, and several teachers
-would have little more to teach. The log is `benchmarks/results/everyday-en-de.jsonl`.
+after 1,000. In one search with the model above it has 46.0, and so has the mean of their weights,
+so the two know little more together than one does. Teachers from other seeds might know more; each
+takes hours. The log is `benchmarks/results/everyday-en-de.jsonl`.
 
 The model has room for what it was shown: it has 55.6 on 1,200 pairs of Tatoeba that it learned
 from. It lacks more such pairs, or a better way to learn from them. And much of what is missing lies
