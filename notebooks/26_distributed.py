@@ -712,11 +712,14 @@ optimizer, batch = Adam(loss.parameters(), fused=True), share_of(plan[0])
 training_step(loss, [batch], optimizer)  # makes the moments
 with Counter() as counter:
     training_step(loss, [batch], optimizer)
+with torch.autocast("cpu", torch.bfloat16), Counter() as converting:
+    training_step(loss, [batch], optimizer)
 print(counter.number, "operations in a step of a model with 6 layers a side")
-assert 750 < counter.number < 900
+print(converting.number, "with products in 16 bits")
+assert 750 < counter.number < 900 and 1.4 < converting.number / counter.number < 1.6
 
 # %% [markdown]
-# (A wide model has as many as this narrow one. In 16 bits some 420 conversions come on top, half as many again; they aren't in the numbers that follow, so the limits are tighter.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
+# (A wide model has as many as this narrow one. In 16 bits, conversions add half as many again. The numbers that follow leave them out, so the limits are tighter.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20% of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
 style()
