@@ -288,7 +288,7 @@ assert shares["matrix products"] > 30
 # %% [markdown]
 # ### When a GPU waits for the program
 #
-# A step of the base model hands the GPU about 800 operations ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be); in 16 bits half as many again), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
+# A step of the base model hands the GPU about 800 operations, in 16 bits 1,200 ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight operations, each of which takes the program 5 microseconds to hand over. Above, an operation keeps the GPU busy for 9 microseconds: a queue builds up, and the GPU never pauses. Below, it is done in 2 and idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long operations the blocks of the GPU follow each other without a gap; with short ones each stands alone after the program has handed it over."}}
@@ -876,7 +876,7 @@ assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["byt
 #
 # ### Why is it not eight times as fast on eight GPUs?
 #
-# Because the paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30% of it. But 800 operations at 8 microseconds take 6.4 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
+# Because the paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30% of it. But 1,200 operations at 8 microseconds take 9.6 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
 #
 # ### I have a GPU. What should I look at first?
 #

@@ -719,9 +719,9 @@ print(converting.number, "with products in 16 bits")
 assert 750 < counter.number < 900 and 1.4 < converting.number / counter.number < 1.6
 
 # %% [markdown]
-# (A wide model has as many as this narrow one. In 16 bits, conversions add half as many again. The numbers that follow leave them out, so the limits are tighter.) At 8 microseconds each, 826 launches take 6.6 ms. With eight GPUs, 6 ms of work are handed out in 6.6, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
+# (A wide model has as many as this narrow one.) In 16 bits, which the plan above takes, conversions add half as many again. At 8 microseconds each, 1,234 launches take 9.9 ms. With eight GPUs, 6 ms of work are handed out in 9.9, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20% of 989e12 operations a second, 826 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 7 GPUs and stays flat; with 100,000 it bends at about 29; with 400,000 it follows the ideal up to 64."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20% of 989e12 operations a second, 1,234 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 5 GPUs and stays flat; with 100,000 it bends at about 20; with 400,000 it follows the ideal up to 64."}}
 style()
 
 
@@ -729,11 +729,11 @@ def seconds(tokens, gpus):
     """Return the computed length of a step."""
     work = tokens / 25_000 * a_step / planned / gpus
     exchange = 2 * (gpus - 1) / gpus * gradient / 100e9
-    return max(work, 826 * 8e-6, exchange)
+    return max(work, 1234 * 8e-6, exchange)
 
 
 figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
-counts = [1, 2, 4, 7, 8, 16, 29, 32, 64]
+counts = [1, 2, 4, 4.9, 8, 16, 19.5, 32, 64]
 for tokens, marker, color in ((400_000, "s", VALUE), (100_000, "^", KEY), (25_000, "o", QUERY)):
     gains = [seconds(tokens, 1) / seconds(tokens, gpus) for gpus in counts]
     axis.plot(counts, gains, marker + "-", color=color)
@@ -749,7 +749,7 @@ plt.show()
 print([round(seconds(tokens, 1) / seconds(tokens, 64), 1) for tokens in (25_000, 100_000, 400_000)])
 
 # %% [markdown]
-# As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. (Amdahl adds it to the work; launches run beside the work, which is why the line is ideal for so long.) If 6.6 ms of a step stay, and one GPU needs 48, no number of GPUs makes it more than about seven times faster. The true line bends earlier, since small products use a GPU less well.
+# As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. (Amdahl adds it to the work; launches run beside the work, which is why the line is ideal for so long.) If 9.9 ms of a step stay, and one GPU needs 48, no number of GPUs makes it more than about five times faster. The true line bends earlier, since small products use a GPU less well.
 #
 # ### Do I have to scale the learning rate?
 #

@@ -425,7 +425,7 @@ plt.show()
 # %% [markdown]
 # ### Two recipes for eight GPUs
 #
-# The paper's batch, cut in eight, is small. [Many GPUs](26_distributed.ipynb#how-fast-it-can-be) computes that launching its operations takes 6.6 ms a step in single precision, more in 16 bits, if nothing is compiled, however little each GPU has to do. On H100s, base has 6 ms of work for each of eight and big 20. So there are two sensible ways to use eight of them:
+# The paper's batch, cut in eight, is small. [Many GPUs](26_distributed.ipynb#how-fast-it-can-be) computes that launching its operations takes 9.9 ms a step if nothing is compiled, however little each GPU has to do. On H100s, base has 6 ms of work for each of eight and big 20. So there are two sensible ways to use eight of them:
 #
 # **As the paper.** Train big on all eight, and base on four at most:
 #
@@ -469,7 +469,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 
 # %%
 a_step = 10 * lengths[:, 1].sum() / batches_per_epoch
-launches = 826 * 8e-6  # seconds a step, from the chapter on many GPUs
+launches = 1234 * 8e-6  # seconds a step, from the chapter on many GPUs
 print(f"{a_step:,.0f} real target tokens a step, of 25,000 positions")
 print(f"launches alone: at most {a_step / launches:,.0f} tokens a second")
 for name in ("base", "big"):
@@ -479,7 +479,7 @@ for name in ("base", "big"):
     )
     print(f"first validation after {recipe(name).save_every / pace:.0f} s")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-needed", "caption": "How many target tokens a second does the plan need? Each machine's line goes from 5 to 40 percent of its peak, with a mark at the 20 percent that we plan with. Beyond the dashed line, launches take longer than the work: base on eight H100 can't reach its mark unless layers are compiled or batches are larger. Computed from made-up lengths; nothing here was measured."}, "image": {"alt": "On a logarithmic axis the marks of base go from 82 thousand tokens a second on an RTX 4090 through half a million on one H100 to four million on eight, beyond the dashed line at 3.5 million. Big needs about a third of each."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-needed", "caption": "How many target tokens a second does the plan need? Each machine's line goes from 5 to 40 percent of its peak, with a mark at the 20 percent that we plan with. Beyond the dashed line, launches take longer than the work: base on eight H100 can't reach its mark unless layers are compiled or batches are larger. Computed from made-up lengths; nothing here was measured."}, "image": {"alt": "On a logarithmic axis the marks of base go from 82 thousand tokens a second on an RTX 4090 through half a million on one H100 to four million on eight, beyond the dashed line at 2.3 million. Big needs about a third of each."}}
 figure, axis = plt.subplots(figsize=(8.5, 3.6), layout="constrained")
 back = {"fc": "white", "ec": "none", "pad": 1}
 MACHINES = (("RTX 4090", 1), ("A100", 1), ("H100", 1), ("H100", 4), ("A100", 8), ("H100", 8))
