@@ -83,7 +83,7 @@ def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def word_of_token(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return for each token of a text the position of its word in `words(text)`."""
+    """Return for each token of a text the place of its word in `words(text)`; -1 without words."""
     ends, start = [], 0
     for word in words(text):
         ends.append(start := text.index(word, start) + len(word))
@@ -98,8 +98,8 @@ def merge_tokens(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -
     `rows` and `columns` name the word of each token, from 0. Keys are added up, queries averaged,
     so rows still sum to 1; a word without a token of its own has zeros.
     """
-    to = torch.eye(max(columns) + 1, dtype=weights.dtype)[list(columns)]
-    out = torch.eye(max(rows) + 1, dtype=weights.dtype)[list(rows)]
+    to = torch.eye(max(columns) + 1).to(weights)[list(columns)]
+    out = torch.eye(max(rows) + 1).to(weights)[list(rows)]
     return (out / out.sum(dim=0).clamp(min=1)).T @ weights @ to
 
 

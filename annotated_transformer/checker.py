@@ -123,12 +123,12 @@ def attend(
 def attention_exercise() -> Exercise:
     """`attention(query (B, T, d_k), key (B, S, d_k), value (B, S, d_v), mask (T, S) or None)`."""
     q, k, v = normal(2, (3, 4, 5), (3, 6, 5), (3, 6, 7))
-    far = F.pad(q[..., 1:], (0, 1), value=1.0), F.pad(k[..., 1:], (0, 1), value=-1000 * 5**0.5)
-    mask = normal(3, (4, 6))[0] > 0
+    far = F.pad(q[..., 1:], (0, 1), value=1.0), F.pad(k[..., 1:], (0, 1), value=-800 * 5**0.5)
+    mask = normal(4, (4, 6))[0] > 0
     inputs = {
         "without a mask": (*normal(1, (2, 3, 7), (2, 5, 7), (2, 5, 6)), None),
         "with a mask": (q, k, v, mask),
-        "with a mask and scores near -1000": (*far, v, mask),
+        "with a mask and scores near -800": (*far, v, mask),
     }
     mistakes: Mistakes = {
         "the softmax runs over the queries, not over the keys (dim=-1)": partial(attend, axis=-2),

@@ -84,7 +84,7 @@ def load(model: Path) -> tuple[transformer.Transformer, Tokenizer]:
 
 def recipe(preset: str) -> TrainingConfig:
     """Return the settings that go with a preset; those of the paper's models are in section 5."""
-    if preset in ("tiny", "small"):
+    if preset in ("tiny", "small") or preset not in transformer.PRESETS:  # refused later
         return TrainingConfig()
     if preset in ("captions", "everyday"):
         return TrainingConfig(12_000, 2048, warmup=1000, lr_scale=1.0, keep_checkpoints=12)
@@ -99,11 +99,10 @@ def translate_together(
     alpha: float,
 ) -> list[str]:  # fmt: skip
     """Translate sentences, each process its share of them; all processes get all translations."""
-    rank, size = rank_and_world_size()
+    rank, n = rank_and_world_size()
     room = 16_384 if model.embedding.weight.is_cuda else 2048
-    share = sentences[rank::size]
-    shares = gather_texts(decode(model, tokenizer, share, beam, alpha, max_tokens=room))
-    return [shares[i % size][i // size].replace("\n", " ") for i in range(len(sentences))]
+    made = gather_texts(decode(model, tokenizer, sentences[rank::n], beam, alpha, max_tokens=room))
+    return [made[i % n][i // n].replace("\n", " ") for i in range(len(sentences))]
 
 
 PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
@@ -194,11 +193,11 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
         half: Store the weights in half precision, in half the space.
     """
     model, tokenizer = run_folder.average_checkpoints(run, last)
-    note, settings = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
-    held = note.read_text("utf-8") if note.exists() else ""
-    if output.exists() and any(output.iterdir()) and settings["pairs"] not in held:
+    note, now = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
+    old = loads(note.read_text("utf-8"))["settings"] if note.exists() else {}
+    if any(output.glob("*")) and {n for n in now if old.get(n) != now[n]} - run_folder.FREE:
         raise FileExistsError(f"{output} holds something else: take an empty folder")
-    run_folder.write_text(note, dumps({"last": last, "settings": settings}, indent=2))
+    run_folder.write_text(note, dumps({"last": last, "settings": now}, indent=2))
     run_folder.write_text(output / run_folder.LOG, (run / run_folder.LOG).read_text("utf-8"))
     model_io.save_model(model, tokenizer, output, half)
 
@@ -229,9 +228,10 @@ def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name; raises MissingData."""
     if not data.prepared:
         return {split: getattr(read_splits(data, seed, divide=False), split)}
-    summary = loads((data.prepared / large_corpora.SUMMARY).read_text("utf-8"))
-    if (name := summary["settings"]["data"][0]) not in large_corpora.WMT14 or split != "test":
-        return {split: getattr(Splits([], *large_corpora.open_corpus(data.prepared)[2:]), split)}
+    held_out = Splits([], *large_corpora.open_corpus(data.prepared)[2:])
+    name = loads((data.prepared / large_corpora.SUMMARY).read_text("utf-8"))["settings"]["data"][0]
+    if name not in large_corpora.WMT14 or split != "test":
+        return {split: getattr(held_out, split)}
     sets, to = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
     try:
         return {s: read_pairs(get_source_file(s, to), get_reference_files(s, to)[0]) for s in sets}
@@ -258,8 +258,7 @@ def evaluate(
     loaded, tokenizer = load(model)
     with process_group(device) as place:
         for name, pairs in test_sets(data, split, seed).items():
-            sources = [pair.source for pair in pairs[: data.limit]]
-            references = [pair.target for pair in pairs[: data.limit]]
+            sources, references = ([str(p[i]) for p in pairs[: data.limit]] for i in (0, 1))
             made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
             record: dict[str, Any] = {"split": name, "sentences": len(made), "beam": beam}
             record |= {"alpha": alpha, **score(made, references)._asdict()}

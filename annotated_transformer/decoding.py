@@ -300,7 +300,7 @@ def translate(
 
 
 def filter_logits(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """Set logits (..., V) to minus infinity except the top k, and of these those that make up p."""
+    """Set logits (..., |V|) to minus infinity but for the top k, and of these those making up p."""
     ordered, tokens = logits.sort(dim=-1, descending=True)
     if top_k is not None:
         ordered[..., top_k:] = -torch.inf

@@ -48,7 +48,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     check_lines(hypotheses, references)
     spaced = len(UNSPACED.sub("", text := "".join(references))) >= len(text) / 2
     bleu, chrf = BLEU(tokenize="13a" if spaced else "char"), CHRF()
-    both = [metric.corpus_score(hypotheses, [references]).score for metric in (bleu, chrf)]
+    both = [m.corpus_score([*hypotheses], [[*references]]).score for m in (bleu, chrf)]
     return Scores(both[0], both[1], str(bleu.get_signature()), str(chrf.get_signature()))
 
 

@@ -86,8 +86,11 @@ def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
 def save_model(
     model: Transformer, tokenizer: Tokenizer, folder: str | Path, half: bool = False
 ) -> None:
-    """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights.
+
+    Raises ValueError if the tokenizer has ids for which the model has no embedding.
+    """
+    check_vocabulary(model := getattr(model, "_orig_mod", model), tokenizer)  # compiled or not
     config = json.dumps(asdict(model.config), indent=2)
     weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}

@@ -26,13 +26,13 @@ def utf8_lines(file: Any, name: object) -> Iterator[str]:
 
     Raises ValueError with the name, the line and a remedy.
     """
-    number = 0
+    number = 1
     try:
         while line := file.readline(LONGEST):
-            number += 1
             if len(line) == LONGEST:
                 raise ValueError(f"it has {LONGEST:,} bytes or more")
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            number += 1
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         remedy = "unpack it, save it as UTF-8 text with one sentence a line, or get it again"
         raise ValueError(f"{name}, line {number}: {error}; {remedy}") from error

@@ -42,7 +42,8 @@ def remove_old_checkpoints(folder: Path, keep: int) -> None:
 def save_checkpoint(folder: Path, content: dict[str, Any], regular: bool, keep: int) -> None:
     """Write a checkpoint, whole or not at all; the last `keep` regular ones stay.
 
-    One written after a signal or some minutes stays until the next. Raises OSError if it is full.
+    One written after a signal or some minutes stays until the next. Raises OSError if the disk is
+    full.
     """
     path = folder / CHECKPOINTS / f"{'step' if regular else 'stop'}-{content['step']:08}.pt"
     try:
@@ -68,7 +69,8 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 # --- Settings ---
 
-FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
+MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")
+FREE = {f"training.{name}" for name in MAY_CHANGE}
 
 
 def write_text(path: Path, text: str) -> None:
@@ -80,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a training run; raises ValueError if the file holds something else."""
     try:
-        return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
+        return {**(read := json.loads(path.read_text("utf-8"))), "pairs": str(read["pairs"])}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no settings of a run: take another folder") from error
 
@@ -95,7 +97,7 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
     if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
         raise FileExistsError(f"{folder} is no run, it holds {min(others)}: take another folder")
     before = read_settings(path) if path.exists() else settings
-    changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
+    changed = {n for n in before | settings if before.get(n) != settings.get(n)} - FREE
     if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
         held = f"{folder} has a run with {name}={before.get(name)}, not {settings.get(name)}"
         raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")

@@ -96,7 +96,10 @@ def best_precision(device: torch.device | str) -> Precision:
 
 
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, with faster products: in 16 bits with "bf16", else by oneDNN."""
+    """The same loss in chunks, with faster products: in 16 bits with "bf16", else by oneDNN.
+
+    Measure it under no_grad: inference_mode would keep it from its gradient.
+    """
 
     def __init__(
         self, model: Transformer, label_smoothing: float = 0.1, precision: Precision = "fp32"

@@ -564,7 +564,7 @@ except ValueError as error:
 #
 # ### What about weight decay?
 #
-# **Weight decay** pulls every weight toward zero a little in each step. The paper doesn't mention it, and we leave it out. If the pull is added to the gradient, Adam divides it by that gradient's usual size, so weights with small gradients are pulled hardest. Today's default, AdamW, keeps the two apart.
+# **Weight decay** pulls every weight toward zero a little in each step. The paper doesn't mention it, and we leave it out. If the pull is added to the gradient, Adam divides it by that gradient's usual size, so weights with small gradients are pulled hardest. Today's default, AdamW, keeps the two apart. Where it is used, biases and the gains of norms are usually spared: a gain pulled to 0 would silence its norm.
 #
 # ## What to remember
 #

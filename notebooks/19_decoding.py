@@ -1186,7 +1186,7 @@ assert 3 < len(empty) < 10 and min(ranks) > 50 and len(shortest) == 1
 
 # %% tags=["export"]
 def filter_logits(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
-    """Set logits (..., V) to minus infinity except the top k, and of these those that make up p."""
+    """Set logits (..., |V|) to minus infinity but for the top k, and of these those making up p."""
     ordered, tokens = logits.sort(dim=-1, descending=True)
     if top_k is not None:
         ordered[..., top_k:] = -torch.inf

@@ -55,7 +55,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig, pa
 # %% [markdown]
 # ## Whole or not at all
 #
-# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. What a killed process leaves ends in `.unfinished`, and whoever owns the folder clears it.
+# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. What a killed process leaves ends in `.unfinished`, the next training run or `prepare` there removes its own, and you can delete the others.
 #
 # Two processes that write into one folder would destroy each other's work, so a folder can be locked. The operating system releases the lock when its holder ends, even if it was killed.
 
@@ -110,7 +110,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 # %% [markdown]
 # ## Saving and loading
 #
-# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: a damaged or malicious `config.json` costs nothing but a table of positions, of a million rows at most.
+# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: all that a damaged or malicious `config.json` can still ask for is a table of positions, a million rows at most and as wide as the stream.
 
 # %% tags=["export"]
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -126,8 +126,11 @@ def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
 def save_model(
     model: Transformer, tokenizer: Tokenizer, folder: str | Path, half: bool = False
 ) -> None:
-    """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights.
+
+    Raises ValueError if the tokenizer has ids for which the model has no embedding.
+    """
+    check_vocabulary(model := getattr(model, "_orig_mod", model), tokenizer)  # compiled or not
     config = json.dumps(asdict(model.config), indent=2)
     weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}
@@ -183,7 +186,7 @@ with tempfile.TemporaryDirectory() as folder:
     again, _ = load_model(folder)
     print(sorted(path.name for path in Path(folder).iterdir()))
 same = [bool((a == b).all()) for a, b in zip(model.parameters(), again.parameters())]
-print(f"{sum(same)} of {len(same)} parameters read back to the bit")
+print(f"{sum(same)} of {len(same)} tensors read back to the bit")
 
 # %% [markdown]
 # ## Models that come with the package

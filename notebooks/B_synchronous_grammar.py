@@ -391,7 +391,7 @@ show_steps(
 # %% [markdown]
 # ## Drawing a clause
 #
-# A grammar that we want to trust should leave out what one language would say differently, or what has two meanings. In one sentence of a hundred, a relative clause of ours such as *die Frau, die die Katze sieht* can still be read both ways. These are ruled out:
+# We rule out what one language would say differently, and nearly all that has two meanings. (In one sentence of a hundred, a relative clause such as *die Frau, die die Katze sieht* can still be read both ways.) These are out:
 #
 # | left out | because |
 # |---|---|
@@ -535,4 +535,4 @@ print(f"{len(plain) / len(pairs):.0%} go word by word, such as:", plain[0].sourc
 # %% [markdown]
 # ## For another pair of languages
 #
-# Keep `linked`, `join` and everything from `draw_sentence` on. Replace the dictionary, replace `decline` by the way your language shows agreement, and write one function that puts a `Clause` in order. Start with statements and two verbs.
+# Keep `linked`, `join` and everything from `draw_sentence` on, except the *an* in `spell`. Replace the dictionary, `decline`, and the words inside the `draw_` functions and `relative_clause`; write one function for each new language that puts a `Clause` in order. Start with statements and two verbs.

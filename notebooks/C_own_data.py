@@ -71,7 +71,7 @@ from book.figures import INK, RESIDUAL, show
 print(len("Er liest.\x85Sie schreibt.\u2028Ende".splitlines()), "lines by splitlines")
 
 # %% [markdown]
-# A byte order mark and carriage returns are removed, and an empty line keeps its place. No line may have more than a million bytes, so a packed file can't fill the memory.
+# A byte order mark and carriage returns at line ends are removed, and an empty line keeps its place. No line may have a million bytes or more, so a packed file can't fill the memory.
 
 # %% tags=["export"]
 LONGEST = 1_000_000  # bytes of a line
@@ -82,13 +82,13 @@ def utf8_lines(file: Any, name: object) -> Iterator[str]:
 
     Raises ValueError with the name, the line and a remedy.
     """
-    number = 0
+    number = 1
     try:
         while line := file.readline(LONGEST):
-            number += 1
             if len(line) == LONGEST:
                 raise ValueError(f"it has {LONGEST:,} bytes or more")
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            number += 1
     except (ValueError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         remedy = "unpack it, save it as UTF-8 text with one sentence a line, or get it again"
         raise ValueError(f"{name}, line {number}: {error}; {remedy}") from error
@@ -171,7 +171,7 @@ with TemporaryDirectory() as folder:
     attempt(cut)
 
 # %% [markdown]
-# A packed file ends with a checksum, which gives away one that was cut short; half of a plain text is still a text.
+# A packed file marks its end, which gives away one that was cut short; half of a plain text is still a text.
 #
 # If the counts agree, are the pairs right? Two faults can cancel. Print twenty pairs from all over the file and read them.
 #
@@ -187,7 +187,7 @@ with TemporaryDirectory() as folder:
 # | **untranslated** | both sides are equal | the model learns to copy the source |
 # | **repeated** | the same pair came before | it counts several times |
 #
-# How long is a text? Chinese and Thai put no spaces between words, and a whole clause would count as one. Lengths are therefore apart only if they are apart *by every count*: in words, in characters and in bytes. For the rule about long texts, ten characters count as a word at least.
+# How long is a text? Chinese and Thai put no spaces between words, and a whole clause would count as one. Lengths are therefore apart only if they are apart *by every count*: in words, in characters and in bytes. Ten characters count as a word at least.
 
 
 # %% tags=["export"]
@@ -264,7 +264,7 @@ for ratio in (3.0, 2.0, 1.5):
     print(f"ratio {ratio}: {caught:4.0%} of the wrong pairs, {false_alarm:3.0%} of the right ones")
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-length-rule", "caption": "Can lengths tell a wrong pair from a right one? Each dot is a pair of lengths, larger where more pairs have it. Right pairs stay near the diagonal. After a lost line the lengths have nothing to do with each other, yet most dots are still between the dashed lines of the ratio 3. Drawn from 1,799 pairs of the grammar, up to 26 words."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-length-rule", "caption": "Can lengths tell a wrong pair from a right one? Each dot is a pair of lengths, larger where more pairs have it. Right pairs stay near the diagonal. After a lost line the lengths have nothing to do with each other, yet most dots are still between the dashed lines of the ratio 3. Drawn from 1,800 pairs of the grammar, on the right one fewer; beyond 26 words they are cut off."}}
 def spots(some):
     count = Counter((len(words(pair.source)), len(words(pair.target))) for pair in some)
     return [{"german": g, "english": e, "pairs": n} for (g, e), n in count.items()]

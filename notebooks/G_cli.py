@@ -86,7 +86,7 @@ from annotated_transformer.training import Stopped, TrainingConfig, rank_and_wor
 # %% [markdown]
 # ## Which pairs
 #
-# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. Your own files are [cleaned and divided](C_own_data.ipynb#cleaning) here, one pair in a hundred for validation and one for the test; of fewer than 5,000 pairs more, about fifty each. A folder that `prepare` has filled needs neither. A model is given by its folder or, if it comes with the package, by its name.
+# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. `train` [cleans and divides](C_own_data.ipynb#cleaning) your own files, with one pair in a hundred for validation and one for the test (of fewer than 5,000 pairs, about fifty each); `evaluate` scores them whole. A folder that `prepare` has filled needs neither. A model is given by its folder or, if it comes with the package, by its name.
 
 
 # %% tags=["export"]
@@ -140,13 +140,13 @@ def load(model: Path) -> tuple[transformer.Transformer, Tokenizer]:
 # %% [markdown]
 # ## Training
 #
-# The options of a training are those of its data, of its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big. With `--start` a training run begins with [a model that is there](../book/own_pair.md#start-from-a-trained-model).
+# `train` takes the options of its data and of its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big. With `--start`, a run begins with [a trained model](../book/own_pair.md#start-from-a-trained-model).
 
 
 # %% tags=["export"]
 def recipe(preset: str) -> TrainingConfig:
     """Return the settings that go with a preset; those of the paper's models are in section 5."""
-    if preset in ("tiny", "small"):
+    if preset in ("tiny", "small") or preset not in transformer.PRESETS:  # refused later
         return TrainingConfig()
     if preset in ("captions", "everyday"):
         return TrainingConfig(12_000, 2048, warmup=1000, lr_scale=1.0, keep_checkpoints=12)
@@ -161,11 +161,10 @@ def translate_together(
     alpha: float,
 ) -> list[str]:  # fmt: skip
     """Translate sentences, each process its share of them; all processes get all translations."""
-    rank, size = rank_and_world_size()
+    rank, n = rank_and_world_size()
     room = 16_384 if model.embedding.weight.is_cuda else 2048
-    share = sentences[rank::size]
-    shares = gather_texts(decode(model, tokenizer, share, beam, alpha, max_tokens=room))
-    return [shares[i % size][i // size].replace("\n", " ") for i in range(len(sentences))]
+    made = gather_texts(decode(model, tokenizer, sentences[rank::n], beam, alpha, max_tokens=room))
+    return [made[i % n][i // n].replace("\n", " ") for i in range(len(sentences))]
 
 
 PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
@@ -246,7 +245,7 @@ def train(
 # %% [markdown]
 # ## Averaging
 #
-# An average can be used but not trained further: `train` refuses its folder. `average` writes into an empty folder or one of its own, and no other.
+# No run continues in the folder of an average, but `--start` can begin with one. `average` writes into an empty folder or one of its own, and no other.
 
 
 # %% tags=["export"]
@@ -260,11 +259,11 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
         half: Store the weights in half precision, in half the space.
     """
     model, tokenizer = run_folder.average_checkpoints(run, last)
-    note, settings = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
-    held = note.read_text("utf-8") if note.exists() else ""
-    if output.exists() and any(output.iterdir()) and settings["pairs"] not in held:
+    note, now = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
+    old = loads(note.read_text("utf-8"))["settings"] if note.exists() else {}
+    if any(output.glob("*")) and {n for n in now if old.get(n) != now[n]} - run_folder.FREE:
         raise FileExistsError(f"{output} holds something else: take an empty folder")
-    run_folder.write_text(note, dumps({"last": last, "settings": settings}, indent=2))
+    run_folder.write_text(note, dumps({"last": last, "settings": now}, indent=2))
     run_folder.write_text(output / run_folder.LOG, (run / run_folder.LOG).read_text("utf-8"))
     model_io.save_model(model, tokenizer, output, half)
 
@@ -303,9 +302,10 @@ def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name; raises MissingData."""
     if not data.prepared:
         return {split: getattr(read_splits(data, seed, divide=False), split)}
-    summary = loads((data.prepared / large_corpora.SUMMARY).read_text("utf-8"))
-    if (name := summary["settings"]["data"][0]) not in large_corpora.WMT14 or split != "test":
-        return {split: getattr(Splits([], *large_corpora.open_corpus(data.prepared)[2:]), split)}
+    held_out = Splits([], *large_corpora.open_corpus(data.prepared)[2:])
+    name = loads((data.prepared / large_corpora.SUMMARY).read_text("utf-8"))["settings"]["data"][0]
+    if name not in large_corpora.WMT14 or split != "test":
+        return {split: getattr(held_out, split)}
     sets, to = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
     try:
         return {s: read_pairs(get_source_file(s, to), get_reference_files(s, to)[0]) for s in sets}
@@ -332,8 +332,7 @@ def evaluate(
     loaded, tokenizer = load(model)
     with process_group(device) as place:
         for name, pairs in test_sets(data, split, seed).items():
-            sources = [pair.source for pair in pairs[: data.limit]]
-            references = [pair.target for pair in pairs[: data.limit]]
+            sources, references = ([str(p[i]) for p in pairs[: data.limit]] for i in (0, 1))
             made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
             record: dict[str, Any] = {"split": name, "sentences": len(made), "beam": beam}
             record |= {"alpha": alpha, **score(made, references)._asdict()}
@@ -377,7 +376,7 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
 # | 141 | the next program in a pipe stopped reading, as in `head -1` | nothing |
 # | 130 | Ctrl+C, outside a training run | nothing |
 # | 143 | a training run was asked to stop, by Ctrl+C or SIGTERM | the step, and that the same command continues there |
-# | 1 | a bug | Python's traceback |
+# | 1 | a bug, or a GPU out of memory | Python's traceback |
 
 
 # %% tags=["export"]
@@ -490,7 +489,7 @@ print(output, end="")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
 
 # %% [markdown]
-# The average goes to another engine, and into a page. `prepare` is shown in [large corpora](D_large_corpora.ipynb#in-use), and all six in a row in [the last chapter](27_wmt14.ipynb#a-rehearsal).
+# The average goes to another engine, and into a page. `prepare` is shown in [large corpora](D_large_corpora.ipynb#in-use), and in a row with `train`, `average` and `evaluate` in [the last chapter](27_wmt14.ipynb#a-rehearsal).
 
 # %%
 code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
@@ -500,7 +499,7 @@ code, *_ = run("export", "--model", averaged, "--format", "page", "--output", pa
 print("exit code", code, "|", Path(page).read_text(encoding="utf-8").splitlines()[0])
 
 # %% [markdown]
-# And five mistakes: a folder without a model, settings that aren't those of the run, a table with a broken line, a folder that belongs to a training run, more checkpoints than there are.
+# And five mistakes: a model that doesn't exist, settings that aren't those of the run, a table with a broken line, a folder that belongs to a training run, more checkpoints than there are.
 
 # %%
 table = Path(home.name, "pairs.tsv")

@@ -31,7 +31,7 @@ sys.path.insert(0, "..")
 #
 # ## The palette
 #
-# Queries, keys and values have one color each for the whole book. On a page that draws attention, nothing else has these colors. A color never speaks alone: a letter, a label or a dash says the same. The colors are from a palette for color-blind readers, and each has a contrast of at least 3 on white, which WCAG asks of graphics.
+# Queries, keys and values have one color each for the whole book. On a page that draws attention, nothing else has these colors. A color never speaks alone: a letter, a label or a dash says the same. The four hues are from Okabe and Ito's palette for color-blind readers, and each color has a contrast of at least 3 on white, which WCAG asks of graphics.
 
 # %%
 from book.figures import INK, KEY, PAPER, POSITION, QUERY, RESIDUAL, VALUE

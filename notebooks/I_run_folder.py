@@ -95,7 +95,8 @@ def remove_old_checkpoints(folder: Path, keep: int) -> None:
 def save_checkpoint(folder: Path, content: dict[str, Any], regular: bool, keep: int) -> None:
     """Write a checkpoint, whole or not at all; the last `keep` regular ones stay.
 
-    One written after a signal or some minutes stays until the next. Raises OSError if it is full.
+    One written after a signal or some minutes stays until the next. Raises OSError if the disk is
+    full.
     """
     path = folder / CHECKPOINTS / f"{'step' if regular else 'stop'}-{content['step']:08}.pt"
     try:
@@ -137,10 +138,11 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # A run is continued only with its own settings. Those that have no part in an update may change: how long to train, how often to save, how many checkpoints to keep, how patient to be. Until something is saved, all may.
 #
-# A folder that belongs to something else, such as a prepared corpus or your letters, is left alone. The mean of some checkpoints, with the settings copied beside it, isn't a training either: it has a model but no checkpoints.
+# A folder that belongs to something else, such as a prepared corpus, an average or your letters, is left alone. So is one with a model whose checkpoints are gone.
 
 # %% tags=["export"]
-FREE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")  # may change
+MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")
+FREE = {f"training.{name}" for name in MAY_CHANGE}
 
 
 def write_text(path: Path, text: str) -> None:
@@ -152,7 +154,7 @@ def write_text(path: Path, text: str) -> None:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a training run; raises ValueError if the file holds something else."""
     try:
-        return {**(read := json.loads(path.read_text("utf-8"))), "tokenizer": read["tokenizer"]}
+        return {**(read := json.loads(path.read_text("utf-8"))), "pairs": str(read["pairs"])}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no settings of a run: take another folder") from error
 
@@ -167,7 +169,7 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
     if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
         raise FileExistsError(f"{folder} is no run, it holds {min(others)}: take another folder")
     before = read_settings(path) if path.exists() else settings
-    changed = {n for n, _ in before.items() ^ settings.items()} - {f"training.{n}" for n in FREE}
+    changed = {n for n in before | settings if before.get(n) != settings.get(n)} - FREE
     if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
         held = f"{folder} has a run with {name}={before.get(name)}, not {settings.get(name)}"
         raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
@@ -183,7 +185,7 @@ settings = {
     "training.steps": 9,
     "training.keep_checkpoints": 5,
     "training.seed": 0,
-    "tokenizer": "abc",
+    "pairs": "abc",
 }
 with tempfile.TemporaryDirectory() as folder:
     begin_in_folder(Path(folder), settings)
@@ -241,7 +243,7 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # ## The mean of checkpoints
 #
-# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains. Averages of Adam are left out, because an average is a model to use, not one to train on. Sums are in double precision, so the mean of five equal numbers is that number. Mapped into memory, large files are read one tensor at a time.
+# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains. Adam's averages are left out: translating and `--start` need only weights. Sums are in double precision, so the mean of five equal numbers is that number. Mapped into memory, large files are read one tensor at a time.
 
 
 # %% tags=["export"]

@@ -285,6 +285,37 @@ def test_single_precision_is_right():
         assert check(part, single) == f"{part}: right"
 
 
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda q, k: q @ k.mT / math.sqrt(q.size(-1)),
+        lambda q, k: q @ k.mT * q.size(-1) ** -0.5,
+        lambda q, k: torch.einsum("btd,bsd->bts", q, k) / q.size(-1) ** 0.5,
+    ],
+)
+def test_the_formula_of_the_paper_is_right_in_single_precision(scores):
+    def attention(q, k, v, mask):
+        found = scores(q.float(), k.float())
+        found = found if mask is None else found.masked_fill(~mask, -1e9)
+        return found.softmax(dim=-1) @ v.float()
+
+    assert check("attention", attention) == "attention: right"
+
+
+@pytest.mark.parametrize("hidden", [-math.inf, -1e4, -1e9, -1e30, torch.finfo(torch.float32).min])
+def test_an_inverted_mask_is_named_however_it_hides(hidden):
+    def attention(q, k, v, mask):
+        scores = q @ k.mT / q.size(-1) ** 0.5
+        scores = scores if mask is None else scores.masked_fill(mask, hidden)
+        return scores.softmax(dim=-1) @ v
+
+    def fused(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, None if mask is None else ~mask)
+
+    for wrong in (attention, fused):
+        assert "the mask is inverted" in check("attention", wrong)
+
+
 @pytest.mark.parametrize("dressed", [list, lambda pair: (*pair, None), lambda pair: [*pair, 3]])
 def test_a_pair_may_be_a_list_and_have_company(dressed):
     assert check("shift", lambda t: dressed((t[:, :-1], t[:, 1:]))) == "shift: right"

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
         (["translate", "--model", "."], ". holds no model"),
         (["train", "--output", "x", "--start", "everyday"], "the package has: captions-de-en,"),
         (["train", "--output", "x", "--preset", "huge"], 'there is no preset "huge"'),
+        (["train", "--output", "x", "--preset", "D-smoothing0,2"], 'no preset "D-smoothing0,2"'),
         (["train", "--output", "x", "--steps", "0"], "steps must lie between 0 and"),
         (["train", "--output", "x", "--data", "a", "b", "c"], "--data"),
         (["train", "--output", "x", "--data", "missing.tsv"], "missing.tsv"),
@@ -353,10 +355,14 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
     assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
     assert run("average", "--run", trained, "--last", 1, "--output", tmp_path / "mean").code == 0
     pairs = table(tmp_path / "other.tsv", grammar(300, seed=9))
-    other = ["train", "--data", pairs, "--output", tmp_path / "other", *FAST]
-    assert run(*other).code == 0
-    result = run("average", "--run", tmp_path / "other", "--last", 1, "--output", tmp_path / "mean")
-    assert result.code == 2 and "take an empty folder" in result.err
+    same = ["--data", trained.parent / "pairs.tsv.gz", "--columns", 1, 0]
+    others = {"pairs": ["--data", pairs], "dropout": [*same, "--dropout", 0.2]}
+    for name, options in others.items():
+        assert run("train", *options, "--output", tmp_path / name, *FAST).code == 0
+        mean = ["average", "--run", tmp_path / name, "--last", 1, "--output", tmp_path / "mean"]
+        result = run(*mean)
+        assert result.code == 2 and "take an empty folder" in result.err
+    assert run("average", "--run", trained, "--last", 2, "--output", tmp_path / "mean").code == 0
     result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
     assert result.code == 2 and "3 checkpoints, 9 were asked for" in result.err
     assert not (tmp_path / "none").exists()
@@ -483,6 +489,10 @@ def test_from_a_prepared_corpus_to_a_score(prepared: Path, tmp_path: Path) -> No
     assert record["sentences"] == len((prepared / "validation.tsv").read_text().splitlines())
     result = run(*evaluate, "--split", "train")
     assert result.code == 2 and "0 translations for 0 references" in result.err
+    damaged = Path(shutil.copytree(prepared, tmp_path / "damaged"))
+    (damaged / "summary.json").write_text("{}")
+    result = run("evaluate", "--model", tmp_path / "run", "--prepared", damaged)
+    assert result.code == 2 and "is damaged" in result.err
     result = run(*train[: -len(FAST) - 2], *FAST)  # without the limit it is another training
     assert result.code == 2 and "take another folder" in result.err
     result = run(*train[:4], tmp_path / "other", "--start", "captions-de-en", *FAST)

@@ -288,11 +288,12 @@ def fails(error: BaseException) -> Callable[..., Any]:
     return function
 
 
+@pytest.mark.parametrize("size", [400, 500])
 def test_two_processes_do_not_write_one_folder(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again(*arguments: Any) -> Any:
-        return prepare([table], tmp_path / "out", vocabulary_size=400)
+        return prepare([table], tmp_path / "out", vocabulary_size=size)
 
     monkeypatch.setattr(large_corpora, "read_rows", again)
     with pytest.raises(BlockingIOError, match="another process"):
@@ -345,7 +346,7 @@ def test_a_given_tokenizer_is_used_and_both_or_none_is_an_error(
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == given.read_bytes()
     assert summary["tokenizer"] == Tokenizer.load(given).sha256
     assert sum(summary["pairs"].values()) == 200 == summary["settings"]["limit"]
-    for options in ({}, {"tokenizer": given, "vocabulary_size": 400}):
+    for options in ({}, {"tokenizer": given, "vocabulary_size": 400}, {"vocabulary_size": 100}):
         with pytest.raises(ValueError, match="either a vocabulary_size"):
             prepare([table], tmp_path / "other", **options)
     for wrong in ({"limit": 0}, {"limit": -5}, {"max_ratio": math.nan}, {"workers": 0}):
@@ -423,11 +424,13 @@ def test_bad_input_is_named(table: Path, tmp_path: Path, monkeypatch: pytest.Mon
     one.write_text("a\nb\nc\n")
     other.write_text("a\nb\n")
     numbers.write_text('{"n": 1, "en": "a"}\n')
+    (tmp_path / "lists.jsonl").write_text('{"de": ["a"], "en": "a"}\n')
     (tmp_path / "no.parquet").write_text("no Parquet")
     (tmp_path / "latin.tsv").write_bytes("one\teins\ntwo\tzwö\n".encode("latin-1"))
     wrong: dict[Any, str] = {
         (one, other): r"only \S*other\.txt ends before line 3",
         (numbers,): "n and en are not two columns of text",
+        (tmp_path / "lists.jsonl",): "de and en are not two columns of text",
         (tmp_path / "no.parquet",): r"no\.parquet cannot be read \(.*: mend it",
         (one, one, one): r"one\.txt.*cannot be read",
         (tmp_path / "latin.tsv",): r"latin\.tsv, line 2: .*UTF-8",
@@ -440,8 +443,11 @@ def test_bad_input_is_named(table: Path, tmp_path: Path, monkeypatch: pytest.Mon
         prepare([one, Path(shutil.copy(one, other))], output, vocabulary_size=300, limit=2)
     with pytest.raises(ValueError, match=r"Current columns.*'n', 'en'"):
         prepare([numbers], output, columns=("en", "de"), vocabulary_size=300)
-    with pytest.raises(FileNotFoundError, match="wmt14-en-xx"):
-        prepare("wmt14-en-xx", output, vocabulary_size=300)
+    with pytest.raises(ValueError, match="en and en are not two columns of text"):
+        prepare([numbers], output, columns=("en", "en"), vocabulary_size=300)
+    for data in ("wmt14-en-xx", ["wmt14-en-de", one]):
+        with pytest.raises(FileNotFoundError, match="wmt14-en"):
+            prepare(data, output, vocabulary_size=300)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ImportError, match=r"pip install .annotated-transformer\[wmt14\]"):
         prepare([table], output, vocabulary_size=300)

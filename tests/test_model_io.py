@@ -8,6 +8,7 @@ import pickle
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -267,9 +268,12 @@ def test_a_forged_configuration_that_is_none(saved: Path, content: str) -> None:
         load_model(saved)
 
 
-def test_a_tokenizer_larger_than_the_model_is_refused() -> None:
-    with pytest.raises(ValueError, match="300 entries, the model 200: build it with"):
-        check_vocabulary(Transformer(TransformerConfig(200, **SIZES)), TOKENIZER)
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
+    small = Transformer(TransformerConfig(200, **SIZES))
+    for refuse in (check_vocabulary, partial(save_model, folder=tmp_path / "model")):
+        with pytest.raises(ValueError, match="300 entries, the model 200: build it with"):
+            refuse(small, TOKENIZER)
+    assert not (tmp_path / "model").exists()
     check_vocabulary(make(), TOKENIZER)
 
 

@@ -143,7 +143,7 @@ def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
 
 def test_something_else_named_gz_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv.gz").write_bytes(b"<html>not found</html>")
-    assert "pairs.tsv.gz, line 0: Not a gzipped file" in problem(tmp_path / "pairs.tsv.gz")
+    assert "pairs.tsv.gz, line 1: Not a gzipped file" in problem(tmp_path / "pairs.tsv.gz")
 
 
 def test_a_zip_is_not_taken_for_text(tmp_path: Path) -> None:

@@ -90,7 +90,9 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path, holds:
     assert {**after, **before} == after and {*after} - {*before} <= {tmp_path / ".lock"}
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1, 2]", "3", '{"learning_rate": 1}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1, 2]", "3", '{"tokenizer": "x", "epochs": [1]}', "\x00\xff"]
+)
 def test_settings_of_something_else_are_named_and_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "training.json"
     path.write_bytes(content.encode("latin-1"))
