@@ -194,10 +194,10 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
     """
     model, tokenizer = run_folder.average_checkpoints(run, last)
     note, now = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
-    old = loads(note.read_text("utf-8"))["settings"] if note.exists() else {}
+    old = run_folder.read_settings(note) if note.exists() else {}
     if any(output.glob("*")) and {n for n in now if old.get(n) != now[n]} - run_folder.FREE:
         raise FileExistsError(f"{output} holds something else: take an empty folder")
-    run_folder.write_text(note, dumps({"last": last, "settings": now}, indent=2))
+    run_folder.write_text(note, dumps({"last": last, **now}, indent=2))
     run_folder.write_text(output / run_folder.LOG, (run / run_folder.LOG).read_text("utf-8"))
     model_io.save_model(model, tokenizer, output, half)
 

@@ -191,7 +191,7 @@ def prepare(
         return dict(json.loads(told))
     if output.exists():
         raise FileExistsError(f"{output} is there and is not this corpus: take another output")
-    cache = output.with_name(f"{output.name}.cache")
+    cache = output.with_name(f"{output.name}.prepare.cache")
     with folder_lock(cache), atomic_write(output) as folder:
         clear(output.parent, output.name)
         rows = read_rows(name, paths, columns, str(cache / key))

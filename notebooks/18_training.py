@@ -240,8 +240,8 @@ def training_step(
     """Update the weights once, with the mean gradient over all real target tokens of a group.
 
     Returns loss (summed), tokens and gradient norm, (3,). A gradient that is not finite changes
-    nothing, if Adam is made with fused=True, and its norm tells. Several processes each give their
-    share of the group.
+    nothing, and its norm tells: for this, Adam must be made with fused=True. Several processes each
+    give their share of the group.
     """
     parallel = loss if isinstance(loss, DDP) else None
     tokens = all_reduce_sum(torch.stack([(b.target[:, 1:] != PAD).sum() for b in group]).sum())

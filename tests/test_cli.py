@@ -336,7 +336,7 @@ def test_the_average_is_a_model_and_no_training(trained: Path, tmp_path: Path) -
     assert run("translate", "--model", mean, text=b"Ja.\n").out.count("\n") == 1
     assert (mean / "log.jsonl").read_bytes() == (trained / "log.jsonl").read_bytes()
     note = json.loads((mean / "averaged.json").read_text())
-    assert note["last"] == 2 and note["settings"]["training.steps"] == 30
+    assert note["last"] == 2 and note["training.steps"] == 30
     assert not (mean / "training.json").exists()
     weights = (mean / "model.safetensors").read_bytes()
     assert len(weights) < 0.6 * (trained / "model.safetensors").stat().st_size
@@ -363,6 +363,9 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
         result = run(*mean)
         assert result.code == 2 and "take an empty folder" in result.err
     assert run("average", "--run", trained, "--last", 2, "--output", tmp_path / "mean").code == 0
+    (tmp_path / "mean" / "averaged.json").write_text("[3]")
+    result = run("average", "--run", trained, "--last", 1, "--output", tmp_path / "mean")
+    assert result.code == 2 and "averaged.json holds no settings" in result.err
     result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
     assert result.code == 2 and "3 checkpoints, 9 were asked for" in result.err
     assert not (tmp_path / "none").exists()
