@@ -305,6 +305,9 @@ def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     alone, both = best["another start", 28_000], best["in one search", 28_000]
     assert f"has {alone:.1f} after 28,000 updates, but {both:.1f} in one search with" in text
     assert f"4,800 updates from the model above came to {best['BPE dropout', 4800]:.1f}." in text
+    assert f"to {best['learning from one search of two', 4900]:.1f} after 4,900 updates." in text
+    (together,) = (r["bleu"] for r in records if r["training"].startswith("held out: in one sear"))
+    assert f"have {together:.1f} on the held-out pairs" in text and together < 45
     assert f"has {best['on 1', 6000]:.1f} on 1,200 pairs of Tatoeba that it learned from" in text
     lines = (folder / "evaluation.jsonl").read_text("utf-8").splitlines()
     scores = {r["set"]: r["bleu"] for r in map(json.loads, lines) if r["alpha"] == 0.6}
