@@ -308,6 +308,10 @@ def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     assert f"to {best['learning from one search of two', 4900]:.1f} after 4,900 updates." in text
     (together,) = (r["bleu"] for r in records if r["training"].startswith("held out: in one sear"))
     assert f"have {together:.1f} on the held-out pairs" in text and together < 45
+    student = (path.parent / "student-en-de.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(student[-1])["step"] == 4900 and round(json.loads(student[-1])["epoch"]) == 2
+    written = re.search(r"of ([\d,]+) of the 132,810 .* of ([\d,]+) that", path.read_text("utf-8"))
+    assert written and f"{sum(int(n.replace(',', '')) for n in written.groups()):,} of" in text
     assert f"has {best['on 1', 6000]:.1f} on 1,200 pairs of Tatoeba that it learned from" in text
     lines = (folder / "evaluation.jsonl").read_text("utf-8").splitlines()
     scores = {r["set"]: r["bleu"] for r in map(json.loads, lines) if r["alpha"] == 0.6}
