@@ -253,8 +253,9 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
 
 @functools.cache
 def mkl_is_slow() -> bool:
-    """Return whether the processor is one of AMD's; only Linux tells."""
-    return (cpu := Path("/proc/cpuinfo")).is_file() and "AuthenticAMD" in cpu.read_text("utf-8")
+    """Return whether the processor is one of AMD's with AVX-512; only Linux tells."""
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return wide and (cpu := Path("/proc/cpuinfo")).is_file() and "AuthenticAMD" in cpu.read_text()
 
 
 def pays(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:

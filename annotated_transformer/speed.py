@@ -146,7 +146,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 def activations(c: TransformerConfig, shape: Any, precision: Precision = "fp32") -> Any:
     """Return the bytes that layers keep for the backward pass of a batch, about.
 
-    Its shape are the numbers of sentences, of source and of target positions.
+    Its shape: the numbers of sentences, of source and of target positions.
     """
     (rows, source, target), d, bf16 = shape, c.d_model, precision == "bf16"
     width = 3 * c.heads * sum(size or d / c.heads for size in (c.d_k, c.d_v)) + c.d_ff

@@ -205,8 +205,7 @@ def greedy_decode(
     with evaluating(model):
         memory = model.encode(source)
         while running.any():
-            states = model.decode(target, memory, source)
-            logits = model.embedding.logits(states[:, -1])
+            logits = model.embedding.logits(model.decode(target, memory, source)[:, -1])
             logits[:, [PAD, BOS]] = -torch.inf  # neither is ever a next word
             word = logits.argmax(dim=-1).where(running, PAD)
             target = torch.cat([target, word[:, None]], dim=1)

@@ -4,8 +4,8 @@
 
 Profiles `translate` on Multi30k's test captions, on one thread, and prints the share of the
 processor's time by kind of kernel, once with products from MKL, as PyTorch has them on x86, and
-once with those from oneDNN, which the package takes on processors by AMD. Then times products one
-by one. Writes `results/shares-MODEL.jsonl`.
+once with those from oneDNN, which the package takes on AMD's processors with AVX-512. Then times
+products one by one. Writes `results/shares-MODEL.jsonl`.
 """
 
 import math

@@ -132,7 +132,7 @@ import altair as alt
 drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]
 chart = alt.Chart(alt.Data(values=drawn)).mark_line(point=True, color="#555555")
 x = alt.X("step:Q", title="update", axis=alt.Axis(values=list(range(0, 601, 100))))
-y = alt.Y("loss:Q", title="loss, nats a token", scale=alt.Scale(domain=[0, 6.5]))
+y = alt.Y("loss:Q", title="loss a token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
@@ -212,7 +212,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [last chapter](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
 #
 # ## Send it to a friend
 #

@@ -279,7 +279,7 @@ assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 #
 # The same three layers again, with a forward and a backward pass over one text that grows.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, and at the end takes more than four times as long for twice the length. Measured by `benchmarks/recall.py` as processor time of one core, because the machine was busy with other work."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, at the end more than fourfold for twice the length; the convolution (dotted) stays low. Measured by `benchmarks/recall.py` as processor time of one core, because the machine was busy with other work."}}
 timed = [r for r in log if "length" in r]
 took = {(r["kind"], r["length"]): r["milliseconds"] for r in timed}
 records = [{"layer": r["kind"], "n": r["length"], "ms": r["milliseconds"]} for r in timed]
@@ -302,7 +302,7 @@ show(
 )
 
 # %% [markdown]
-# The convolution is fastest in the end, but sees only its window. At the length of a sentence, attention does at most half as much again as the other two, which do about the same; the GRU does it in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
+# The convolution is fastest in the end, but sees only its window. At the length of a sentence all three do similar amounts of arithmetic, attention at most half as much again; the GRU does its share in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
 #
 # ## What to remember
 #

@@ -648,7 +648,7 @@ show(
 #
 # ## What it costs
 #
-# Each of $n$ positions looks at all $n$, so there are $n^2$ weights, and the two products take $2 n^2 d$ multiplications. Double the length and this function costs four times as much.
+# Each of $n$ positions looks at all $n$, so there are $n^2$ weights, and at $d_k = d_v = d$ the two products take $2 n^2 d$ multiplications. Double the length and this function costs four times as much.
 
 # %%
 for n in (25, 500, 8000):

@@ -144,13 +144,13 @@ assert weights.isnan().all()
 #
 # ## Does True show or hide?
 #
-# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's fused attention. That is not universal, and many bugs are a mask that has crossed this border without a `~`:
+# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's own attention. That is not universal, and many bugs are a mask that has crossed this border without a `~`:
 #
 # | where | True means |
 # |---|---|
 # | this book, `F.scaled_dot_product_attention` | may attend |
 # | `nn.MultiheadAttention`, `nn.Transformer` and their layers | hidden |
-# | a mask of floats, in PyTorch's | it is added to the scores: 0 keeps, −∞ hides |
+# | PyTorch's masks of floats | they are added to the scores: 0 keeps, −∞ hides |
 
 # %%
 for name, mask in {"right": ~hidden, "inverted": hidden}.items():
@@ -283,7 +283,7 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 # %% [markdown]
-# `tril` keeps the lower triangle. The reference is PyTorch's fused attention, which can apply this mask by itself. And we ask what we really want to know: if the future changes, does the past?
+# `tril` keeps the lower triangle. The reference is PyTorch's own attention, which can apply this mask by itself. And we ask what we really want to know: if the future changes, does the past?
 #
 # :::{margin}
 # `triu`, the upper triangle, would show each word itself and its future, but not its past.

@@ -424,7 +424,7 @@ assert count == 4 * 512**2
 # | 16 | 32 | 25.8 | 0.0 |
 # | 32 | 16 | 25.4 | −0.4 |
 #
-# One head is worst, and 32 are too many. (With [three seeds in miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst as well.) What does a narrow head lose? The score of two words $x$ and $y$ in head $i$ is $x\, (W_i^Q {W_i^K}^\top)\, y^\top$. The matrix in the middle is $d_\text{model} \times d_\text{model}$, but it is a product of two thin ones, so its rank is at most $d_k$: the head compares two words along that many independent directions, and is blind to the rest.
+# One head is worst, and 32 are too many. (With [three seeds in miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst too, and 32 do no harm.) What does a narrow head lose? The score of two words $x$ and $y$ in head $i$ is $x\, (W_i^Q {W_i^K}^\top)\, y^\top$. The matrix in the middle is $d_\text{model} \times d_\text{model}$, but it is a product of two thin ones, so its rank is at most $d_k$: the head compares two words along that many independent directions, and is blind to the rest.
 
 # %%
 wide = module.query.weight[:6].T @ module.key.weight[:6]  # the first of four heads of width 6

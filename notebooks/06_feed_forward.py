@@ -217,7 +217,7 @@ for d_ff in (8, 64, 512):
     print(f"d_ff {d_ff:3}  unexplained: {(fitted - target[4000:]).var() / target.var():.2f}")
 
 # %% [markdown]
-# Eight random units explain next to nothing of fresh inputs and 512 nearly everything. Training chooses the questions as well. Then the output must return to 512 numbers, because it is added to the input ([Layers](09_layers.ipynb#let-each-part-add)).
+# Eight random units explain next to nothing of fresh inputs and 512 nearly everything. Training chooses the questions as well. The output must return to the input's width, because it is added to the input ([Layers](09_layers.ipynb#let-each-part-add)).
 #
 # The paper varies $d_\text{ff}$ alone in two of the rows (C) of Table 3. Four times the model's width is a choice that worked; nothing in the formula demands it.
 #

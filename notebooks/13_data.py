@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This chapter collects the sentence pairs to learn from: as many German-English ones as you like from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
 #
-# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 01](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that some chapter opens, and the figure says which.
+# The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that some chapter opens, and the figure says which.
 
 # %% tags=["export"]
 import gzip
@@ -84,7 +84,7 @@ show_drawing(
 # %% [markdown]
 # ## Listening to a model that learns
 #
-# These are the package's own calls. (They live in later chapters; only here and in chapter 01 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every hundred steps `train` calls a function of ours that should return a score; ours returns 0 and uses the chance to print what the model makes of two sentences that differ in a single letter: *Der Hund jagt die Katze* and *Den Hund jagt die Katze*.
+# These are the package's own calls. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every hundred steps `train` calls a function of ours that should return a score; ours returns 0 and uses the chance to print what the model makes of two sentences that differ in a single letter: *Der Hund jagt die Katze* and *Den Hund jagt die Katze*.
 
 # %% tags=["nbval-ignore-output"]
 pairs = grammar(20_000, seed=1)
@@ -110,7 +110,7 @@ assert ["The dog chases the cat.", "The cat chases the dog."] in said
 # %% [markdown]
 # Read the column on the right from top to bottom. After a hundred steps the model has found out that English sentences often start with *The* or *A* and end with a full stop. Soon it has the right animals and the right verb, and for hundreds of steps both sentences mean the same to it: the dog chases the cat (once, the dog). Then, within two hundred steps, by way of *The cat chases the cat*, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
 #
-# Does the loss tell?
+# Can the loss tell?
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 1,000 steps, labeled with each new translation of *Den Hund jagt die Katze* at the step where it first appears. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
 loss_at = {line["step"]: line["loss"] for line in log}
@@ -399,11 +399,11 @@ show(
 )
 
 # %% [markdown]
-# More captions wouldn't end this: every thousand bring new words, and the curve doesn't level off. A list of words will never be complete. The [next chapter](14_tokenization.ipynb) deals with that.
+# More captions wouldn't end this: each thousand brings new words, and the curve doesn't level off. A list of words will never be complete. The [next chapter](14_tokenization.ipynb) deals with that.
 #
 # ## How many pairs do I need?
 #
-# You've just seen 20,000 suffice for a toy grammar. The captions' 29,000 give a model that knows captions and little else. The paper takes 4.5 million pairs for German, 155 times as many, and 36 million for French. Text of another field helps less than [some of your own](../book/own_pair.md#what-you-need).
+# You've seen 20,000 suffice for a toy grammar. The captions' 29,000 give a model that knows captions and little else. The paper takes 4.5 million pairs for German, 155 times as many, and 36 million for French. Text from other fields helps less than [some of your own](../book/own_pair.md#what-you-need).
 #
 # ## Why is German the source here?
 #

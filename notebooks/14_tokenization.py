@@ -127,7 +127,7 @@ print(len(vocabulary), "words;", [word if word in vocabulary else "?" for word i
 # | letters or bytes | a few hundred | some five times as long | nothing |
 # | pieces of words | as many as we like | a little longer than in words | nothing |
 #
-# Even what a word is isn't clear. Cut at spaces, and *fish.* with its full stop is another word than *fish*. Cut off every mark, and *can't* breaks in three. Harvard's Annotated Transformer {cite:p}`rush2018annotated` leaves it to spaCy, whose rules know such cases, language by language: one token is *ca*, the next *n't*. As plain strings, the pieces don't go back together:
+# Even what a word is isn't clear. Cut at spaces, and *fish.* with its full stop isn't the word *fish*. Cut off every mark, and *can't* breaks in three. Harvard's Annotated Transformer {cite:p}`rush2018annotated` leaves it to spaCy, whose rules know such cases, language by language: one token is *ca*, the next *n't*. As plain strings, the pieces don't go back together:
 
 # %%
 english = spacy.blank("en")
@@ -138,7 +138,7 @@ print(" ".join(token.text for token in english("I can't (today).")))
 #
 # ## What a list of words misses
 #
-# The captions of Multi30k tell. We count words on the training captions and look for them in the validation captions, which took no part in the counting.
+# Multi30k's captions show it. We count words on the training captions and look for them in the validation captions, which took no part in the counting.
 
 # %%
 train, val = multi30k("train"), multi30k("val")
@@ -356,7 +356,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 # %% [markdown]
 # ### Why do I see Ġ and Ã¤?
 #
-# It looks like a broken encoding, and [many people](https://github.com/huggingface/tokenizers/issues/203) have reported it as one. Some bytes are no visible character: the space, the line end, every byte above 127 taken alone. To store merges as readable text, the library gives each of the 256 bytes a visible sign. The space gets `Ġ`, and the two bytes of *ä*, 195 and 164, get `Ã` and `¤`. To see what a token stands for, decode it by itself.
+# It looks like a broken encoding, and [many people](https://github.com/huggingface/tokenizers/issues/203) have reported it as one. Some bytes can't be shown: the space, the line end, every byte above 127 taken alone. To store merges as readable text, the library gives each of the 256 bytes a visible sign. The space gets `Ġ`, and the two bytes of *ä*, 195 and 164, get `Ã` and `¤`. To see what a token stands for, decode it by itself.
 #
 # ### Where does the paper's 37,000 come from?
 #
@@ -392,7 +392,7 @@ def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
 
 
 # %% [markdown]
-# Three lines are easy to get wrong. With `add_prefix_space`, decoding would return a space more than went in. `encode_special_tokens = True` means the opposite of what it seems to say: names like `</s>` in a text are encoded as plain text. And all 256 bytes must be entries, also those that the training texts don't have, since the library drops what has no entry:
+# Three lines are easy to get wrong. With `add_prefix_space`, decoding would return a space more than went in. `encode_special_tokens = True` means the opposite of what it seems to say: names like `</s>` in a text are encoded as plain text. And all 256 bytes must be entries, even those that the training texts don't have, since the library drops what has no entry:
 
 # %%
 bare = HFTokenizer(models.BPE())
@@ -520,7 +520,7 @@ for text in hard:
 print(len(hard), "texts came back, and none used a reserved number")
 
 # %% [markdown]
-# The converse doesn't hold. A model may write any ids, even half a character, and bytes that are no text become the sign �.
+# The converse doesn't hold. A model may write any ids, even half a character, and bytes that aren't text become the sign �.
 #
 # ### One word, two numbers
 #
@@ -592,7 +592,7 @@ print(len(tokenizer), "entries of 2,000")
 #
 # ## May I take a ready-made tokenizer?
 #
-# From a large language model, say? It works, but is seldom a good bargain. At 50,000 entries and width 256 the table alone has 12.8 million numbers, more than twice the whole model of [the first page](../book/index.md), and most entries would never occur in your text.
+# From a large language model, say? This package reads only what `Tokenizer.train` made. In code of your own it works, but is seldom a good bargain. At 50,000 entries and width 256 the table alone has 12.8 million numbers, more than twice the whole model of [the first page](../book/index.md), and most entries would never occur in your text.
 #
 # ## What to remember
 #

@@ -393,7 +393,7 @@ plt.show()
 #
 # ### Seed and epoch, kept apart
 #
-# A plan made from seed + epoch would not do, because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you'd get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
+# A plan made from seed + epoch would not do, because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
 #
 # ## From the plan to the batches
 #

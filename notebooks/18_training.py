@@ -262,7 +262,7 @@ def training_step(
 
 
 # %% [markdown]
-# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. With `grad_clip`, a longer one is shortened to that length and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Adam already divides by the usual size, so clipping only guards against a single gradient that is far too long. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
+# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. A gradient longer than `grad_clip` is shortened to it and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Adam already divides by the usual size, so clipping only guards against a single gradient that is far too long. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
 #
 # :::{margin}
 # With several processes, each loss is multiplied by their number, because they will take the mean of their gradients.
@@ -776,7 +776,7 @@ gaps = [line["strangers"] - line["own"] for line in checks]
 assert gaps[-1] > 2.5 and gaps[0] < 1
 
 # %% [markdown]
-# The gap shows how much the model *trusts* the source. It isn't what the source tells it, because a wrong sentence misleads. To see the difference, take away the source instead; the captions model that comes with this book, which was trained for much longer, gives:
+# The gap shows how much the model *trusts* the source, not how much the source tells it, since a wrong one misleads. To see the difference, take away the source instead; the captions model that comes with this book, which was trained for much longer, gives:
 
 # %%
 trained, its_tokenizer = load_pretrained("captions-de-en")

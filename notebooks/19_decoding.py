@@ -194,7 +194,7 @@ assert [round(p, 2) for p in [*caption_words(()).values()][:2]] == [0.49, 0.41]
 # %% [markdown]
 # The sentence that begins with the likeliest words isn't the likeliest sentence. Greedy search makes each term of {eq}`eq-log-probability` as large as possible at the moment, and has no way back when that turns out badly.
 #
-# Trying everything is out of the question. With a vocabulary of 6,000, seven places hold $6000^7$, about $3 \cdot 10^{26}$ sequences. Beam search asks the model for $k$ hypotheses a step instead of one and looks a little further. It promises nothing, since the best sentence may begin so badly that it falls out at once. Only a beam as wide as the number of all sentences is sure to find it. That is **exhaustive search**, and it will serve as a check.
+# Trying everything is out of the question. With a vocabulary of 6,000, seven places hold $6000^7$, about $3 \cdot 10^{26}$ sequences. Beam search asks the model about $k$ hypotheses a step instead of one and looks a little further. It promises nothing, since the best sentence may begin so badly that it falls out at once. Only a beam as wide as the number of all sentences is sure to find it. That is **exhaustive search**, and it will serve as a check.
 #
 # The product of the probabilities themselves would soon be too small for a float: forty words at 0.1 each make $10^{-40}$, below the smallest normal number in 32 bits. Their logarithm is $-92.1$, and a logarithm keeps the order.
 #
@@ -537,7 +537,7 @@ assert difference < 1e-12
 # What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**, which every program that serves a language model has. Queries needn't be kept, since an old query has had its answer. Each decoder layer attends twice, so there are two things to keep:
 #
 # - `self_kv`, the keys and values of the words written so far, grows by one word a step. It has a row for each hypothesis, $B \cdot R$ in all.
-# - `cross_kv`, the keys and values of the source, is computed once a sentence. All its hypotheses share one row, so it has $B$ rows and is never copied.
+# - `cross_kv`, the keys and values of the source, is computed once a sentence. All its hypotheses share one row, so it has $B$ rows, however wide the beam.
 #
 # Multi-head attention comes in two halves for this purpose: `project` makes keys and values, and `attend` lets a query look at them ([chapter 5](05_multi_head_attention.ipynb#the-module)).
 
@@ -923,14 +923,15 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
 # %% [markdown]
 # ### Products on an AMD processor
 #
-# On x86, PyTorch takes matrix products in single precision from Intel's MKL, which is slow on AMD processors; oneDNN, another library inside PyTorch, isn't. A **function mode** sees every call of PyTorch in its block and may answer in its own way: ours sends large products to oneDNN. A small one isn't worth the copies there and back.
+# On x86, PyTorch takes matrix products in single precision from Intel's MKL, which runs at half speed on AMD's processors with AVX-512, instructions for sixteen numbers at once; oneDNN, another library inside PyTorch, doesn't. A **function mode** sees every call of PyTorch in its block and may answer in its own way: ours sends large products to oneDNN. A small one isn't worth the copies there and back.
 
 
 # %% tags=["export", "hide-input"]
 @functools.cache
 def mkl_is_slow() -> bool:
-    """Return whether the processor is one of AMD's; only Linux tells."""
-    return (cpu := Path("/proc/cpuinfo")).is_file() and "AuthenticAMD" in cpu.read_text("utf-8")
+    """Return whether the processor is one of AMD's with AVX-512; only Linux tells."""
+    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return wide and (cpu := Path("/proc/cpuinfo")).is_file() and "AuthenticAMD" in cpu.read_text()
 
 
 def pays(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
@@ -960,7 +961,7 @@ for name, times in found.items():
     print(f"{name:6} {len(many) / min(times):4.0f} captions a second")
 
 # %% [markdown]
-# On Intel's processors nothing is sent, and both lines are alike. Training, with its larger products, gains more: [the fast loss](25_speed.ipynb#the-fast-loss) has the same block. Now `translate`:
+# On Intel's processors, and on AMD's older ones, nothing is sent, and both lines are alike. Training, with its larger products, gains more: [the fast loss](25_speed.ipynb#the-fast-loss) has the same block. Now `translate`:
 
 
 # %% tags=["export"]
@@ -1116,7 +1117,7 @@ show(
 #
 # - **The second hypothesis pays most.** At $\alpha = 0.6$, two hypotheses gain 1.2 points, and eight only a tenth more. Each doubling of the beam doubles the decoder's work.
 # - **Without a penalty a wide beam loses half of what it gained.** At $\alpha = 0$, BLEU climbs from 38.4 to 39.9 at a beam of 8 and is back at 39.1 with 64, although each wider beam finds likelier sentences. At 1 it stays at 39.8.
-# - **At 1 it saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.93 of the references' length to 0.85 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.90 at 1.0.
+# - **$\alpha = 1$ saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.93 of the references' length to 0.85 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.90 at 1.0.
 #
 # On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 0.7, with a 95% interval from 0.1 to 1.2. Whether a beam of 8 is ahead of a beam of 4 stays open: $0.1$, from $-0.1$ to $0.4$.
 #

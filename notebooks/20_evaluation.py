@@ -272,7 +272,7 @@ for direction in ("de-en", "en-de"):
     assert 39 < person < 41 and every > one + 2
 
 # %% [markdown]
-# On the left, one of several translations of a sentence is the reference, and two others are scored against it: one by a person and the model's (239 sentences into English, 598 into German). The person gets 40 in both directions, for translations that are all right. The model into English gets more, most likely because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
+# On the left, one of several translations of a sentence is the reference, and two others are scored against it: one by a person and the model's (239 sentences into English, 598 into German). The person gets 41 into English and 40 into German, for translations that are all right. The model into English gets more, most likely because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
 #
 # On the right are the model's translations of all test sentences, against one reference and against all that Tatoeba knows. Against one, the model into German looks ten points worse than its sister. Against all, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
 #
@@ -718,7 +718,7 @@ show(
 )
 
 # %% [markdown]
-# Up to 19 words the intervals overlap. (On the validation captions, BLEU falls steadily from 13 words on.) Captions of 20 words or more have 26.2, with an interval from 22 to 31, which doesn't reach that of the group before, 36 to 44. Only 53 are that long, but it isn't chance; 30 have unseen words.
+# Up to 19 words the intervals overlap. Captions of 20 words or more have 26.2, with an interval from 22 to 31, which doesn't reach that of the group before, 36 to 44. Only 53 are that long, 30 of them with a word that training never showed.
 
 
 # %% tags=["hide-input"]

@@ -808,7 +808,7 @@ assert rate > distance + 0.05
 # %% [markdown]
 # ### Place or grammar
 #
-# Start with the controls. For a place the best distance is right by definition. In the small model no head simply looks at the word before or after, whatever single maps seemed to show. The captions model has such heads: in layer 2, head 4 finds the word before in 78% of the sentences, head 1 the word after in 54%.
+# Start with the controls. For a place the best distance is right by definition. In the small model no head simply looks at the word before or after. The captions model has such heads: in layer 2, head 4 finds the word before in 78% of the sentences, head 1 the word after in 54%.
 #
 # For the subject, distance is a strong rival. Most clauses begin with it and the verb comes right after, so that one fixed step is right in 76% of them. From subject to verb the best head hits more often than chance, and far less often than that. A picture of one such clause, with a thick line from subject to verb, would have looked like proof of grammar.
 #

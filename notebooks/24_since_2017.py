@@ -175,7 +175,7 @@ show(
 )
 
 # %% [markdown]
-# Pre-norm and SwiGLU lower the loss beyond doubt, rotary positions most likely; so does leaving positions out, and [below](#rotary-positions) you see why that row is there. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys seem to cost about a tenth of a nat. (With three seeds, it takes 4.3 standard errors to be sure, by [the rule of the variations](22_variations.ipynb#where-the-miniature-agrees).) One stack does the work of two: slightly better in the paper's form, slightly worse with all five changes.
+# Pre-norm, SwiGLU and rotary positions lower the loss beyond doubt; so does leaving positions out, and [below](#rotary-positions) you see why that row is there. RMSNorm and the missing biases change it by about a standard error, and heads that share their keys seem to cost about a tenth of a nat. (With three seeds, it takes 4.3 standard errors to be sure, by [the rule of the variations](22_variations.ipynb#variations).) One stack does the work of two: slightly better in the paper's form, slightly worse with all five changes.
 #
 # Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. A model that learns faster at the start needn't win in the end ([departures](../book/departures.md) explains this for an earlier run of this test). Nor should you expect more: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
 #

@@ -541,7 +541,7 @@ def best_precision(device: torch.device | str) -> Precision:
 # %% [markdown]
 # ## The fast loss
 #
-# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. In single precision it also takes [products from oneDNN](19_decoding.ipynb#products-on-an-amd-processor), on AMD's processors. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
+# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. In single precision it also takes [products from oneDNN](19_decoding.ipynb#products-on-an-amd-processor), on AMD's processors with AVX-512. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
 
 
 # %% tags=["export"]
@@ -606,7 +606,7 @@ print(f"on this CPU the fast loss trains x {gain:.2f} as fast as the readable on
 
 
 # %% [markdown]
-# On an Intel CPU the two are within a few percent of each other, and the chunks only save memory. On an AMD CPU, oneDNN's products make the fast loss at least a third faster.
+# On an Intel CPU the two are within a few percent of each other, and the chunks only save memory. On an AMD CPU with AVX-512, oneDNN's products make the fast loss at least a third faster.
 #
 # ### Beside other Transformers
 #
@@ -650,7 +650,7 @@ assert settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compi
 
 
 # %% [markdown]
-# Two programs do for all eleven shapes, at about the same speed as 22. On this CPU both are *slower* than plain layers. Compiling is meant for GPUs; since it hasn't been measured there with this code, it's off unless you say `--compile`.
+# Two programs do for all eleven shapes, at about the same speed as 22. On this CPU neither is faster than plain layers. Compiling is meant for GPUs; since it hasn't been measured there with this code, it's off unless you say `--compile`.
 #
 # :::{admonition} For a second reading: sizes of 1, and a limit that hides
 # :class: dropdown
@@ -725,7 +725,7 @@ if not logs:
 def activations(c: TransformerConfig, shape: Any, precision: Precision = "fp32") -> Any:
     """Return the bytes that layers keep for the backward pass of a batch, about.
 
-    Its shape are the numbers of sentences, of source and of target positions.
+    Its shape: the numbers of sentences, of source and of target positions.
     """
     (rows, source, target), d, bf16 = shape, c.d_model, precision == "bf16"
     width = 3 * c.heads * sum(size or d / c.heads for size in (c.d_k, c.d_v)) + c.d_ff
@@ -873,7 +873,7 @@ print(f", memory times {long['bytes'] / short['bytes']:.1f}")
 assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
 
 # %% [markdown]
-# Time follows the operations. Sentences 64 times as long cost two and a half times as much for each token, because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: in the backward pass, gradients of activations need room as well. On a GPU too, leave as much room until you have measured.
+# Time follows the operations. Sentences 64 times as long cost 2.1 to 2.5 times as much for each token (length 32 was timed twice), because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: in the backward pass, gradients of activations need room as well. On a GPU too, leave as much room until you have measured.
 #
 # The paper's base model is an hour's work for one current GPU, *if* it reaches such a share. No measurement of ours stands behind that.
 #

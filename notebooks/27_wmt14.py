@@ -589,7 +589,7 @@ told = shell(
 assert "is not finite; it was not used" in told
 
 # %% [markdown]
-# The command ended with code 2 and one line. No `nan` has reached the weights, and the last checkpoint is good. Then:
+# The command ended with code 2 and one line. No `nan` has reached the weights, and any checkpoint is good. Then:
 #
 # 1. **Give the same command again.** It repeats the same batches. If it gets past the step, it was rounding, which differs from run to run on a GPU, or the hardware; if that happens twice in a night, test the GPUs. (`torchrun --max-restarts=3` does this by itself.)
 # 2. **It stops at the same step.** Look at `gradient_norm` in the records before. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder.

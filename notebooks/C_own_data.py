@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix reads, cleans and splits sentence pairs of your own.
 #
-# Any two languages will do. The classic accident is a lost line: two files are exported from somewhere, one is a line short, and from there on each source is paired with the translation of its neighbor. Training runs, the loss falls a little, the model talks nonsense. Reading is therefore strict: whatever is in doubt is an error that names the file, the line and what to do. Three calls lead from two files to what a training run needs:
+# Any two languages will do. (In scripts with combining marks, such as Devanagari, a word is cut at every mark: sentences have several times as many tokens, and `filter_pairs` counts the marks as words, so pass a larger `max_words`.) The classic accident is a lost line: two files are exported from somewhere, one is a line short, and from there on each source is paired with the translation of its neighbor. Training runs, the loss falls a little, the model talks nonsense. Reading is therefore strict: whatever is in doubt is an error that names the file, the line and what to do. Three calls lead from two files to what a training run needs:
 #
 # ```python
 # pairs = read_pairs("train.de", "train.en")

@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # This appendix hands a trained model to CTranslate2, an engine made for serving, and checks that both give every token the same probability; or it writes a page that translates in a browser.
 #
-# Our decoder is written to be read, and it needs PyTorch. [CTranslate2](https://opennmt.net/CTranslate2/) is a library in C++ that translates with the same weights, without PyTorch, and in 8 bits if you like. Install it with `pip install "annotated-transformer[export]"`. Then
+# Our decoder is written to be read, and it needs PyTorch. [CTranslate2](https://opennmt.net/CTranslate2/) is a library in C++ that translates with the same weights, without PyTorch, and in 8 bits if you like. Install it with `pip install "./annotated-transformer[export]"`. Then
 #
 # ```python
 # export_ctranslate2(model, tokenizer, "served")

@@ -424,7 +424,7 @@ def test_the_runs_of_the_paper() -> None:
 
 
 def test_products_by_onednn_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor by AMD: other kernels, but the same loss and gradient.
+    """As on AMD's processors with AVX-512: other kernels, but the same loss and gradient.
 
     In single precision; a ReLU whose input is almost 0 may open in one and not in the other.
     """
@@ -448,6 +448,19 @@ def test_products_by_onednn_are_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [used for *_, used in found] == [False, True]
     assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
     assert (found[1][1] - found[0][1]).norm() < 1e-3 * found[0][1].norm()
+
+
+@pytest.mark.parametrize("vendor", ["AuthenticAMD", "GenuineIntel", None])
+@pytest.mark.parametrize("instructions", ["AVX512", "AVX2"])
+def test_mkl_is_slow_on_amd_with_avx512_only(
+    vendor: str | None, instructions: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured: elsewhere oneDNN gains nothing. None is a system without /proc."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
+    monkeypatch.setattr(Path, "is_file", lambda path: vendor is not None)
+    monkeypatch.setattr(Path, "read_text", lambda path: f"vendor_id : {vendor}")
+    slow = (vendor, instructions) == ("AuthenticAMD", "AVX512")
+    assert decoding.mkl_is_slow.__wrapped__() == slow
 
 
 def test_only_large_products_of_single_precision_go_another_way(
