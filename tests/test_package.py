@@ -305,7 +305,11 @@ def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     alone, both = best["another start", 28_000], best["in one search", 28_000]
     assert f"has {alone:.1f} after 28,000 updates, but {both:.1f} in one search with" in text
     assert f"4,800 updates from the model above came to {best['BPE dropout', 4800]:.1f}." in text
-    assert f"to {best['learning from one search of two', 4900]:.1f} after 4,900 updates." in text
+    assert f"to {best['learning from one search of two', 4900]:.1f} after 4,900 updates," in text
+    assert f"it came to {best['wider', 3600]:.1f} after 3,600, again two epochs." in text
+    wider = (path.parent / "wider-en-de.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(wider[-1])["step"] == 3600 and json.loads(wider[-1])["epoch"] == 2
+    assert f"{json.loads(wider[0])['parameters'] / 1e6:.1f} million parameters" in text
     (together,) = (r["bleu"] for r in records if r["training"].startswith("held out: in one sear"))
     assert f"have {together:.1f} on the held-out pairs" in text and together < 45
     student = (path.parent / "student-en-de.jsonl").read_text("utf-8").splitlines()
