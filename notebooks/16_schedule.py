@@ -479,7 +479,7 @@ print(
 assert sum(losses[-20:]) / 20 < min(last.values())
 
 # %% [markdown]
-# It survives, and ends lower than any other run on this page. Warm-up is no law of nature, then; it belongs to this design. Without one, [six and twelve layers](22_variations.ipynb#norm-and-depth) learn in pre-norm only.
+# It survives, and ends lower than any other run on this page. Warm-up is no law of nature, then; it belongs to this design. Without warm-up, [six and twelve layers](22_variations.ipynb#norm-and-depth) learn in pre-norm only.
 #
 # :::{margin}
 # After 600 updates on captions, with a warm-up for both, pre-norm is still 0.53 nats ahead ([departures](../book/departures.md#the-model)).
