@@ -437,7 +437,7 @@ print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item()
 #
 # Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun; head 1 does so for *Ball* only. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun; head 1 does so for *Ball* only, most of all after *plays*. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
 from itertools import combinations
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -452,10 +452,10 @@ torch.testing.assert_close(trained.sum(dim=-1), torch.ones(trained.shape[:2]))
 best = trained.argmax(dim=-1).tolist()
 assert [best[2][r] for r in (1, 3, 4, 5, 6, 7)] == [1, 3, 4, 5, 6, 7]  # head 3: the next word
 assert best[1][:3] == [2, 2, 2] and best[1][6:8] == [7, 7]  # head 2: the noun ahead
-assert trained[:, 9, 8:].sum(dim=-1).min() > 0.45
+assert trained[:, 9, 8:].sum(dim=-1).min() > 0.4
 cells = [(2, 3, 3), (2, 6, 6), (1, 0, 2), (1, 4, 7), (1, 6, 7), (3, 5, 2)]
 told = [round(trained[cell].item(), 2) for cell in cells]
-assert told == [1.0, 1.0, 0.99, 0.5, 0.78, 0.91]
+assert told == [0.99, 0.99, 0.99, 0.43, 0.84, 0.76]
 said = [tokenizer.decode([i]).strip() or "<s>" for i in english]
 read = [tokenizer.decode([i]).strip() or "</s>" for i in german]
 apart = min((a - b).abs().sum(-1).mean().item() / 2 for a, b in combinations(trained, 2))
@@ -471,7 +471,7 @@ show(
 )
 
 # %% [markdown]
-# Head 3 mostly looks at the German word that is to be translated next: *spielt* gets 1.00 in the row *girl*, *roten* 1.00 in the row *a*. Head 2 looks ahead to the noun, at *Mädchen* from the very start (0.99 in the row `<s>`), and at *Ball* from *plays* on (0.50, and 0.78 once *a* is written), though after *with* it prefers *einem*. Head 4 looks back to *Mädchen* after *with* (0.91). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, which may well be the trained way out of having no question.
+# Head 3 mostly looks at the German word that is to be translated next: *spielt* gets 0.99 in the row *girl*, *roten* 0.99 in the row *a*. Head 2 looks ahead to the noun, at *Mädchen* from the very start (0.99 in the row `<s>`), and at *Ball* from *plays* on (0.43, and 0.84 once *a* is written), though after *with* it prefers *einem*. Head 4 looks back to *Mädchen* after *with* (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, which may well be the trained way out of having no question.
 #
 # That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb#what-single-heads-do) does so.
 #

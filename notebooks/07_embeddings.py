@@ -369,7 +369,7 @@ rows = directions[[row(word) for word in chosen]]
 likeness, same = rows @ rows.T, torch.block_diag(*[torch.ones(n, n) for n in (3, 2, 3)]).bool()
 show(
     heatmap(likeness, chosen, chosen, titles=("", "cosine of the angle"), signed=True),
-    alt="Within people, verbs of motion and kinds of ground the cosines are 0.28 to 0.49, between them at most 0.21, except 0.32 for runs and grass and 0.30 for runs and snow.",
+    alt="Within people, verbs of motion and kinds of ground the cosines are 0.30 to 0.49, between them at most 0.22, except 0.36 for runs with grass and with snow.",
 )
 inside = likeness[same & ~torch.eye(8).bool()].min()
 assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > inside  # runs
@@ -386,7 +386,7 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > ins
 # :::{admonition} For a second reading: what became of the words that are never written?
 # :class: dropdown
 #
-# This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up in a common direction, more so than English words. Frequent ones do: six have more than two and a half times the mean cosine of their translations. Rare ones hardly do. A shared table carries traces of both its jobs.
+# This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up in a common direction, more so than English words. Frequent ones do: six have nearly two and a half times the mean cosine of their translations. Rare ones hardly do. A shared table carries traces of both its jobs.
 # :::
 
 # %% tags=["nbval-ignore-output", "hide-cell"]
@@ -395,7 +395,7 @@ for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zw
     rows = directions[[row(word) for word in nouns.split()]]
     alike.append((rows @ rows.T)[~torch.eye(6).bool()].mean().item())
     print(f"{alike[-1]:.2f}  {nouns}")
-assert 2.3 < alike[1] / alike[0] < 3
+assert 2.3 < alike[1] / alike[0] < 2.5
 
 # %% [markdown]
 # ## What it buys

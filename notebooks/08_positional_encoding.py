@@ -488,11 +488,11 @@ moved = {k: read(rows[k:]) for k in (*range(26), *range(30, 201, 10))}
 for k in (0, 10, 30, 100):
     print(f"from {k:3}: loss {moved[k][0]:.2f}, first words: {', '.join(moved[k][1][:6])}")
 print(f"no positions: loss {none:.2f}")
-assert moved[0][0] < 0.5 < moved[10][0] < none - 0.1 and moved[30][0] > none + 0.05
-assert abs(moved[20][0] - none) < 0.02 and all(f == moved[0][1] for _, f in moved.values())
-assert min(v for k, (v, _) in moved.items() if k > 20) > 0.55 and max(moved.values())[0] < 0.87
+assert moved[0][0] + 0.02 < moved[10][0] < none - 0.1 and moved[30][0] > none + 0.05
+assert abs(moved[20][0] - none) < 0.02 and all(f[:6] == moved[0][1][:6] for _, f in moved.values())
+assert min(v for k, (v, _) in moved.items() if k > 20) > 0.54 and max(moved.values())[0] < 0.82
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets the loss with all positions set to zero (dashed) at 20, and from there on stays around it, between 0.57 and 0.86."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets the loss with all positions set to zero (dashed) at 20, and from there on stays around it, between 0.55 and 0.81."}}
 records = [{"first": k, "loss": round(v, 2), "table": "positions"} for k, (v, _) in moved.items()]
 records += [{"first": k, "loss": round(none, 2), "table": "none"} for k in (0, 200)]
 looks = {"positions": (POSITION, [1, 0]), "none": (RESIDUAL, [4, 3])}
@@ -500,11 +500,11 @@ y = alt.Y("loss:Q", scale=alt.Scale(zero=True))
 chart = curves(records, alt.X("first:Q", title="position of the first token"), y, "table", looks)
 show(
     chart,
-    alt="The loss rises from 0.47 at a start of 0 to 0.80 at 30, crosses the loss without any positions at 20, and swings around it from there on.",
+    alt="The loss rises from 0.47 at a start of 0 to 0.78 at 30, crosses the loss without any positions at 20, and swings around it from there on.",
 )
 
 # %% [markdown]
-# The first words are the same everywhere; what follows them gets worse. Here a start at 20 costs as much as setting all positions to zero, and one at 30 more; on 500 other captions neither does. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
+# The first words hardly change; what follows them gets worse. Here a start at 20 costs as much as setting all positions to zero, and one at 30 more; on 500 other captions neither does. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
 #
 # The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. What an encoding makes easy, training may still leave unused.
 #

@@ -99,13 +99,13 @@ def search(next_words, beam, limit, end="</s>", watch=None):
 
 
 # %% [markdown]
-# `next_words` gives the probability of each word that may come next. Each round *expands* every hypothesis by those words, *scores* the results by adding logarithms, and *prunes* them to the best few; one that has ended keeps its place, so the others get `beam - len(finished)`. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Eine Menschenmasse geht durch den Park*, a crowd of people is walking through the park. (`watch` collects the steps for the picture.)
+# `next_words` gives the probability of each word that may come next. Each round *expands* every hypothesis by those words, *scores* the results by adding logarithms, and *prunes* them to the best few; one that has ended keeps its place, so the others get `beam - len(finished)`. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Der Mann ist auf dem Sofa eingeschlafen*, the man has fallen asleep on the couch. The German says *asleep* last. (`watch` collects the steps for the picture.)
 
 # %% tags=["hide-input"]
 model, tokenizer = load_pretrained("captions-de-en")
 captions = multi30k("val")[:250]
 sources = [[*tokenizer.encode(pair.source), EOS] for pair in captions]
-caption = next(pair for pair in captions if "Menschenmasse" in pair.source)
+caption = next(pair for pair in multi30k("val") if "Sofa eingeschlafen" in pair.source)
 german = torch.tensor([[*tokenizer.encode(caption.source), EOS]])
 
 
@@ -119,9 +119,9 @@ def caption_words(written, top=12):
 
 print(caption.source, "->", caption.target)
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins. The word *crowd* turns up once, in the second row, and is pruned. Recorded from the trained model, which sees its twelve likeliest words at each step."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins. *Asleep* is second in the fourth row; the sentence begun with it comes to the front in the seventh. *Has fallen*, as the reference has it, is pruned in the fourth. Recorded from the trained model, which sees its twelve likeliest words at each step."}}
 trace = []
-ranked = search(caption_words, 3, limit=9, end=EOS, watch=trace)
+ranked = search(caption_words, 3, limit=10, end=EOS, watch=trace)
 winner = max(ranked, key=lambda h: h[1] / ((5 + len(h[0])) / 6) ** 0.6)[0]
 place, nodes = {(): 2}, []
 for step, (_, grown, best) in enumerate(trace[: len(winner)], 1):
@@ -171,30 +171,33 @@ pictures = {
     f"{n}": (tree(n), f"Continuations at step {n}; the pruned ones are gray.")
     for n in range(1, steps + 1)
 }
-finding = "People walking through the park wins at step 7; crowd is pruned at step 2."
+finding = "The man is asleep on the couch wins at step 9; fallen is pruned at step 4."
 pictures["all"] = (tree(steps, result=True), finding)
 show_steps(pictures, "Step", start=steps)
-assert tokenizer.decode(list(winner[:-1])) == "People walking through the park." and steps == 7
-assert [(n["step"], n["fate"]) for n in nodes if n["word"] == "crowd"] == [(2, "pruned")]
+assert tokenizer.decode(list(winner[:-1])) == "The man is asleep on the couch." and steps == 9
+assert [(n["step"], n["fate"]) for n in nodes if n["word"] == "fallen"] == [(4, "pruned")]
+asleep = [n["column"] for n in nodes if n["wins"]]
+assert asleep == [0, 0, 0, 1, 1, 1, 0, 0, 0]
 
 # %% [markdown]
 # ## What greedy search misses
 #
-# The decoder of [the model's chapter](10_transformer.ipynb#writing-a-sentence), `greedy_decode`, takes the likeliest word every time, which is a beam of 1. In the tree it goes astray at the first word. The model gives *A* 0.49 and *People* 0.41. *A* wins, greedy search is committed to it, and of the crowd a single person is left:
+# The decoder of [the model's chapter](10_transformer.ipynb#writing-a-sentence), `greedy_decode`, takes the likeliest word every time, which is a beam of 1. In the tree it goes astray at the fourth word. After *The man is* the model gives *on* 0.62 and *asleep* 0.09. *On* wins, greedy search is committed to the order of the German, and when *asleep* is due there is no good place left for it:
 
 # %% tags=["nbval-ignore-output"]
 for beam in (1, 2, 3):
-    words, total = search(caption_words, beam, limit=9, end=EOS)[0]
+    words, total = search(caption_words, beam, limit=10, end=EOS)[0]
     print(
-        f"beam {beam}: {total:.2f}, probability {math.exp(total):.2f}", tokenizer.decode(words[:-1])
+        f"beam {beam}: {total:.2f}, probability {math.exp(total):.3f}", tokenizer.decode(words[:-1])
     )
-assert total > search(caption_words, 1, limit=9, end=EOS)[0][1] + 1.5
-assert [round(p, 2) for p in [*caption_words(()).values()][:2]] == [0.49, 0.41]
+assert total > search(caption_words, 1, limit=10, end=EOS)[0][1] + 1.4
+after = caption_words(tokenizer.encode("The man is"))
+assert [round(p, 2) for p in [*after.values()][:2]] == [0.62, 0.09]
 
 # %% [markdown]
 # The sentence that begins with the likeliest words isn't the likeliest sentence. Greedy search makes each term of {eq}`eq-log-probability` as large as possible at the moment, and has no way back when that turns out badly.
 #
-# Trying everything is out of the question. With a vocabulary of 6,000, seven places hold $6000^7$, about $3 \cdot 10^{26}$ sequences. Beam search asks the model about $k$ hypotheses a step instead of one and looks a little further. It promises nothing, since the best sentence may begin so badly that it falls out at once. Only a beam as wide as the number of all sentences is sure to find it. That is **exhaustive search**, and it will serve as a check.
+# Trying everything is out of the question. With a vocabulary of 6,000, nine places hold $6000^9$, about $10^{34}$ sequences. Beam search asks the model about $k$ hypotheses a step instead of one and looks a little further. It promises nothing, since the best sentence may begin so badly that it falls out at once. Only a beam as wide as the number of all sentences is sure to find it. That is **exhaustive search**, and it will serve as a check.
 #
 # The product of the probabilities themselves would soon be too small for a float: forty words at 0.1 each make $10^{-40}$, below the smallest normal number in 32 bits. Their logarithm is $-92.1$, and a logarithm keeps the order.
 #
@@ -1014,21 +1017,25 @@ for bad, say in ((["Kurz.", "sehr " * 2000], "sentence 2"), (["gr\udcfcn"], "sen
 #
 # ## Coverage: words left out
 #
-# Back to the crowd in the park. A search returns up to $k$ finished hypotheses, best first, and with `n_best` you get them all: an **n-best list**.
+# A search returns up to $k$ finished hypotheses, best first, and with `n_best` you get them all: an **n-best list**. Here is that of *Ein Mann sitzt allein beim Fischen an der Küste*, a man who sits alone at the coast and fishes.
 
 # %% tags=["nbval-ignore-output"]
-(four,) = beam_search(model, german, n_best=4)
+fisher = next(pair for pair in multi30k("val") if "allein beim Fischen" in pair.source)
+shore = torch.tensor([[*tokenizer.encode(fisher.source), EOS]])
+(four,) = beam_search(model, shore, n_best=4)
 for h in four:
     print(f"{h.score:6.2f} {h.log_probability:7.2f}  {tokenizer.decode(h.tokens)}")
-total, _ = forced(model, german[0], tokenizer.encode(caption.target))
-print(f"reference {total:6.2f}  {caption.target}")
-assert "crowd" not in tokenizer.decode(four[0].tokens + four[1].tokens)
-assert "crowd" in tokenizer.decode(four[2].tokens) and total < four[0].log_probability - 14
+total, _ = forced(model, shore[0], tokenizer.encode(fisher.target))
+print(f"reference {total:6.2f}  {fisher.target}")
+assert "fishing" not in tokenizer.decode(four[0].tokens + four[1].tokens)
+assert "fishing" in tokenizer.decode(four[2].tokens)
+assert 3.1 < four[0].log_probability - four[2].log_probability < 3.4
+assert four[0].log_probability - total > 16.5
 
 # %% [markdown]
-# The columns are score and log-probability. The winner says only *people*, and so does the next; the third has the crowd, four times less likely than the first, and the fourth is that of greedy search. Neither the search nor the penalty looks at the source. Only the model does, and a model that isn't sure of a phrase finds it cheap to skip.
+# The columns are score and log-probability. The winner doesn't fish, nor does the next, which is that of greedy search; the third does, and is 25 times less likely than the first. Neither the search nor the penalty looks at the source. Only the model does, and a model that isn't sure of a phrase finds it cheap to skip.
 #
-# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-17.41$ and finds it three million times less likely than its own sentence. That is a **model error**, which no search mends. How often does the search miss the reference, over 100 captions?
+# Whose fault is it? Forced scoring tells. If the reference scored better than the output, the search would have missed it. That is a **search error**, and a wider beam may help. Here the model gives the reference $-19.67$ and finds it twenty million times less likely than its own sentence. That is a **model error**, which no search mends. How often does the search miss the reference, over 100 captions?
 
 # %% tags=["nbval-ignore-output"]
 missed = 0
@@ -1048,7 +1055,7 @@ assert missed <= 5
 # The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try seven widths on the first 250 validation captions. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: we keep all that finished and sort them anew for each $\alpha$. Quality is measured in BLEU, which [Evaluation](20_evaluation.ipynb#why-each-part-of-bleu-is-there) takes apart; higher is better.
 #
 # :::{margin}
-# Beams of 1, 2 and 4 run on this page. The wider ones, whose work doubles each time, are read from the log of `python benchmarks/widths.py`, on which these three must lie.
+# Beams of 1, 2 and 4 run on this page. The wider ones, whose work doubles each time, are read from the log of `python benchmarks/widths.py`, with which these three must agree.
 # :::
 
 
@@ -1092,15 +1099,17 @@ for beam in (1, 2, 4, 8, 16, 32, 64):
     print(f"beam {beam:2}: ", "   ".join(texts))
 at = {(r["beam"], r["alpha"][6:]): r for r in swept}
 assert all(at[2, alpha]["BLEU"] > at[1, alpha]["BLEU"] + 1 for alpha in ("0.0", "0.6", "1.0"))
-assert all(at[64, alpha]["BLEU"] < at[8, alpha]["BLEU"] - 0.5 for alpha in ("0.0", "0.6"))
-assert at[64, "1.0"]["BLEU"] > at[8, "1.0"]["BLEU"] - 0.2
-assert at[64, "0.0"]["length"] < at[64, "0.6"]["length"] < at[64, "1.0"]["length"] < 0.9
+assert at[64, "0.0"]["BLEU"] < at[2, "0.0"]["BLEU"] - 0.4
+for beam, alpha in product((8, 16, 32, 64), ("0.6", "1.0")):
+    assert abs(at[beam, alpha]["BLEU"] - at[4, alpha]["BLEU"]) < 0.3
+    assert at[beam, alpha]["BLEU"] > at[beam, "0.0"]["BLEU"] + 0.5
+assert at[64, "0.0"]["length"] < at[64, "0.6"]["length"] < at[64, "1.0"]["length"] < 0.92
 assert at[1, "1.0"]["length"] > 0.93
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-sweep", "caption": "What do a wider beam and a length penalty change? BLEU (left) and the length of the output over that of the reference (right) for seven widths and three values of alpha, on 250 validation captions. BLEU gains most from the second hypothesis. From a beam of 8 on it falls again, except at alpha 1. The output shrinks as the beam widens at every alpha, most without a penalty."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-sweep", "caption": "What do a wider beam and a length penalty change? BLEU (left) and the length of the output over that of the reference (right) for seven widths and three values of alpha, on 250 validation captions. BLEU gains most from the second hypothesis. From a beam of 4 on it hardly changes, and is lower without a penalty. The output shrinks as the beam widens at every alpha, most without a penalty."}}
 looks = {"alpha 0.0": (PLUM, [5, 3]), "alpha 0.6": (INK, [1, 0]), "alpha 1.0": (INK, [2, 2])}
 x = alt.X("beam:O", title="beam", axis=alt.Axis(labelAngle=0))
-limits = {"BLEU": [38, 40.2], "length": [0.84, 0.94]}
+limits = {"BLEU": [41.2, 43.2], "length": [0.87, 0.94]}
 charts = [
     curves(
         swept, x, alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=domain)), "alpha", looks
@@ -1109,21 +1118,21 @@ charts = [
 ]
 show(
     alt.hconcat(*charts),
-    alt="BLEU rises by more than a point from a beam of 1 to 2. From 8 on it stays at alpha 1 and falls by half a point or more at the others. The output gets shorter with the width in all three curves.",
+    alt="BLEU rises by more than a point from a beam of 1 to 2. From 4 on it hardly changes, half a point lower or more at alpha 0 than at the others. The output gets shorter with the width in all three curves.",
 )
 
 # %% [markdown]
 # Three things can be read off, for this model and these captions.
 #
-# - **The second hypothesis pays most.** At $\alpha = 0.6$, two hypotheses gain 1.2 points, and eight only a tenth more. Each doubling of the beam doubles the decoder's work.
-# - **Without a penalty a wide beam loses half of what it gained.** At $\alpha = 0$, BLEU climbs from 38.4 to 39.9 at a beam of 8 and is back at 39.1 with 64, although each wider beam finds likelier sentences. At 1 it stays at 39.8.
-# - **$\alpha = 1$ saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.93 of the references' length to 0.85 without a penalty. It still shrinks to 0.87 at 0.6 and to 0.90 at 1.0.
+# - **The second hypothesis pays most.** At $\alpha = 0.6$, two hypotheses gain 1.1 points, and eight only 0.4 more. Each doubling of the beam doubles the decoder's work.
+# - **Without a penalty a wide beam loses some of what it gained.** At $\alpha = 0$, BLEU climbs from 41.4 to 42.5 at a beam of 2, falls to 42.0 at 4 and stays near that, although each wider beam finds likelier sentences. With a penalty it stays at 42.7 or above from a beam of 4 on.
+# - **The penalty saves the score, but not the length.** From a beam of 1 to 64 the output shrinks from 0.94 of the references' length to 0.88 without a penalty. It still shrinks to 0.89 at 0.6 and to 0.91 at 1.0.
 #
-# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests two of them on a thousand others. A beam of 4 is ahead of greedy search by 0.7, with a 95% interval from 0.1 to 1.2. Whether a beam of 8 is ahead of a beam of 4 stays open: $0.1$, from $-0.1$ to $0.4$.
+# On 250 captions, differences of a point may be chance. [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) tests some on a thousand others. There little of the gain is left: a beam of 4 is ahead of greedy search by 0.2, with a 95% interval from $-0.3$ to $0.6$. Nor is a beam of 8 surely ahead of a beam of 4: $0.1$, from $-0.1$ to $0.3$. A larger exponent does pay there: $\alpha = 1.4$, the best of three tried on all validation captions, is ahead of 0.6 by $0.9$, from $0.6$ to $1.4$.
 #
 # ### Why is my beam search worse with a larger beam?
 #
-# Because it is a better search, and the model isn't made for being searched so well. Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. We compare the probability of nothing but `</s>` with that of the sentence a beam of 4 finds:
+# Because it is a better search, and the model isn't made for being searched so well. (Ours loses only without a penalty; others have seen worse.) Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. We compare the probability of nothing but `</s>` with that of the sentence a beam of 4 finds:
 
 # %% tags=["nbval-ignore-output"]
 empty, ranks, unsure = [], [], []
@@ -1144,10 +1153,10 @@ for beam in (4, 64, 128):
     answers = beam_search(model, pad(unsure), beam, alpha=0.0)
     shortest = min((best.tokens for (best,) in answers), key=len)
     print(f"beam {beam:3}, alpha 0, the shortest of these: {tokenizer.decode(shortest)}")
-assert 3 < len(empty) < 10 and min(ranks) > 50 and len(shortest) == 1
+assert 3 < len(empty) < 10 and min(ranks) > 50 and len(shortest) < 5
 
 # %% [markdown]
-# In 6 of 250 captions the model gives the empty sentence a higher probability than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first fifty choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 128 answers one of these captions with one word.
+# In 6 of 250 captions the model gives the empty sentence a higher probability than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first fifty choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 128 answers one of these captions with three words.
 #
 # Others have seen the same on a larger scale. {cite:t}`koehn2017six` found that beam search helps only while the beam is narrow, {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly and got the empty translation as the best of all for more than half of the sentences, and {cite:t}`murray2018correcting` showed that wide beams do hardly any harm once a reward for each word has corrected the length. So if a larger beam lowers your score, look at the lengths first.
 #
@@ -1258,26 +1267,27 @@ print(f"largest difference between drawn and given shares: {largest:.4f}")
 assert largest < 0.015
 
 # %% [markdown]
-# The figure shows the knobs on the trained model, one step into the winning sentence: after *People*.
+# The figure shows the knobs on the trained model, three words into the winning sentence: after *The man is*.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-temperature", "caption": "What does the temperature change? The ten most likely words after *People* and their shares at three temperatures. Filled bars are what top-p 0.9 keeps, outlined ones it drops. At 1 and at 2 all ten stay, with many behind them. Recorded from the trained model."}}
-begun = torch.tensor([[BOS, *tokenizer.encode("People")]])
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-temperature", "caption": "What does the temperature change? The ten most likely tokens after *The man is* and their shares at three temperatures; *f*, *bl* and *st* begin longer words. Filled bars are what top-p 0.9 keeps, outlined ones it drops. At 1 and at 2 all ten stay, with many behind them. Recorded from the trained model."}}
+begun = torch.tensor([[BOS, *tokenizer.encode("The man is")]])
 with evaluating(model):
-    second = step_by_step(model, german, begun)[0, -1]
-second[[PAD, BOS]] = -torch.inf
-ids = second.topk(10).indices
+    fourth = step_by_step(model, german, begun)[0, -1]
+fourth[[PAD, BOS]] = -torch.inf
+ids = fourth.topk(10).indices
 
 
 def bars(temperature):
-    shares = (second / temperature).softmax(dim=-1)
-    inside = filter_logits(second / temperature, top_p=0.9) > -torch.inf
+    shares = (fourth / temperature).softmax(dim=-1)
+    inside = filter_logits(fourth / temperature, top_p=0.9) > -torch.inf
     rows = []
     for number, i in enumerate(ids.tolist(), 1):
         word = f"{number}. {tokenizer.decode([i]).strip() or '·'}"
         rows.append({"word": word, "share": round(shares[i].item(), 3), "kept": inside[i].item()})
     fill = alt.condition("datum.kept", alt.value(PLUM), alt.value(PAPER))
+    ticks = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1])
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("share:Q", title="share", scale=alt.Scale(domain=[0, 0.85])),
+        x=alt.X("share:Q", title="share", scale=alt.Scale(domain=[0, 1.1]), axis=ticks),
         y=alt.Y("word:N", title=None, sort=None),
     )
     chart = base.mark_bar(stroke=PLUM, strokeWidth=1.2).encode(fill=fill)
@@ -1286,22 +1296,25 @@ def bars(temperature):
     )
 
 
-found = "At temperature {:g}: walking leads, then are and walk; the other seven have little."
-pictures = {f"{t:g}": (bars(t), found.format(t)) for t in (0.5, 1, 2)}
+found = {0.5: "on has 0.97", 1: "on has 0.62, asleep 0.09, in 0.05", 2: "on has 0.03"}
+pictures = {
+    f"{t:g}": (bars(t), f"At temperature {t:g} {told}, the others less.")
+    for t, told in found.items()
+}
 show_steps(pictures, "Temperature", start=1)
 
 # %% tags=["nbval-ignore-output"]
 draws = torch.Generator().manual_seed(0)
 kept = []
 for temperature in (0.5, 1.0, 2.0):
-    kept.append((filter_logits(second / temperature, top_p=0.9) > -torch.inf).sum().item())
+    kept.append((filter_logits(fourth / temperature, top_p=0.9) > -torch.inf).sum().item())
     drawn = sample(model, german.expand(3, -1), temperature, generator=draws, max_extra_tokens=5)
     texts = " | ".join(map(tokenizer.decode, drawn))
     print(f"{temperature}, top-p 0.9 would keep {kept[-1]}; without it: {texts}")
-assert kept[0] < 5 < 100 < kept[1] < 300 < 4000 < kept[2]
+assert kept[0] == 1 and 50 < kept[1] < 80 and kept[2] > 4000
 
 # %% [markdown]
-# Top-p 0.9 keeps 2 words at a temperature of 0.5, 187 at 1 and 4,324 of the 6,000 at 2, where the drawn sentences have come apart. There top-p hardly filters; top-k would. Sampling also shows what a search hides: if ten drawn translations say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
+# Top-p 0.9 keeps one word at a temperature of 0.5, 65 at 1 and 4,314 of the 6,000 at 2, where the drawn sentences have come apart. There top-p hardly filters; top-k would. Sampling also shows what a search hides: if ten drawn translations say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
 #
 # ## Which one to take
 #
@@ -1326,7 +1339,7 @@ assert kept[0] < 5 < 100 < kept[1] < 300 < 4000 < kept[2]
 # - The likeliest words don't make the likeliest sentence. Beam search expands, scores and prunes; it promises nothing.
 # - Scores are divided by $((5 + n)/6)^\alpha$. The penalty doesn't steer the beam; it chooses among the finished and says when to stop: when no running hypothesis can still win, even if it were certain of every word to its limit.
 # - The KV cache works because the causal mask freezes the past. In beam search it moves with its hypothesis.
-# - A wider beam finds likelier sentences, not better ones. Forced scoring tells a search error from a model error.
+# - A wider beam finds likelier sentences, and beyond a few hypotheses hardly better ones. Forced scoring tells a search error from a model error.
 # - Temperature, top-k and top-p sharpen a distribution before a word is drawn.
 #
 # We have counted in BLEU without asking what it counts. A perfect sentence can score 0, and a point more can be chance.

@@ -217,11 +217,11 @@ for kind, (rows, columns, mask) in axes.items():
     found = f"{rows[1]} looks most at {columns[best[1]]}, {rows[2]} at {columns[best[2]]}."
     steps[kind] = (chart, f"Top layer of {kind} attention. {found}")
 show_steps(steps, "Kind of attention:", start=2)
-assert [round(w, 2) for w in weights.diagonal()[:2].tolist()] == [0.99, 0.83]
+assert [round(w, 2) for w in weights.diagonal()[:2].tolist()] == [1.0, 0.77]
 
 
 # %% [markdown]
-# Take a row and see how its ink is shared out among the columns. In the cross map, `<s>` spends 0.99 on *Zwei*, the row below 0.83 on *Hunde*, and so on down a diagonal. A dark *column* is a token that many others look at; it says nothing about where that token looks itself.
+# Take a row and see how its ink is shared out among the columns. In the cross map, `<s>` spends all but 0.004 on *Zwei*, the row below 0.77 on *Hunde*, and so on down a diagonal. A dark *column* is a token that many others look at; it says nothing about where that token looks itself.
 #
 # Why does `<s>` look at *Zwei*? Because of a shift that is a trap in every picture of a decoder. The row that *reads* `<s>` is the one that *writes* *Two*. The row named *Two* writes *dogs* and looks at *Hunde*. So when the model looks for the source of a word, it does so one row above that word's name.
 #
@@ -349,7 +349,7 @@ for kind, token, name in (("decoder", 0, "<s>"), ("cross", -1, "</s>")):
 
 
 # %% [markdown]
-# In the decoder, `<s>` gets 15, 36 and 61% of the weight from layer to layer, where an even share would be 25%, and at the top its value has a fifth of the usual size: a sink in the upper layers, and none yet in the first. In cross-attention `</s>` gets about its share, with less than half of a usual value. What counts is the weight times the *value*, and the map shows only the weight. So a dark column is no sign that the token matters. More likely the head had nothing to say about these rows.
+# In the decoder, `<s>` gets 14, 36 and 62% of the weight from layer to layer, where an even share would be 24%, and at the top its value has a sixth of the usual size: a sink in the upper layers, and none yet in the first. In cross-attention `</s>` gets about its share in the first two layers and half as much again in the third, with less than half of a usual value. What counts is the weight times the *value*, and the map shows only the weight. So a dark column is no sign that the token matters. More likely the head had nothing to say about these rows.
 
 
 # %% [markdown]
@@ -808,11 +808,11 @@ assert rate > distance + 0.05
 # %% [markdown]
 # ### Place or grammar
 #
-# Start with the controls. For a place the best distance is right by definition. In the small model no head simply looks at the word before or after. The captions model has such heads: in layer 2, head 4 finds the word before in 78% of the sentences, head 1 the word after in 54%.
+# Start with the controls. For a place the best distance is right by definition. In the small model no head simply looks at the word before or after. The captions model has such heads: in layer 2, head 4 finds the word before in 88% of the sentences, head 1 the word after in 60%.
 #
 # For the subject, distance is a strong rival. Most clauses begin with it and the verb comes right after, so that one fixed step is right in 76% of them. From subject to verb the best head hits more often than chance, and far less often than that. A picture of one such clause, with a thick line from subject to verb, would have looked like proof of grammar.
 #
-# For the particle no fixed distance gets beyond 24%, since anything may stand between it and its verb. (A fixed *place* would: here it is always the last word.) From verb to particle one head beats it, on clauses that weren't used to choose it. The rate rests on 100 clauses, so its standard error is $\sqrt{0.45 \cdot 0.55 / 100} = 0.05$. A lead of five points would say nothing; this one is about twenty. It may still be a look at the last word.
+# For the particle no fixed distance gets beyond 24%, since anything may stand between it and its verb. (A fixed *place* would: here it is always the last word.) From verb to particle one head beats it, on clauses that weren't used to choose it. The rate rests on 100 clauses, so its standard error is $\sqrt{0.43 \cdot 0.57 / 100} = 0.05$. A lead of five points would say nothing; this one is about twenty. It may still be a look at the last word.
 #
 # A low score proves little. The model may still know its subjects, since its translations mostly agree with them: what a head has to fetch can come by way of another word, be spread over several heads, or be in the residual stream already. A high score doesn't prove everything either. That a head looks from verb to particle doesn't say what it takes from there, nor whether anything depends on it. For that we have to turn from looking to changing.
 
@@ -916,7 +916,7 @@ show(
 
 
 # %% [markdown]
-# The losses are very uneven. Two heads of the decoder cost 10 and 19 BLEU, and 18 of the 24 cost less than 2, most of these nothing (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed least. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
+# The losses are very uneven. Two heads of the decoder cost 13 and 24 BLEU, and 11 of the 24 cost less than 2, most of these next to nothing (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed no more than the others. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
 #
 # If two heads share a task, the loss of both is more than the sum of the single losses (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` pruned 38 of the 48 encoder heads of a translation model as they went on training it, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
 #
@@ -1026,7 +1026,7 @@ show(
 #
 # ### A clear map that matters little
 #
-# Read the figure from both ends. The hazy heads on the left all change less than the sharp ones on the right, which is half a truism: they have little to lose by being made gray. But among the sharp heads, how sharp a map is doesn't say how much depends on it: they change between 1.6 and 4.6% of the words, and not in the order of their sharpness. The head whose *removal* cost 19 BLEU is among the highest of them, with 4.5%, and removed it changes 4.8%: **for this head, where it looks is nearly all that counts.** The rank correlation over all heads is about 0.7, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder and within the decoder the correlation is about zero. Only in cross-attention is it 0.76, because its layer 1 is hazy and idle and its layer 2 sharp and needed. (With eight heads, chance gives more than 0.74 or less than −0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
+# Read the figure from both ends. Most of the hazy heads on the left change less than any of the sharp ones on the right, which is half a truism: they have little to lose by being made gray. But among the sharp heads, how sharp a map is doesn't say how much depends on it: they change between 1.0 and 4.2% of the words, and not in the order of their sharpness. The head whose *removal* cost 24 BLEU changes 3.0% when it is flattened, and as many when it is removed: **for this head, where it looks is nearly all that counts.** The rank correlation over all heads is about 0.6, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the encoder it is −0.1, within the decoder −0.2. Only in cross-attention is it 0.76, because its layer 1 is hazy and mostly idle and its layer 2 sharp and needed. (With eight heads, chance gives more than 0.74 or less than −0.74 in one case in twenty, and other training runs gave other numbers for encoder and decoder.)
 #
 # Why would a clear map matter so little?
 #
@@ -1106,7 +1106,7 @@ assert averages == sorted(averages, reverse=True)
 
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# It is three times as much: they do the same work, so each covers for the other. (Heads with
+# It is about twice as much: they do the same work, so each covers for the other. (Heads with
 # losses below 2 would be a poor choice, since on 200 sentences such losses are noise.)
 one, other = ("cross", 1, 0), ("cross", 1, 1)
 with without_head(small, *one), without_head(small, *other):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tokenize
 from importlib.metadata import requires, version
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
@@ -270,6 +270,24 @@ def test_a_card_says_what_its_folder_holds(name):
     """No number of it is typed; it was written by `python -m tools.card`."""
     folder = ROOT / "annotated_transformer" / "pretrained" / name
     assert card(folder) == (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_captions_card_quotes_its_first_training() -> None:
+    """Two seeds' scores before the translations of its pairs came in, each from its record."""
+    path = ROOT / "benchmarks" / "results" / "captions-first.jsonl"
+    found = {
+        (r["seed"], r["set"]): r["bleu"]
+        for r in map(json.loads, path.read_text("utf-8").splitlines())
+        if (r["averaged"], r["beam"], r["alpha"]) == (4, 4, 0.6)
+    }
+    folder = ROOT / "annotated_transformer" / "pretrained" / "captions-de-en"
+    text = " ".join(card(folder).split())
+    names = product((0, 1), ("validation", "captions"))
+    one, tested, other, also = (f"{found[name]:.1f}" for name in names)
+    assert f"it has {one} BLEU on validation with alpha 0.6 and {tested} on the test set" in text
+    assert f"from another seed {other} and {also} (" in text
+    first = [json.loads(line) for line in (folder / "start.jsonl").read_text("utf-8").splitlines()]
+    assert f"was stopped at {first[-1]['step']:,} because" in text
 
 
 def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
