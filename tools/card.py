@@ -64,15 +64,25 @@ that were written for this book (`tools/phrases.tsv`), short sentences with and 
 marks, two sentences in a row, other dates and half hours, surnames, titles, small towns and made-up
 names; what Tatoeba has for validation and test is put aside there, too.
 {both}"""
-LEARNED = """
+TRANSLATORS = """
 
 The everyday models, whose translations the second training learned from, had learned from these
 captions and from pairs of [Tatoeba](https://tatoeba.org), by its contributors, under
 [CC BY 2.0 France](https://creativecommons.org/licenses/by/2.0/fr/)."""
 DATA = {
-    "captions": MULTI30K + LEARNED,
+    "captions": MULTI30K + TRANSLATORS,
     "everyday": TATOEBA.format(both="And " + MULTI30K[0].lower() + MULTI30K[1:]),
 }
+
+# Makes the table of the captions model's second training
+TRANSLATE = """\
+cache=$(python -c "from annotated_transformer.data import cache_folder; print(cache_folder())")
+for side in de en; do gunzip -c "$cache/multi30k/train.$side.gz" > train.$side; done
+annotated-transformer translate --model everyday-de-en < train.de > machine.en
+annotated-transformer translate --model everyday-en-de < train.en > machine.de
+paste train.de train.en > captions-2.tsv
+paste machine.de train.en >> captions-2.tsv
+paste train.de machine.en >> captions-2.tsv"""
 
 
 STOPPED = {
@@ -173,16 +183,6 @@ def preset_of(config: TransformerConfig) -> str:
     raise ValueError("the model has the shape of no preset")
 
 
-# What the second training of the captions model learned from
-AGAIN = """\
-cache=$(python -c "from annotated_transformer.data import cache_folder; print(cache_folder())")
-for side in de en; do gunzip -c "$cache/multi30k/train.$side.gz" > train.$side; done
-annotated-transformer translate --model everyday-de-en < train.de > machine.en
-annotated-transformer translate --model everyday-en-de < train.en > machine.de
-paste train.de train.en > captions-2.tsv
-paste machine.de train.en >> captions-2.tsv
-paste train.de machine.en >> captions-2.tsv"""
-
 Stage = tuple[dict[str, Any], list[dict[str, Any]]]  # what a model is the mean of, and its log
 
 
@@ -210,7 +210,7 @@ def commands(name: str, config: TransformerConfig, stage: Stage, number: int) ->
         line = f"python -m tools.everyday deu-eng.zip {direction} {table}"
         lines, corpus = [line + " --more" * bool(more)], f"--data {table}"
     elif more:
-        lines, corpus = [AGAIN], "--data captions-2.tsv"
+        lines, corpus = [TRANSLATE], "--data captions-2.tsv"
     options = [f"annotated-transformer train {corpus} --preset {preset_of(config)}"]
     options[0] += " --start model" if more else f" --vocabulary-size {config.vocabulary_size}"
     if config.dropout != preset(preset_of(config)).dropout:
