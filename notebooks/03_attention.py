@@ -32,7 +32,7 @@ sys.path.insert(0, "..")
 # \operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right) V
 # $$ (eq-attention)
 #
-# The rows of $Q$, $K$ and $V$ are the words' queries, keys and values; a query has $d_k$ numbers. This is the only place in the whole Transformer where words exchange information.
+# The rows of $Q$, $K$ and $V$ are the words' queries, keys and values; a query has $d_k$ numbers. This is the only place in the Transformer where words exchange information.
 
 # %% tags=["export"]
 import math
@@ -108,7 +108,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Read *the black cat likes fish* and stop at *likes*. To understand the sentence you need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
+# Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
 #
 # A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
 #
@@ -134,11 +134,11 @@ nearest = (query - keys).abs().argmin()
 print("legs:", values[nearest].item(), " depends on the query:", values[nearest].requires_grad)
 
 # %% [markdown]
-# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so gradient descent could never learn to ask a better question. That is what the False means: for PyTorch, the answer no longer depends on the query.
+# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. That is the False: for PyTorch, the answer doesn't depend on the query.
 #
 # ## A lookup that is soft
 #
-# The way out is to take a little of everything: score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. Dividing the scores by their sum won't do, because a negative score would get a negative share. We first make every score positive with a function that keeps their order, the exponential, and then divide. The result is the **softmax** of the scores:
+# Take a little of everything instead: score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. Dividing the scores by their sum won't do, because a negative score would get a negative share. We first make every score positive with a function that keeps their order, the exponential, and then divide. The result is the **softmax** of the scores:
 #
 # $$
 # \operatorname{softmax}(s)_j = \frac{e^{s_j}}{\sum_{i=1}^{S} e^{s_i}}
@@ -208,7 +208,7 @@ show(
 # %% [markdown]
 # ## Queries, keys and values
 #
-# One number can't say what a word is, so from here on a word is a vector. A trained model learns these vectors. We make them up, to be able to check each number by hand, and the same five words with the same numbers will be with us until the model is complete.
+# One number can't say what a word is, so from here on a word is a vector. A trained model learns these vectors. We make them up, to check each number by hand, and these five words and their numbers will be with us until the model is complete.
 
 # %%
 words = ["the", "black", "cat", "likes", "fish"]
@@ -292,7 +292,7 @@ show(
 # %% [markdown]
 # ### Why three vectors instead of one?
 #
-# Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows a book to read the call number. Query and key differ because looking is not being looked at: *likes* looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. *The* could not look for *cat* unless *cat* looked for *the* with the same score.
+# Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows it to read that. Query and key differ because looking is not being looked at: *likes* looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. *The* could not look for *cat* unless *cat* looked for *the* with the same score.
 #
 # :::{margin}
 # Most words would fit themselves best, too, though not all: with its key for a query, *fish* scores 2.5 with itself and 3 with *cat*, whose vector is longer.
@@ -300,14 +300,14 @@ show(
 #
 # ## The dot product as a measure of fit
 #
-# For vectors, a product is simpler than a distance. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with each column where both are large, and a column where either one is zero doesn't count.
+# For vectors we take a product. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with each column where both are large, and a column where either one is zero doesn't count.
 
 # %%
 for word, key in zip(words, K):
     print(f"likes · {word:6} = {(Q[3] * key).sum().item()}")
 
 # %% [markdown]
-# *Cat* scores 6, *fish* 4.5, and everything else nothing. In geometry, the dot product is the length of the query, times the length of the key, times the cosine of the angle between them, so a key scores high by pointing where the query points or by being long.
+# *Cat* scores 6, *fish* 4.5, and everything else nothing. In geometry, the dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points or by being long.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
 q = (1.5, 1.0)
@@ -357,7 +357,7 @@ assert all(scores[i, j] == Q[i].dot(K[j]) for i in range(5) for j in range(5))
 assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its query
 
 # %% [markdown]
-# Rows are queries and columns are keys, as in every matrix of this book. There is no order in which the scores must be computed, and matrix products are what processors do best: for 500 words, one of them gives all 250,000.
+# Rows are queries and columns are keys, as in every matrix of this book. No score waits for another: for 500 words, one matrix product gives all 250,000.
 #
 # ## From scores to weights
 #
@@ -454,7 +454,7 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide and values 6.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with another size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide, values 6.
 #
 # :::{margin}
 # `dropout` is 0 unless asked for; [regularization](17_regularization.ipynb#what-dropout-does) explains it.
@@ -508,7 +508,7 @@ for name, column in zip(["living", "dark", "edible"], range(3)):
     )
 
 # %% [markdown]
-# Anything new has to be computed by the [feed-forward network](06_feed_forward.ipynb#what-attention-alone-cannot-do) that follows.
+# Anything new must come from the [feed-forward network](06_feed_forward.ipynb#what-attention-alone-cannot-do) that follows.
 #
 # Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, often the period or the end of the sentence ([attention maps](21_attention_maps.ipynb#why-does-everyone-look-at-s-attention-sinks) has more on such *attention sinks*).
 #
@@ -535,7 +535,7 @@ for d_k in (4, 64, 512):
     assert abs(spread / math.sqrt(d_k) - 1) < 0.02
 
 # %% [markdown]
-# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width. It plays the part of the temperature in our lookup of legs.
+# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$, a temperature, brings the spread back to 1 at every width.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "How does a query divide its weight over eight random keys? Mean weights, largest first, at width 64 (other widths with the slider on the website). Divided by the root (solid), the first key gets 0.36; as they are (dashed), it gets 0.88."}}
 
@@ -655,7 +655,7 @@ for n in (25, 500, 8000):
     print(f"n = {n:4}: {n * n:10,} weights, {4 * n * n / 2**20:7.2f} MiB in float32")
 
 # %% [markdown]
-# For a sentence that is next to nothing. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
+# For a sentence that is little. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
 #
 # ## What it buys
 #

@@ -144,7 +144,7 @@ assert weights.isnan().all()
 #
 # ## Does True show or hide?
 #
-# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's own attention. That is not universal, and many bugs are a mask that has crossed this border without a `~`:
+# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's own attention. Many bugs are a mask that has crossed this border without a `~`:
 #
 # | where | True means |
 # |---|---|
@@ -198,7 +198,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
 # | `padding_mask(tokens)` | 2 | 1 | 1 | 5 | one row for all heads and queries |
 # | `tokens != PAD` | | | 2 | 5 | error: 2 does not fit 5 queries |
 #
-# The error is welcome, and doesn't come when a batch happens to have as many sentences as each has tokens:
+# The error is welcome, and missing when a batch has as many sentences as each has tokens:
 
 # %%
 square = torch.tensor([[5, 6, 7, PAD, PAD], *[[8, 9, 5, 6, 7]] * 4])  # 5 sentences of 5 tokens
@@ -250,7 +250,7 @@ show(
 )
 
 # %% [markdown]
-# Hiding columns is what counts. Hiding both gets the words right and turns the two padded rows into NaN, which only the next layer reads. Padding is hidden there as a key, with the weight 0, but $0 \cdot \text{NaN}$ is NaN:
+# Hiding columns is what counts. Hiding both gets the words right and turns the two padded rows into NaN, which only the next layer reads. There padding has the weight 0, but $0 \cdot \text{NaN}$ is NaN:
 
 # %%
 x = torch.randn(5, 4, generator=random)

@@ -96,9 +96,9 @@ for token in (4.0, 8.0):
     print(token, [round(v, 2) for v in from_number(torch.tensor([token])).tolist()])
 
 # %% [markdown]
-# Token 8 gets twice the vector of token 4, though 4 may be *cat* and 8 *quickly*. A token's number is only its place in a list; nothing should follow from its size.
+# Token 8 gets twice the vector of token 4, though 4 may be *cat* and 8 *quickly*. A token's number is only its place in a list.
 #
-# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, a sentence of 25 tokens becomes $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
+# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, 25 tokens become $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
 #
 # Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
 #
@@ -108,7 +108,7 @@ for token in (4.0, 8.0):
 #
 # ## How the table scores words
 #
-# Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*. Each word is scored by how well it fits the state, that is, by a dot product. Let the state ask for a noun that is edible.
+# Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*, and each word is scored by its dot product with it. Let the state ask for a noun that is edible.
 
 # %%
 x = torch.tensor([1, 0, 0, 0, 0, 1]).double()  # noun, and edible
@@ -116,7 +116,7 @@ scores = dict(zip(WORDS, (x @ X.T).tolist()))
 print(scores)
 
 # %% [markdown]
-# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. Such a score before the softmax is called a **logit**. Reading and writing use the same numbers, which is known as **weight tying**.
+# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. Such a score is called a **logit**. Reading and writing use the same numbers, which is known as **weight tying**.
 #
 # The next cell checks the module against one-hot vectors: two sentences of four tokens, a table of 10 words with 6 numbers each.
 
@@ -140,7 +140,7 @@ print(tuple(tokens.shape), "->", tuple(states.shape), "->", tuple(embedding.logi
 # | target words | look up | $(B, T) \to (B, T, D)$ | the words of the target |
 # | output | dot products | $(B, T, D) \to (B, T, \lvert V\rvert)$ | all |
 #
-# As input, a row learns only when its word occurs. As output, every row takes part in every prediction:
+# As input, a row learns only when its word occurs. As output, every row takes part each time:
 
 # %%
 embedding(tokens).sum().backward()
@@ -200,7 +200,7 @@ show(
 #
 # ### A table that is copied is not shared
 #
-# In many programs the output is an `nn.Linear` of its own, whose weight must then *be* the table. A copy of the numbers is equal until the first step:
+# In many programs the output is an `nn.Linear`, whose weight must then *be* the table. A copy is equal until the first step:
 
 # %%
 tied, copied = nn.Linear(6, 10, bias=False), nn.Linear(6, 10, bias=False).double()
@@ -280,7 +280,7 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), tokens.flatten()):.2f}")
 #
 # ## Why multiply by the square root of $d_\text{model}$?
 #
-# The paper gives the factor and no reason. It also doesn't say how the table starts. The authors' code, tensor2tensor, draws it from a normal distribution with standard deviation $d_\text{model}^{-0.5}$, and that explains the factor: one table has two jobs, and they want numbers of different size (standard deviation).
+# The paper gives the factor and no reason. The authors' code, tensor2tensor, starts the table from a normal distribution with standard deviation $d_\text{model}^{-0.5}$, and that explains it: one table has two jobs, and they want numbers of different size (standard deviation).
 #
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
@@ -342,7 +342,7 @@ show(
 #
 # ## It does not come from word2vec
 #
-# Tables such as word2vec's ({cite:t}`mikolov2013distributed`) are learned beforehand, by seeing what occurs near what, and handed to a model. This one starts at random and learns from the loss of the translation alone.
+# Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, by seeing what occurs near what. This one starts at random and learns from the loss of the translation alone.
 #
 # Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions of photographs, what lies nearest to three of its words.
 

@@ -507,7 +507,7 @@ for name, sizes in received.items():
 # - **Width.** The table compares equal $d$. With equal parameters or equal quality the result may differ, and only training can tell.
 # - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, recurrences that train in parallel (Mamba), and mixtures of them are answers to that.
 #
-# As a last point the paper notes that weights can be looked at; how much they explain is the question of [Attention maps](21_attention_maps.ipynb#what-attention-does-not-explain).
+# Last, the paper notes that weights can be looked at; how much they explain is the question of [Attention maps](21_attention_maps.ipynb#what-attention-does-not-explain).
 #
 # ## What to remember
 #

@@ -143,7 +143,7 @@ print(f"200 steps in {time.perf_counter() - start:.0f} s")
 assert all(abs(loss - logged[step]) < 0.02 for step, loss in live.items()) and len(live) == 4
 
 # %% [markdown]
-# Seconds to a minute or two, depending on the machine, and the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Its log has all that the figures below show, and the cell has checked that our 200 steps lie on it. This is how it goes on:
+# Within a minute or two the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Our 200 steps lie on its log, which goes on like this:
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Left: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Right: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}, "image": {"alt": "The training loss falls steeply to 4 at step 500, then ever more slowly to 2.9; validation from 4.1 to 2.2. BLEU rises steeply to 26 at step 1000 and then slowly to 30."}}
@@ -178,7 +178,7 @@ for line in checks:
 print("reference:", val[2].target)
 
 # %% [markdown]
-# Everything that follows opens this loop. Line by line it grows into one that you can trust with days of work, and at the end a single call, `train(model, tokenizer, pairs)`, gives the same losses again. If you only want to train, go there; [what the model learned](#a-test-that-it-reads-the-german) comes last.
+# What follows opens this loop. It grows into one that you can trust with days of work, and at the end [a single call](#one-call), `train(model, tokenizer, pairs)`, gives the same losses again; [what the model learned](#a-test-that-it-reads-the-german) comes last.
 #
 # ## What the decoder sees
 #
@@ -189,9 +189,9 @@ print("reference:", val[2].target)
 # | the decoder reads | `<s>` | the | black | cat | likes | fish |
 # | it must say | the | black | cat | likes | fish | `</s>` |
 #
-# Each column is a question of its own. From the first the model learns how sentences begin, and from the last when to stop. Because all words are in the corpus, nothing has to wait: a target of 20 tokens takes one pass in training, and 20 when it is written. Its own words would be noise at first, and no corpus says what comes after noise.
+# Each column is a question of its own. From the first the model learns how sentences begin, and from the last when to stop. A target of 20 tokens takes one pass in training, and 20 when it is written. Its own words would be noise at first, and no corpus says what comes after noise.
 #
-# The price is called **exposure bias**. When it translates, the model reads its own words, mistakes included, and it has never learned from a text with its own mistakes in it. A low loss doesn't promise good translations, which is why we also score what it writes.
+# The price is called **exposure bias**. When it translates, the model reads its own words, and it has never learned from a text with its own mistakes in it. A low loss doesn't promise good translations, which is why we also score what it writes.
 #
 # The sentences of a batch differ in length. With two targets of two words and one, `</s>` being 2 and padding 0, the last column doesn't hold the `</s>` of every row:
 
@@ -201,11 +201,11 @@ print("reads:   ", uneven[:, :-1].tolist())
 print("must say:", uneven[:, 1:].tolist())
 
 # %% [markdown]
-# In the second row the decoder reads `</s>` and is asked for padding. Where the label is padding, neither the loss nor the count changes, so no row needs special treatment.
+# In the second row the decoder is asked for padding. Where the label is padding, neither the loss nor the count changes, so no row needs special treatment.
 #
 # ## The mean over all tokens
 #
-# Take two sentences. One has 5 tokens and a loss of 10 in all, the other 20 tokens and a loss of 60. The mean over tokens, {eq}`eq-token-mean`, is $(10 + 60) / 25 = 2.8$. The mean of the two means is $(10/5 + 60/20) / 2 = 2.5$, where a token of the short sentence counts four times as much as one of the long sentence. There is no reason for that. So sums and counts are kept apart and divided at the last moment.
+# Take two sentences. One has 5 tokens and a loss of 10 in all, the other 20 tokens and a loss of 60. The mean over tokens, {eq}`eq-token-mean`, is $(10 + 60) / 25 = 2.8$. The mean of the two means is $(10/5 + 60/20) / 2 = 2.5$, where a token of the short sentence counts four times as much as one of the long sentence. So sums and counts are kept apart and divided at the last moment.
 #
 # It matters most where one update is made of several batches. The paper's 25,000 tokens fit on a large GPU and not on a small one. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one. The gradient of a sum is the sum of the gradients, so the result is that of the one large batch, if each sum is divided by the tokens of *all* batches.
 #
@@ -217,7 +217,7 @@ print("must say:", uneven[:, 1:].tolist())
 #
 # ## One update
 #
-# Here is the inside of the loop with accumulation, and ready for [several processes](26_distributed.ipynb#the-lines-of-the-training-loop) that share the batches of an update. Until then, read both functions as process 0 of 1.
+# Here is the inside of the loop, with accumulation and [several processes](26_distributed.ipynb#the-lines-of-the-training-loop) that share the batches of an update. Until then, read it as process 0 of 1.
 
 
 # %% tags=["export"]
@@ -262,13 +262,13 @@ def training_step(
 
 
 # %% [markdown]
-# The tokens of all batches are counted before the first is run. Then each batch adds its gradient, divided by that count. The **norm** of the gradient is its length as one long vector. A gradient longer than `grad_clip` is shortened to it and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Adam already divides by the usual size, so clipping only guards against a single gradient that is far too long. The result is returned as tensors, because on a GPU turning a tensor into a number makes the processor wait until all work is done.
+# The tokens of all batches are counted before the first is run, since each gradient is divided by their number. The **norm** of the gradient is its length as one long vector. A gradient longer than `grad_clip` is shortened to it and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Adam already divides by the usual size, so clipping only guards against a single gradient that is far too long. The result stays a tensor, because to read a number off a GPU is to wait until all its work is done.
 #
 # :::{margin}
 # With several processes, each loss is multiplied by their number, because they will take the mean of their gradients.
 # :::
 #
-# Is it the gradient of the large batch? We compare three small batches with one large one, the same twelve captions from the same start, in double precision. Plain gradient descent at rate 1 takes Adam's place, so that what is compared is the gradient itself.
+# Is it the gradient of the large batch? We compare three small batches with one large one, the same twelve captions from the same start, in double precision. Plain gradient descent at rate 1 takes Adam's place, to compare the gradient itself.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -316,7 +316,7 @@ for step in (1, 2):
 assert lost > 0.99 * large.numel()
 
 # %% [markdown]
-# In the first step one weight is lost. In the second it reaches every logit, the logits reach the loss, and its gradient reaches all the rest. The check must come *before* the weights change. The obvious one, `if norm.isfinite()`, costs a GPU a wait in each step. PyTorch's Adam, with `fused=True`, offers a way without, made for training with 16-bit numbers: a tensor `found_inf` tells it, on the device, to leave weights, averages and its own count as they are.
+# In the first step one weight is lost. In the second it reaches every logit, and so the loss and all gradients. The check must come *before* the weights change. The obvious one, `if norm.isfinite()`, costs a GPU a wait in each step. PyTorch's Adam, with `fused=True`, does without: a tensor `found_inf`, made for 16-bit training, tells it on the device to leave weights, averages and its own count as they are.
 
 # %%
 careful = fresh()
@@ -330,7 +330,7 @@ print(f"norm {norm:.0f}, weights changed: {changed}")
 # %% [markdown]
 # ## The settings
 #
-# What an update is made of is a matter of a few numbers. The class is frozen, so nobody changes one in the middle of a run, and printing one object describes it. The defaults suit small models.
+# A run is described by a few numbers. The class is frozen, so nobody changes one on the way. The defaults suit small models.
 
 
 # %% tags=["export"]
@@ -366,7 +366,7 @@ for wrong in ({"warmup": 0}, {"lr_scale": float("nan")}, {"label_smoothing": 1.0
         print(error)
 
 # %% [markdown]
-# An update sees up to `max_tokens` times `grad_accum_steps` tokens a side, 384 by default and about 25,000 in the paper. The product is what counts for learning; the first factor alone decides how much memory it takes. The rate peaks at step `warmup`, at $\text{lr scale} / \sqrt{d_\text{model} \cdot \text{warmup}}$: with the defaults and a width of 128, 0.00125.
+# An update sees up to `max_tokens` times `grad_accum_steps` tokens a side, 384 by default and about 25,000 in the paper. Learning depends on the product, memory on the first factor alone. The rate peaks at step `warmup`, at $\text{lr scale} / \sqrt{d_\text{model} \cdot \text{warmup}}$: with the defaults and a width of 128, 0.00125.
 #
 # All that a training run needs is in one record. Ten fields are for what takes part in it, the others for where it is.
 
@@ -400,7 +400,7 @@ class Training:
 # %% [markdown]
 # ## Randomness that can be repeated
 #
-# Two things in training are left to chance: the order of the batches and what dropout drops. If a run is to continue as if it had never stopped, both must be the same in the second half, whenever that is made. One could save the state of every random generator, and there are many: one in Python, one in PyTorch for the processor and one for each GPU. Instead, we let all randomness follow from numbers that we know anyway. The order of an epoch follows from (seed, epoch), as [batching](15_batching.ipynb#a-plan-for-an-epoch) made it. So a stream of batches can begin anywhere, and needs no replay of what came before:
+# Two things in training are left to chance: the order of the batches and what dropout drops. If a run is to continue as if it had never stopped, both must be the same in the second half. One could save the state of every random generator: Python's, PyTorch's, one for each GPU. Instead, we let all randomness follow from numbers that we know anyway. The order of an epoch follows from (seed, epoch), as [batching](15_batching.ipynb#a-plan-for-an-epoch) made it. So a stream of batches can begin anywhere, and needs no replay of what came before:
 
 
 # %% tags=["export"]
@@ -444,7 +444,7 @@ def next_update(training: Training, loss: nn.Module, stream: Iterator[Batch]) ->
 #
 # ## Whether it gets better
 #
-# Every 50 steps, and with each checkpoint, the loop writes a line, with the mean loss over all tokens since the last. Here a gradient that was not finite is noticed, and ends the run: a single bad batch would be no loss, but if the rate is too high, the next hundred are bad too, and a loop that skips them looks busy and learns nothing.
+# Every 50 steps, and with each checkpoint, the loop writes a line, with the mean loss over all tokens since the last. Here a gradient that was not finite ends the run: one bad batch would be no loss, but if the rate is too high, the next hundred are bad too, and a loop that skips them learns nothing.
 
 
 # %% tags=["export"]
@@ -515,7 +515,7 @@ def validate(training: Training) -> dict[str, float]:
 #
 # ### Why is the training loss above the validation loss?
 #
-# You'd expect the opposite of what {numref}`fig-loss` shows. But the two curves measure different things. The training loss has smoothed labels and can't get below [their entropy](17_regularization.ipynb#why-does-my-loss-stop-above-1), 1.15 for 4,000 words; the validation loss has hard labels and no such floor. And the training loss is a mean over the last 50 steps, over models that knew a little less. With dropout it would be higher still.
+# {numref}`fig-loss` draws two different things. The training loss has smoothed labels and can't get below [their entropy](17_regularization.ipynb#why-does-my-loss-stop-above-1), 1.15 for 4,000 words; the validation loss has hard labels and no such floor. And it is a mean over the last 50 steps, over models that knew a little less. With dropout it would be higher still.
 #
 # ## The loop
 #
@@ -572,7 +572,7 @@ def run(training: Training) -> None:
 
 
 # %% [markdown]
-# The order is deliberate. `summarize` raises if a gradient was not finite, so no checkpoint is ever written after a bad one. Validation comes before the checkpoint, which then knows the best score. The line of the log comes before the checkpoint: killed between the two, the next start finds a line too many and drops it, while a line too few would be missing for good.
+# The order is deliberate. `summarize` raises if a gradient was not finite, so no checkpoint is ever written after a bad one. Validation and the line of the log come before the checkpoint, which then knows the best score: killed between the two, the next start drops a line too many, while a line too few would be missing for good.
 #
 # A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal`, folded above, turns both into an event that the loop looks at once a step.
 #
@@ -639,7 +639,7 @@ assert 4 * lengths[0] < lengths[1]
 #
 # ## One call
 #
-# `train` puts it together. What can't work is refused before the first step: a pair that is too long for the model would otherwise stop the run when its batch comes up, perhaps after hours. In a folder, the settings are kept beside the checkpoints, and those that shape an update may not change; half a run with one learning rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself is [an appendix](I_run_folder.ipynb). The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more.
+# `train` puts it together. What can't work, such as a pair that is too long, is refused before the first step. In a folder, the settings are kept beside the checkpoints, and those that shape an update may not change: half a run with one rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes. The folder itself is [an appendix](I_run_folder.ipynb). The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more.
 
 
 # %% tags=["export", "hide-input"]
@@ -721,7 +721,7 @@ def train(
 
 
 # %% [markdown]
-# Adam's rate is zero because the loop sets it before each step. `fused=True` updates all weights in one pass over memory. And here is the old result in the new loop:
+# Adam's rate is zero because the loop sets it before each step; `fused=True` updates all weights in one pass over memory. Here is the old result in the new loop:
 
 # %% tags=["nbval-ignore-output"]
 config = TrainingConfig(**{name: settings[name] for name in vars(TrainingConfig())} | {"steps": 50})
@@ -734,7 +734,7 @@ assert abs(live["again"] - live[50]) < 0.01
 # %% [markdown]
 # ### Killed, and continued
 #
-# The proof that nothing is forgotten: a run of 60 steps, and the same run broken off at step 50, ten steps after its last checkpoint. An exception stands in for the kill; the tests of this project kill real processes, at every one of their file operations.
+# Is nothing forgotten? A run of 60 steps, and the same run broken off at step 50, ten steps after its last checkpoint. (An exception stands in for the kill; the project's tests kill real processes, at every one of their file operations.)
 
 
 # %%
@@ -824,7 +824,7 @@ figure.supylabel("query: the English word to write", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# The same can be watched in a translator so small that seven checkpoints of it fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end: the model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns), three times as wide, trusted the ending after 900 updates, and this one doesn't after 1,500.
+# The same can be watched in a translator whose checkpoints fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end: the model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns), three times as wide, trusted the ending after 900 updates, and this one doesn't after 1,500.
 #
 # :::{learning}
 # What has a translator learned after so many updates? Choose a checkpoint of one run: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, white 0 to black 1). The grammar has few words; the figure says which of yours it lacks.
@@ -856,7 +856,7 @@ for last, score in found["averages"].items():
 assert min(list(found["averages"].values())[1:]) > found["averages"]["1"] + 2.5
 
 # %% [markdown]
-# Averaging brings 2.7 to 3.7 points here. How sure is that? It is one run and 200 captions, and late in the same run the score on 100 captions moves by up to 2.8 points from one validation to the next, without any averaging. All three means beat the last checkpoint, so a gain is likely; its size, and the order of 2, 3 and 5, remain open.
+# Averaging brings 2.7 to 3.7 points here. How sure is that? It is one run and 200 captions, and late in it the score on 100 captions moves by up to 2.8 points from one validation to the next. All three means beat the last checkpoint, so a gain is likely; its size, and the order of 2, 3 and 5, remain open.
 #
 # ### Can I average any two models?
 #
@@ -881,7 +881,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 #
 # A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was first trained by the same loop for 8,000 updates, some five hours on one core. The mean of the last four checkpoints has 40.5 BLEU on the validation captions, with a beam of 4. (The scores in the figure are greedy, and of single checkpoints.)
 #
-# By then more of the same pairs brought little, as {numref}`fig-long` shows; other translations of the same captions brought more. The book's everyday models translated each side once into the other language. Two more kinds of pairs joined the real ones: the machine's German with the person's English, and the person's German with the machine's English. That is **data diversification** {cite:p}`nguyen2020data`. After 6,000 more updates, at 0.3 times the rate and warmed up anew, the mean of the last four has 42.8. Part of the gain may come from elsewhere, since the two translators have read more than captions. All commands are in the model's [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md).
+# By then more of the same pairs brought little ({numref}`fig-long`). The book's everyday models translated each side once into the other language, and two more kinds of pairs joined the real ones: the machine's German with the person's English, and the person's German with the machine's English. That is **data diversification** {cite:p}`nguyen2020data`. After 6,000 more updates, at 0.3 times the rate and warmed up anew, the mean of the last four has 42.8. Part of the gain may come from elsewhere, since the two translators have read more than captions. All commands are in the model's [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md).
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The first training of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"
@@ -905,11 +905,11 @@ learning_curves(records, "epoch")
 #
 # ### The loss is stuck near 6
 #
-# That is about what you get by knowing only how often each token occurs: 5.8 on these captions, 6.2 with smoothed labels. If it stays there for hundreds of steps, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) shows such runs.
+# That is about what you get by knowing only how often each token occurs: 5.8 on these captions, 6.2 with smoothed labels. If it stays there, the rate may have risen too fast or too high; [Schedule](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) shows such runs.
 #
 # ### It says the same sentence whatever the source is
 #
-# Normal in the first few hundred steps. If it stays so, try the neighbor's German.
+# Normal in the first few hundred steps. Later, try the neighbor's German.
 #
 # ### Memory runs out
 #
@@ -921,7 +921,7 @@ learning_curves(records, "epoch")
 #
 # ### My cluster stops every job after four hours
 #
-# Submit the same command again, as often as needed. At the end of its time a job gets SIGTERM and leaves a checkpoint; the next one goes on from there.
+# Submit the same command again, as often as needed. At its end a job gets SIGTERM and leaves a checkpoint; the next goes on from there.
 #
 # ## What to remember
 #

@@ -122,7 +122,7 @@ show_tree(
 # %% [markdown]
 # {cite:t}`vinyals2015grammar` brought this idea to sequence models, and called their paper "Grammar as a Foreign Language". The Transformer's authors follow them to show that their model isn't a machine for translation alone.
 #
-# Vinyals and his colleagues leave the words out: a reader of the output has the sentence, and the third tag can only mean the third word. We write each word in front of its tag, although nobody will read it. It is there for the model, which then always knows which word it has come to. [The last experiment](#do-the-words-help) leaves the words out.
+# Vinyals and his colleagues leave the words out: a reader of the output has the sentence, and the third tag can only mean the third word. We write each word in front of its tag, although nobody will read it. It tells the model which word it has come to. [The last experiment](#do-the-words-help) leaves the words out.
 #
 # ## Back to a tree
 #
@@ -154,7 +154,7 @@ for broken in ("(S /DT /JJ /NN (VP /VBZ", "(S /DT /JJ /NN ) )", "(S /DT /JJ )", 
     assert restore(broken.split(), words[:3]) is None
 
 # %% [markdown]
-# The **Penn Treebank** {cite:p}`marcus1993building` is where English trees come from; its best-known part is articles of the *Wall Street Journal*, bracketed by a program and corrected by hand. All of it must be licensed; a sample is distributed with NLTK for non-commercial use. Is anything lost on the way to symbols and back?
+# The **Penn Treebank** {cite:p}`marcus1993building` is where English trees come from; its best-known part is articles of the *Wall Street Journal*, bracketed by a program and corrected by hand. It must be licensed; NLTK distributes a sample for non-commercial use. Is anything lost on the way to symbols and back?
 
 # %%
 files = parsing.treebank()
@@ -170,7 +170,7 @@ assert all(restore(linearize(t), [word for _, word in leaves(t)]) == t for t in 
 assert all(parsing.restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned)
 
 # %% [markdown]
-# Nothing is lost. But the experts marked more than anyone asks of a parser: the roles of phrases, as in `NP-SBJ` for a subject, and places where a word is understood but not said. Everyone trains and scores without them, and so do we.
+# Nothing is lost. But the experts marked more than is asked of a parser: the roles of phrases, as in `NP-SBJ` for a subject, and places where a word is understood but not said. Everyone trains and scores without them, and so do we.
 
 # %%
 linked = "(S (NP-SBJ (PRP I)) (VP (VBP want) (S (NP-SBJ (-NONE- *-1)) (VP (TO to) (VP (VB go))))))"
@@ -325,7 +325,7 @@ show_tree(
 # %% [markdown]
 # ### Must the output be a tree?
 #
-# Nothing in the model knows about brackets; it has learned to close them. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. To keep a search from opening brackets for ever, at most five may open in a row. `parsing.allowed` does this for all hypotheses at once, and what it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do.
+# Nothing in the model knows about brackets; it has learned to close them. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. At most five may open in a row. `parsing.allowed` does this for all hypotheses at once, and what it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do.
 
 # %% tags=["nbval-ignore-output"]
 held = [restore(s, w) for s, w in zip(parse(model, code, texts, constrained=True), texts)]
@@ -405,7 +405,7 @@ show(
 # %% [markdown]
 # The curve is steep, and it doesn't bend yet. With few trees the loss on held-out ones soon turns (the last column), since the model knows its own by heart; with all of them it is lowest near the end of the training.
 #
-# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one word and its tag written twice, spoils a whole sentence of the free search, and the constraint rules out just that. (The few that still fail reach the limit of length, opening bracket after bracket.)
+# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one word written twice, spoils a whole sentence of the free search. (The few that still fail reach the limit of length, opening bracket after bracket.)
 #
 # Here is what the newspaper model makes of our own sentence, which is like nothing in the *Journal*:
 

@@ -41,7 +41,7 @@ sys.path.insert(0, "..")
 # train(model, tokenizer, pairs, loss=FastLoss(model, precision="bf16"))    # same loss, less memory
 # ```
 #
-# **There was no GPU to measure on.** What is measured here was measured on a CPU; what is said about GPUs is computed or cited. If you have one, [one command](#on-a-gpu) measures all of it.
+# **There was no GPU to measure on.** What is measured here was measured on a CPU; what is said about GPUs is computed or cited. [One command](#on-a-gpu) measures it on yours.
 
 
 # %% tags=["export"]
@@ -98,7 +98,7 @@ from book.figures import INK, POSITION, RESIDUAL, style
 #
 # $$ 6 \, \big[ \, L \, (3 d w + 2 d \, d_\text{ff}) (S + T) + L \, w \, (S^2 + T^2 + S T) + d \, |V| \, T \, \big] $$ (eq-operations)
 #
-# operations. The first term holds the projections of attention and the feed-forward networks. Attention has $2dw$ weights, and the decoder has two; since one of these projects keys and values at the source's positions, both sides end up with $3dw$. The second term holds the products of queries with keys and of weights with values: they have no parameters, and they grow with the *pairs* of positions. The last term is the output projection.
+# operations. The first term holds the projections of attention, $2dw$ weights each, and the feed-forward networks. (The decoder attends twice, but one of its projections to keys and values is made at the source's positions: $3dw$ on either side.) The second holds the products of queries with keys and of weights with values: they have no parameters, and they grow with the *pairs* of positions. The last is the output projection.
 
 
 # %% tags=["export"]
@@ -143,11 +143,11 @@ plt.show()
 
 
 # %% [markdown]
-# The output projection is a single matrix, and it takes 30% of the base model's work. The attention products, for which attention is famous, take less than one percent. If they were free, a step would have one percent less to compute. (Their *time* is another matter, to which we come back.)
+# The output projection is a single matrix, and it takes 30% of the base model's work. The attention products, for which attention is famous, take less than one percent. (Their *time* is [another matter](#attention-without-the-matrix).)
 #
-# That changes with the length. In an encoder layer, each position costs $w S = 1{,}024 \, S$ multiplications in the products and 3.1 million in everything else. Of all the work that is 1% at 28 tokens, 8% at 256, a quarter at 1,024 and half at 3,072. Papers on faster attention have such lengths in mind. For sentences the square in the cost is harmless, and the wide matrices are what you pay for.
+# That changes with the length. In an encoder layer, each position costs $w S = 1{,}024 \, S$ multiplications in the products and 3.1 million in everything else. Of all the work that is 1% at 28 tokens, 8% at 256, a quarter at 1,024 and half at 3,072. Papers on faster attention have such lengths in mind. For sentences you pay for the wide matrices.
 #
-# Is the formula right? PyTorch has a counter of its own, which sees every product as it is made. It watches a small model whose $d_k$ and $d_v$ differ.
+# Is the formula right? PyTorch has a counter of its own, which sees every product. It watches a small model whose $d_k$ and $d_v$ differ.
 
 
 # %%
@@ -176,13 +176,13 @@ for name, steps in (("base", 100_000), ("big", 300_000)):
 
 
 # %% [markdown]
-# Equal to the last operation. (A pair of tokens is one of the source with one of the target.) With the paper's 25,000 tokens a side and a step, its base model takes about $10^{18}$ operations and its big one ten times as many.
+# Equal to the last operation. (A pair of tokens is one of the source with one of the target.) The paper's base model takes about $10^{18}$ operations and its big one ten times as many.
 #
 # ## The speed of the machine
 #
-# A machine's **peak** is the number of operations a second that it does when everything is right. For a GPU it's in the data sheet: 312 · 10¹² for an A100, 989 · 10¹² for an H100 (SXM) or H200, 165 · 10¹² for an RTX 4090. These are for dense products in bf16. A number "with sparsity" is twice as large and meant for matrices half of whose entries are zero, which ours aren't.
+# A machine's **peak** is the number of operations a second that it does at best. For a GPU it's in the data sheet: 312 · 10¹² for an A100, 989 · 10¹² for an H100 (SXM) or H200, 165 · 10¹² for an RTX 4090. These are for dense products in bf16; a number "with sparsity", twice as large, is for matrices half of whose entries are zero.
 #
-# A CPU has no such sheet, so we measure one large product, the best of five rounds: other programs can make a round slower but never faster. On a GPU, beware of the clock. The GPU works *beside* the program; a product is requested in microseconds and computed later. If you stop the clock without waiting, you've timed the request. PyTorch's `Timer` waits.
+# A CPU has no such sheet, so we measure one large product, the best of five rounds: other programs can make a round slower but never faster. On a GPU, beware of the clock. The program requests a product in microseconds, and the GPU computes it later: if you don't wait, you've timed the request. PyTorch's `Timer` waits.
 
 
 # %% tags=["export"]
@@ -204,17 +204,17 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # $$ \text{MFU} = \frac{\text{operations of the model, without padding}}{\text{seconds} \cdot \text{peak}}. $$ (eq-mfu)
 #
-# Useful means counted by {eq}`eq-operations` for the real lengths of the sentences. Padding doesn't count, nor does anything that is computed twice, however busy it keeps the machine.
+# Useful means counted by {eq}`eq-operations` for the real lengths of the sentences: no padding, and nothing twice.
 #
 # NVIDIA's training of the big model reports 82,059 tokens a second on one A100 and 551,599 on eight ([DeepLearningExamples](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md)). At our 1.29 GFLOP a token, if target tokens are meant, that is an MFU of 34% and 29%. We plan with 20%.
 #
 # ### A GPU that is 100% busy
 #
-# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel (a program that does one operation on the GPU) was running. A kernel that copies one number counts as much as one that keeps every unit busy, so a training run can show 100% there with an MFU of 3%. The number is useful when it's low: then the GPU is waiting, for batches or for launches.
+# What `nvidia-smi` prints as utilization is the share of time in which *some* kernel (a program that does one operation on the GPU) was running. A kernel that copies one number counts like one that keeps every unit busy: 100% may be an MFU of 3%. When it's low, the GPU is waiting, for batches or for launches.
 #
 # ## Where the time of a step goes
 #
-# We take the `small` model, real captions and one thread, and count the CPU's own time, so that other programs don't matter.
+# We take the `small` model, real captions and one thread, and count the CPU's own time.
 
 
 # %% tags=["hide-input"]
@@ -255,7 +255,7 @@ assert 0.05 < useful / took / peak < 5  # above 1 only if others keep the machin
 
 
 # %% [markdown]
-# A CPU's MFU is high, because its products are slow and everything else keeps up. On a GPU it's the reverse, so it pays to know what a step does *beside* products. PyTorch's profiler times each kernel. (On a GPU, add `ProfilerActivity.CUDA`; `export_chrome_trace` writes a timeline for the browser.)
+# A CPU's MFU is high, because its products are slow and everything else keeps up. On a GPU it's the reverse. What does a step do *beside* products? PyTorch's profiler times each kernel. (On a GPU, add `ProfilerActivity.CUDA`; `export_chrome_trace` writes a timeline for the browser.)
 
 
 # %% tags=["hide-input", "nbval-ignore-output", "remove-stderr"] mystnb={"figure": {"name": "fig-kernels", "caption": "What does a step do beside matrix products? Share of the time of one training step by kind of kernel, from the profiler: the small model on captions, one thread of a processor. On a GPU the products shrink most, and the bars below them become what counts."}, "image": {"alt": "Matrix products take more than half of the time on a processor. Dropout, loss, the optimizer, normalization and attention take a few percent each, and many small kernels the rest."}}
@@ -288,7 +288,7 @@ assert shares["matrix products"] > 30
 # %% [markdown]
 # ### When a GPU waits for the program
 #
-# A step of the base model hands the GPU about 800 operations, in 16 bits 1,200 ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on an operation takes longer than that, a queue builds up and the GPU never pauses. Where it takes less, the GPU is done before the next operation arrives, and waits. Now the number of operations decides, and neither the batch nor the peak of the GPU matters. Such a step is **launch-bound**.
+# A step of the base model hands the GPU about 800 operations, in 16 bits 1,200 ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on it takes longer, a queue builds up and the GPU never pauses. Where it takes less, the GPU waits for the next one: the number of operations decides, and neither the batch nor the peak matters. Such a step is **launch-bound**.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight operations, each of which takes the program 5 microseconds to hand over. Above, an operation keeps the GPU busy for 9 microseconds: a queue builds up, and the GPU never pauses. Below, it is done in 2 and idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long operations the blocks of the GPU follow each other without a gap; with short ones each stands alone after the program has handed it over."}}
@@ -308,15 +308,15 @@ plt.show()
 
 
 # %% [markdown]
-# Everything that makes a single operation faster, such as 16-bit numbers, gains a launch-bound step nothing. Larger batches help, since each operation has more to do, and so does compilation, which makes one operation of several. To find out which case you have, double the batch: if the step takes no longer, it was launch-bound.
+# To such a step, 16-bit numbers and all else that makes a single operation faster are no gain. Larger batches help, and so does compilation, which makes one operation of several. To find out which case you have, double the batch: if the step takes no longer, it was launch-bound.
 #
-# The standard cure is a **CUDA graph**. The driver records all launches of a step once, and the GPU replays them on a single request. A recording holds addresses and sizes, so it fits only inputs of the same shape, at the same place in memory. `torch.compile(..., mode="reduce-overhead")` makes such recordings, one for each shape. Text generation gains most, if its cache has a fixed size, so that every token repeats one shape. Our training would first have to round its lengths to a few widths, so the package doesn't use them.
+# The standard cure is a **CUDA graph**. The driver records all launches of a step once, and the GPU replays them on a single request. A recording holds addresses and sizes, so it fits only inputs of the same shape, at the same place in memory. `torch.compile(..., mode="reduce-overhead")` makes such recordings, one for each shape. Text generation gains most, if its cache has a fixed size. Our training would have to round its lengths to a few widths, so the package doesn't use them.
 #
 # ## One lever at a time
 #
 # Three levers are already in this book's training, and only turning them off shows what they're worth: [batches of similar lengths](15_batching.ipynb#the-cost-of-padding), Adam in one pass over memory (`fused=True`), and attention in one kernel. Three more are famous. *One product for queries, keys and values*: three matrices joined into one. *The causal kernel*: in the decoder's self-attention the kernel makes the mask (`is_causal`), which suffices because padding stands on the right and isn't scored. *Additive masks*: zeros and minus infinities, made once a step instead of in each attention.
 #
-# The benchmark lets all variants train on the same sentences, in turns. A gain is the median, over the rounds, of the ratio to our plain step in the same round. The committed logs were written by an earlier version of this code:
+# All variants train on the same sentences, in turns. A gain is the median of the ratios to our plain step in the same round. The committed logs were written by an earlier version of this code:
 #
 # ```bash
 # python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 7 --batches 4 --max-tokens 512
@@ -361,17 +361,17 @@ others = ("causal kernel", "additive masks", "Q, K, V in one product")
 assert all(0.99 < small[name] < 1.01 < base[name] < 1.05 for name in others)
 
 # %% [markdown]
-# **Sorted lengths** count on any machine. With 32 random sentences a batch, the small model trains a quarter fewer useful tokens a second and the base model almost a third. **Fused Adam** is worth three percent to the small one. For the base model the median says eight, from five rounds that scatter by more than that. An update touches every weight, however few tokens the batch has, and the plain form goes over memory once for each of its dozen operations.
+# **Sorted lengths** count on any machine. With 32 random sentences a batch, the small model trains a quarter fewer useful tokens a second and the base model almost a third. **Fused Adam** is worth three percent to the small one. For the base model the median says eight, from five rounds that scatter by more than that.
 #
-# The others can't be told from noise. On the small model they stay within two percent. On the base model their medians lie two to four percent higher, and so does that of turning *off* the attention kernel, which should hurt. On a CPU, matrix products fill most of a step, and these three hardly touch them, so they stay out of the package. On a GPU, where products are a far smaller share of a step, the table may look different.
+# The others can't be told from noise. On the small model they stay within two percent. On the base model their medians lie two to four percent higher, and so does that of turning *off* the attention kernel, which should hurt. They hardly touch the matrix products, which fill most of a step on a CPU, so they stay out of the package. On a GPU the table may look different.
 #
 # ## Attention without the matrix
 #
 # FlashAttention ({cite:t}`dao2022flashattention`) made attention on GPUs several times as fast without saving a single operation. It saves bytes.
 #
-# Written as in [chapter 3](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte. An H200 does 989 · 10¹² operations in the time in which it moves 4.8 · 10¹² bytes, some 200 for each. So its arithmetic units spend most of the time waiting. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, for its maximum and its sum, and long rows don't fit.
+# Written as in [chapter 3](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte. An H200 does 989 · 10¹² operations in the time in which it moves 4.8 · 10¹² bytes, some 200 for each. So its arithmetic units mostly wait. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, and long rows don't fit.
 #
-# It doesn't need the row at once. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and attention can be added to the pass. Over blocks of keys it takes three running values: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values with these weights. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
+# It doesn't. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and attention can be added to the pass. It takes three running values: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values with these weights. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
 #
 # $$ \ell \leftarrow e^{m - m'} \ell + \sum_j e^{s_j - m'}, \qquad o \leftarrow e^{m - m'} o + \sum_j e^{s_j - m'} v_j, \qquad m \leftarrow m'. $$ (eq-online-softmax)
 #
@@ -427,9 +427,9 @@ assert readable > 4 * fused
 #
 # ## The loss without the logits
 #
-# The largest tensor of a step holds the logits. At the paper's batch it has $25{,}000 \cdot 37{,}000$ numbers, 3.7 GB in fp32, and gradients take that twice more. They're never needed all at once. The loss is a sum over positions, so we can take a thousand positions, compute their logits, their loss *and their gradient*, add these up, and forget the logits before the next thousand.
+# The largest tensor of a step holds the logits. At the paper's batch it has $25{,}000 \cdot 37{,}000$ numbers, 3.7 GB in fp32, and gradients take that twice more. But the loss is a sum over positions. We can take a thousand positions, compute their logits, their loss *and their gradient*, add these up, and forget the logits before the next thousand.
 #
-# A gradient normally comes in the backward pass. It can come early here because the loss is the end of the computation. We cut the graph in front of the output projection, and each chunk calls `backward` from its loss down to the cut.
+# The gradient can come before the backward pass because the loss is the end of the computation. We cut the graph in front of the output projection, and each chunk calls `backward` from its loss down to the cut.
 #
 # :::{admonition} For a second reading: how the gradient gets past the cut
 # :class: dropdown
@@ -469,7 +469,7 @@ def chunked_loss(
 
 
 # %% [markdown]
-# Value and both gradients should be those of the readable loss, with five positions a chunk and some padding, and the memory should be smaller:
+# Are value and gradients those of the readable loss, with five positions a chunk and some padding, and the memory smaller?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -495,11 +495,11 @@ for name, function in (("chunked", partial(chunked_loss, chunk=128)), ("readable
 
 
 # %% [markdown]
-# The readable loss keeps 33 MB of log-probabilities beside states and matrix, the chunked one only gradients for these two. At the paper's batch that's 3.8 GB against 0.2 GB, plus 0.5 GB for one chunk's logits, and a GPU can spend the room on a larger batch. (PyTorch 2.13 has the idea as `F.linear_cross_entropy` with `LinearCrossEntropyOptions()`, but with label smoothing it falls back to all logits, with a warning.)
+# The readable loss keeps 33 MB of log-probabilities beside states and matrix, the chunked one only gradients for these two. At the paper's batch that's 3.8 GB against 0.2 GB, plus 0.5 GB for one chunk's logits, room for a larger batch. (PyTorch 2.13 has the idea as `F.linear_cross_entropy` with `LinearCrossEntropyOptions()`, but with label smoothing it falls back to all logits, with a warning.)
 #
 # ## Numbers of 16 bits
 #
-# On an A100, products in 16 bits have sixteen times the peak of those in 32: 312 · 10¹² operations a second against 19.5 · 10¹². (TF32, which rounds the factors of an fp32 product to 10 bits of fraction, has 156 · 10¹²; in PyTorch it's off for matrix products unless you ask.) There are two formats. A number has a sign, an exponent, which says how large it is, and a fraction, which says what it is exactly.
+# On an A100, products in 16 bits have sixteen times the peak of those in 32: 312 · 10¹² operations a second against 19.5 · 10¹². (TF32, which rounds the factors of an fp32 product to 10 bits of fraction, has 156 · 10¹²; in PyTorch it's off for matrix products unless you ask.) There are two formats. The exponent says how large a number is, the fraction what it is exactly.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same range, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}, "image": {"alt": "Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; bf16 has 1, 8 and 7, which line up with the first 16 of fp32; fp16 has 1, 5 and 10."}}
@@ -524,11 +524,11 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 
 
 # %% [markdown]
-# In training, range counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 overflows no earlier than fp32, so there's nothing to adapt and nothing to gain by going back. It pays in exactness: each number is off by up to 0.4%, in either direction, and a sum of thousands hardly notices.
+# In training, range counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 overflows no earlier than fp32, so there's nothing to adapt and nothing to gain by going back. It pays in exactness: each number is off by up to 0.4%, which a sum of thousands hardly notices.
 #
 # The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's moments therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
 #
-# Not every machine gains. Where the units are missing, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A CPU gets fp32 unless you ask for bf16, since few have units for it. One that has them gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
+# Without units for it, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A CPU gets fp32 unless you ask for bf16, since few have units for it. With them it gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
 
 
 # %% tags=["export"]
@@ -593,7 +593,7 @@ for name, loss in (
 
 
 # %% [markdown]
-# In 32 bits, loss and gradient are those of the readable form. In 16 bits each product is rounded, and they differ a little. And the time, taking turns?
+# In 16 bits each product is rounded, so loss and gradient differ a little. And the time, taking turns?
 
 
 # %% tags=["nbval-ignore-output"]
@@ -606,7 +606,7 @@ print(f"on this CPU the fast loss trains x {gain:.2f} as fast as the readable on
 
 
 # %% [markdown]
-# On an Intel CPU the two are within a few percent of each other, and the chunks only save memory. On an AMD CPU with AVX-512, oneDNN's products make the fast loss at least a third faster.
+# On an Intel CPU the two are within a few percent, and the chunks only save memory. On an AMD CPU with AVX-512, oneDNN's products make the fast loss at least a third faster.
 #
 # ### Beside other Transformers
 #
@@ -630,15 +630,15 @@ for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
         print(line)
 
 # %% [markdown]
-# In single precision the lead is that of oneDNN's products: without them it was 8 to 21% on the same machine. It grows with the model, because products are a larger share of a large one. In bf16 it comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. (Even so, bf16 gains `base` nothing here.)
+# In single precision the lead is that of oneDNN's products: without them it was 8 to 21% on the same machine. It grows with the model and its share of products. In bf16 it comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. (Even so, bf16 gains `base` nothing here.)
 #
 # ## Compiling a layer
 #
-# A layer is a few dozen operations, each of which reads its input from memory and writes its result back. `torch.compile` watches a function run once and writes a program for it, in which neighbors such as addition, dropout and normalization become one loop. On a GPU that's also one launch instead of many.
+# A layer is a few dozen operations, each of which reads from memory and writes back. `torch.compile` watches a function run once and writes a program for it, in which neighbors such as addition, dropout and normalization become one loop, and on a GPU one launch.
 #
-# **What to compile?** The whole model would be a program with twelve layers written out one after the other. But layers are alike: compile each *layer* in place, and the six of a stack share one program.
+# **What to compile?** The whole model would be a program with twelve layers written out. Compile each *layer* in place instead, and the six of a stack share one program.
 #
-# **For which sizes?** A program is made for certain shapes, and our batches come in many. With `dynamic=False` each new shape means new programs, one for each kind of layer. With `dynamic=True` the sizes of a batch are variables, while the widths of the model stay numbers. The benchmark compared the two on eleven shapes (`--compile`):
+# **For which sizes?** Our batches come in many. With `dynamic=False` each new shape means new programs, one for each kind of layer. With `dynamic=True` the sizes of a batch are variables, while the widths of the model stay numbers. The benchmark compared the two on eleven shapes (`--compile`):
 
 
 # %% tags=["hide-input"]
@@ -650,7 +650,7 @@ assert settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compi
 
 
 # %% [markdown]
-# Two programs do for all eleven shapes, at about the same speed as 22. On this CPU neither is faster than plain layers. Compiling is meant for GPUs; since it hasn't been measured there with this code, it's off unless you say `--compile`.
+# Two programs do for all eleven shapes, at about the same speed as 22. On this CPU neither is faster than plain layers. On a GPU it hasn't been measured with this code, so it's off unless you say `--compile`.
 #
 # :::{admonition} For a second reading: sizes of 1, and a limit that hides
 # :class: dropdown
@@ -677,7 +677,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 # %% [markdown]
 # ## On a GPU
 #
-# One command measures on a GPU what this chapter only computes: `base` and `big`, plain and compiled, and each lever, with their MFU and the share of the time in which a kernel runs; memory beside the plan of the next section; the loss beside PyTorch's; 5,000 steps; 3,003 translations; two processes that share the GPU. A run that was stopped goes on with what is missing.
+# One command measures what this chapter only computes: `base` and `big`, plain and compiled, lever by lever, with their MFU and memory; the loss beside PyTorch's; 5,000 steps; 3,003 translations; two processes that share the GPU. A run that was stopped goes on with what is missing.
 #
 # ```bash
 # python benchmarks/gpu.py --peak 989e12    # an H200
@@ -761,7 +761,7 @@ plt.show()
 
 
 # %% [markdown]
-# One object holds the estimate. Operations include padding, which {eq}`eq-mfu` leaves out, so the hours err on the long side by its share; the memory is that of the largest batch, divided among the processes.
+# One object holds the estimate. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes.
 
 
 # %% tags=["export"]
@@ -875,11 +875,11 @@ assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["byt
 # %% [markdown]
 # Time follows the operations. Sentences 64 times as long cost 2.1 to 2.5 times as much for each token (length 32 was timed twice), because only attention's products grow; memory hardly grows, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: in the backward pass, gradients of activations need room as well. On a GPU too, leave as much room until you have measured.
 #
-# The paper's base model is an hour's work for one current GPU, *if* it reaches such a share. No measurement of ours stands behind that.
+# The paper's base model is an hour's work for one current GPU, *if* it reaches such a share, which we haven't measured.
 #
 # ### Why is it not eight times as fast on eight GPUs?
 #
-# Because the paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30% of it. But 1,200 operations at 8 microseconds take 9.6 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
+# The paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30% of it. But 1,200 operations at 8 microseconds take 9.6 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
 #
 # ### I have a GPU. What should I look at first?
 #

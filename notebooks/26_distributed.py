@@ -135,7 +135,7 @@ print(f"one H100 at 20% of its peak: {1000 * a_step / planned:.0f} ms a step,", 
 print(f"{100_000 * a_step / planned / 3600:.1f} hours")
 
 # %% [markdown]
-# The 20% is what [speed](25_speed.ipynb#memory-and-hours-before-a-run) plans with. On such a GPU the base model needs no sharing any more, but the big one takes ten times as long, and older GPUs are slower. There are three things to cut:
+# The 20% is what [speed](25_speed.ipynb#memory-and-hours-before-a-run) plans with. On such a GPU the base model needs no sharing any more, but the big one takes ten times as long, and older GPUs are slower. What can be cut?
 #
 # | what is cut | each process holds | they exchange | needed when |
 # |---|---|---|---|
@@ -143,7 +143,7 @@ print(f"{100_000 * a_step / planned / 3600:.1f} hours")
 # | the optimizer's state | all weights, some of the moments | gradients and weights, each step | the moments don't fit on one GPU |
 # | the model | some layers (pipeline parallel), or some columns of each matrix (tensor parallel) | what the layers compute, in each layer | the weights don't fit on one GPU |
 #
-# A weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut: its sentences have nothing to do with each other until the gradient is added up.
+# A weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut.
 #
 # For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` shares out more: each process keeps only its part of the moments, then also of the gradients and the weights, and fetches the rest of a layer just before it's needed. It is still data parallel training. PyTorch's version is **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp`. Each GPU needs less memory the more there are, and the network carries up to half as much again.
 #
@@ -525,7 +525,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
 
 
 # %% [markdown]
-# Without `torchrun` the same script trains alone. Each process takes the GPU with its local number; forget this, and all use GPU 0. The timeout is long because the first process may have a large checkpoint to write. After an error there is no good-bye: the others hang in an all-reduce and would not answer, so the process ends at once and lets `torchrun` end the rest.
+# Without `torchrun` the same script trains alone. Each process takes the GPU with its local number; forget this, and all use GPU 0. The timeout is long because the first process may have a large checkpoint to write. After an error there is no good-bye: the others hang in an all-reduce, so the process ends at once and lets `torchrun` end the rest.
 #
 # ## The same result as on one GPU
 #
