@@ -108,9 +108,8 @@ def check(part: str, yours: Callable[..., Any]) -> str:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
-    by: Callable[[int], float] = lambda width: width**0.5,
-    axis: int = -1, hidden: float = -torch.inf, turned: bool = False, late: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, axis: int = -1, turned: bool = False,
+    by: Callable[[int], float] = lambda d: d**0.5, hidden: float = -torch.inf, late: bool = False,
 ) -> Tensor:  # fmt: skip
     """Attention with steps to exchange: divisor, softmax axis, hidden score; when to hide what."""
     scores = q @ k.mT / by(k.size(-1))
@@ -122,9 +121,8 @@ def attend(
 
 def attention_exercise() -> Exercise:
     """`attention(query (B, T, d_k), key (B, S, d_k), value (B, S, d_v), mask (T, S) or None)`."""
-    q, k, v = normal(2, (3, 4, 5), (3, 6, 5), (3, 6, 7))
+    (q, k, v), mask = normal(2, (3, 4, 5), (3, 6, 5), (3, 6, 7)), normal(4, (4, 6))[0] > 0
     far = F.pad(q[..., 1:], (0, 1), value=1.0), F.pad(k[..., 1:], (0, 1), value=-800 * 5**0.5)
-    mask = normal(4, (4, 6))[0] > 0
     inputs = {
         "without a mask": (*normal(1, (2, 3, 7), (2, 5, 7), (2, 5, 6)), None),
         "with a mask": (q, k, v, mask),
@@ -187,14 +185,11 @@ def all_heads(
 
 def multi_head_attention_exercise() -> Exercise:
     """`multi_head_attention(query (B, T, D), key, value (B, S, D), four (D, D), heads)`."""
-
-    def reshape(x: Tensor) -> Tensor:
-        return x.reshape(len(x), x.size(2), -1)
-
+    reshape: Any = {"merge": lambda x: x.reshape(len(x), x.size(2), -1)}
     mistakes: Mistakes = {
         "the projections are reshaped into heads without a transpose": partial(
-            all_heads, split=lambda x, h: x.reshape(len(x), h, x.size(1), -1), merge=reshape),
-        "the heads are joined without transposing back": partial(all_heads, merge=reshape),
+            all_heads, split=lambda x, h: x.reshape(len(x), h, x.size(1), -1), **reshape),
+        "the heads are joined without transposing back": partial(all_heads, **reshape),
         "the scores are divided by sqrt(d_model)": partial(all_heads, scale=30**-0.5),
         "the scores are not divided by sqrt(d_k)": partial(all_heads, scale=1.0),
         "there is one wide head only": lambda *a: all_heads(*a[:-1], 1),
@@ -227,17 +222,12 @@ def embedding_exercise() -> Exercise:
         "the factor sqrt(d_model) is missing": lambda t, table: table[t],
         "the factor is d_model, not its square root": lambda t, table: table[t] * table.size(1),
     }
-    inputs = {
-        "on a batch": (torch.tensor([[4, 2, 2, 0], [1, 0, 9, 3]]), *normal(1, (11, 7))),
-        "on another batch": (torch.tensor([[5, 0], [1, 3], [4, 2]]), *normal(2, (6, 10))),
-    }
+    batches = torch.tensor([[4, 2, 2, 0], [1, 0, 9, 3]]), torch.tensor([[5, 0], [1, 3], [4, 2]])
+    inputs = {f"at width {d}": (t, *normal(d, (11, d))) for t, d in zip(batches, (7, 10))}
     return Exercise(lambda t, table: F.embedding(t, table) * table.size(1) ** 0.5, inputs, mistakes)
 
 
-def waves(
-    length: int, d_model: int, first: int = 0,
-    rate: Callable[[Tensor], Tensor] = lambda i: 2 * (i // 2),
-) -> Tensor:  # fmt: skip
+def waves(length: int, d_model: int, first: int = 0, rate: Any = lambda i: 2 * (i // 2)) -> Tensor:
     """Sines and cosines of section 3.5 with steps to exchange."""
     p, i = torch.arange(first, first + length).double(), torch.arange(d_model).double()
     angle = p[:, None] / 10_000 ** (rate(i) / d_model)
@@ -262,9 +252,8 @@ def positions_exercise() -> Exercise:
 
 
 def normalize(
-    x: Tensor, gain: Tensor, bias: Tensor, eps: float,
-    axes: tuple[int, ...] = (-1,), fewer: int = 0, center: bool = True,
-    root: Callable[[Tensor, float], Tensor] = lambda variance, eps: (variance + eps).sqrt(),
+    x: Tensor, gain: Tensor, bias: Tensor, eps: float, axes: Any = -1, fewer: int = 0,
+    center: bool = True, root: Callable[[Tensor, float], Tensor] = lambda v, eps: (v + eps).sqrt(),
 ) -> Tensor:  # fmt: skip
     """Layer norm with steps to exchange; the variance divides by so many numbers fewer."""
     mean = x.mean(axes, keepdim=True) if center else 0.0

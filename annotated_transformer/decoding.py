@@ -7,7 +7,8 @@ step cheap.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -274,6 +275,21 @@ class OneDNN(TorchFunctionMode):
         return call(*args, **(kwargs or {}))
 
 
+# --- Batches side by side ---
+
+
+def side_by_side(job: Callable[[Any], Any], parts: Sequence[Any]) -> Iterable[Any]:
+    """Do a job on all parts, up to four at a time, which share the threads of PyTorch."""
+    threads = torch.get_num_threads()
+    if (workers := min(4, threads, len(parts))) < 2:
+        return map(job, parts)
+    try:
+        with ThreadPoolExecutor(workers, "", torch.set_num_threads, (threads // workers,)) as pool:
+            return [*pool.map(job, parts)]
+    finally:
+        torch.set_num_threads(threads)
+
+
 def translate(
     model: Transformer, tokenizer: Tokenizer, sentences: Iterable[str], beam: int = 4,
     alpha: float = 0.6, max_extra_tokens: int = 50, max_tokens: int = 2048,
@@ -287,14 +303,19 @@ def translate(
         raise ValueError("sentences is one string: give a list of them")
     check_vocabulary(model, tokenizer)
     sources = [*encode_sources(tokenizer, sentences, model.config.max_length)]
-    translations = [""] * len(sources)
-    for batch in length_batches([len(source) for source in sources], max_tokens):
+    groups = [*length_batches([len(source) for source in sources], max_tokens)]
+    device = model.embedding.weight.device
+
+    def search(batch: list[int]) -> list[tuple[int, str]]:
         source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)
-        source = source.to(model.embedding.weight.device)
         with OneDNN():
-            for n, found in zip(batch, beam_search(model, source, beam, alpha, max_extra_tokens)):
-                translations[n] = tokenizer.decode(found[0].tokens)
-    return translations
+            found = beam_search(model, source.to(device), beam, alpha, max_extra_tokens)
+        return [(n, tokenizer.decode(best.tokens)) for n, (best,) in zip(batch, found)]
+
+    with evaluating(model):
+        parts = (side_by_side if device.type == "cpu" else map)(search, groups)
+        written = dict(pair for part in parts for pair in part)
+    return [written.get(n, "") for n in range(len(sources))]
 
 
 # --- Sampling: drawing words at random ---

@@ -20,10 +20,9 @@ from torch.distributed.rendezvous import rendezvous
 
 def gather_texts(texts: list[str]) -> list[list[str]]:
     """Return the texts of all processes, in the order of their ranks; alone, one's own."""
-    if not dist.is_initialized():
-        return [texts]
-    found: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(found, texts)
+    found = [texts] * (dist.get_world_size() if dist.is_initialized() else 1)
+    if dist.is_initialized():
+        dist.all_gather_object(found, texts)
     return found
 
 
@@ -60,9 +59,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
     restart = os.environ["TORCHELASTIC_RESTART_COUNT"] if one_machine else "0"
     store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
-        store=store, rank=rank, world_size=world_size, timeout=PATIENCE,
-    )  # fmt: skip
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, None, PATIENCE, world_size, rank, store)
     yield place
     dist.destroy_process_group()  # not after an error: the others may wait in an all-reduce

@@ -45,8 +45,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
     if isinstance(texts, (str, Pair)):
         raise ValueError("texts is a single text or pair: put it into a list")
     if not 260 <= vocabulary_size <= 1_000_000:
-        what = "must be at least 260, 256 bytes + 4, and at most 1,000,000"
-        raise ValueError(f"vocabulary_size={vocabulary_size} {what}")
+        raise ValueError(f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000")
     library = byte_level_bpe([])
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size, special_tokens=[*SPECIAL.values()],

@@ -4,7 +4,9 @@
 
 All systems translate the same 1,000 sentences with the same weights, from text to text: cutting
 into subwords and joining them counts. CTranslate2 computes in single precision, and in 8 bits; our
-decoder in single precision, and with --bf16, for a processor that has units for it, in bf16.
+decoder in single precision, and with --bf16, for a processor that has units for it, in bf16. Of
+several threads CTranslate2 makes parts of a product, or workers with batches of their own, as our
+`translate` does.
 """
 
 import copy
@@ -25,6 +27,7 @@ from annotated_transformer.evaluation import score
 from annotated_transformer.export import export_ctranslate2
 from annotated_transformer.model_io import load_model, load_pretrained
 from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.transformer import Transformer
 
 MAX_TOKENS = 2048  # source tokens of a batch, in all systems
 PENALTY = 0.6  # CTranslate2 divides by length ** alpha, we by ((5 + length) / 6) ** 0.6
@@ -40,6 +43,14 @@ def served(
     longest = max(map(len, sources)) + 51
     found = engine.translate_batch(sources, max_decoding_length=longest, **options)
     return [tokenizer.library.decoder.decode(each.hypotheses[0]) for each in found]
+
+
+def ours_served(
+    model: Transformer, tokenizer: Tokenizer, lines: list[str], beam: int, threads: int
+) -> list[str]:
+    """Translate the lines with our decoder."""
+    torch.set_num_threads(threads)  # CTranslate2 changes it: both use one OpenMP
+    return translate(model, tokenizer, lines, beam, max_tokens=MAX_TOKENS)
 
 
 def turn(write: Callable[[], list[str]], seen: list[str]) -> Callable[[int], int]:
@@ -72,12 +83,15 @@ def main(
     rows = []
     with tempfile.TemporaryDirectory() as home:
         export_ctranslate2(ours, tokenizer, f"{home}/model")
-        kinds = {"inter_threads": 1, "intra_threads": threads}
+        ways = {"": {"inter_threads": 1, "intra_threads": threads}}
+        if threads > 1:
+            ways[" workers"] = {"inter_threads": threads, "intra_threads": 1}
         engines = {
-            f"CTranslate2 {kind}": ctranslate2.Translator(
-                f"{home}/model", compute_type=kind, **kinds
+            f"CTranslate2 {kind}{way}": ctranslate2.Translator(
+                f"{home}/model", compute_type=kind, **shared
             )
             for kind in ("float32", "int8")
+            for way, shared in ways.items()
         }
         for beam in beams:
             search = "greedy" if beam == 1 else f"beam {beam}"
@@ -88,7 +102,7 @@ def main(
                 for name, engine in engines.items()
             }
             for name, mine in models.items():
-                write = partial(translate, mine, tokenizer, lines, beam, max_tokens=MAX_TOKENS)
+                write = partial(ours_served, mine, tokenizer, lines, beam, threads)
                 systems[name] = turn(write, seen[name])
             turns = common.take_turns(systems, rounds)
             records += [{"search": search, **r, "sentences": len(lines)} for r in turns]

@@ -60,7 +60,7 @@ def main(
     corpus: common.Corpus = "multi30k", results: Path = common.RESULTS, threads: int = 1,
 ) -> None:  # fmt: skip
     """Profile the translation of test captions, and time its products."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads)  # of more than one, the profile sees a part only
     ours, tokenizer = load_pretrained(model)
     lines = [pair.source for pair in common.read(corpus, "test_2016_flickr")[:sentences]]
     ways: dict[str, Callable[..., Tensor]] = {"MKL": F.linear, "oneDNN": onednn}

@@ -116,7 +116,7 @@ train(own, own_tokenizer, training, config, report=note)
 assert losses[600] < 0.5 * losses[50]
 
 # %% [markdown]
-# The network started with random numbers, and {numref}`fig-first-losses` shows what 600 updates did to them. These sentences were not among those it trained on:
+# The network started with random numbers, and {numref}`fig-first-losses` shows what 600 updates did to the loss. These sentences were not among those it trained on:
 
 # %% tags=["nbval-ignore-output"]
 found = translate(own, own_tokenizer, [pair.source for pair in unseen[:200]])

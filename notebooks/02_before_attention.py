@@ -187,7 +187,7 @@ print("as they are, by distance    ", named(kernel_regression(query, keys, value
 #
 # ## The distance between two words
 #
-# The other way to avoid waiting is a convolution, which sees a window of $k$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
+# One way to avoid waiting is a convolution, which sees a window of $k$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
 #
 # - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $k - 1$ words further, so the number of layers between two words grows in proportion to their distance.
 # - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below (up to 16, then from 1 again), so within a round the reach doubles from layer to layer. If the doubling went on, the number of layers would grow like the logarithm of the distance, as the paper counts it.

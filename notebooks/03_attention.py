@@ -134,7 +134,7 @@ nearest = (query - keys).abs().argmin()
 print("legs:", values[nearest].item(), " depends on the query:", values[nearest].requires_grad)
 
 # %% [markdown]
-# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. That is the False: for PyTorch, the answer doesn't depend on the query.
+# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. Hence the False: for PyTorch, the answer doesn't depend on the query.
 #
 # ## A lookup that is soft
 #
@@ -300,7 +300,7 @@ show(
 #
 # ## The dot product as a measure of fit
 #
-# For vectors we take a product. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with each column where both are large, and a column where either one is zero doesn't count.
+# Instead of a distance we now take a product. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with each column where both are large, and a column where either one is zero doesn't count.
 
 # %%
 for word, key in zip(words, K):
@@ -655,7 +655,7 @@ for n in (25, 500, 8000):
     print(f"n = {n:4}: {n * n:10,} weights, {4 * n * n / 2**20:7.2f} MiB in float32")
 
 # %% [markdown]
-# For a sentence that is little. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
+# For a sentence, that is little. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
 #
 # ## What it buys
 #

@@ -92,7 +92,7 @@ for padding in (0, 2, 10, 30):
 #
 # ## How to hide a key
 #
-# A hidden key must get the weight zero, and the others must share what it leaves. We try five ways on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
+# A hidden key must get the weight zero, and the others must share what it leaves. We try four ways, and none, on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
 
 # %%
 filling = torch.tensor([[1.0, 0, 0, 0, 0, 0]] * 2, dtype=torch.float64)
@@ -126,7 +126,7 @@ show(
 #
 # ### Why not $-10^9$?
 #
-# Harvard's Annotated Transformer {cite:p}`rush2018annotated` writes $-10^9$, and so does tensor2tensor, the authors' own code. In 32 bits that works. But the largest number of fp16 is 65,504, so PyTorch refuses to store it there (bf16 can hold it), and where *every* key of a row is hidden, the two fail in opposite ways:
+# Harvard's Annotated Transformer {cite:p}`rush2018annotated` writes $-10^9$, and so does tensor2tensor, the authors' own code. In 32 bits that works. But the largest number of fp16 is 65,504, so PyTorch refuses to store it there (bf16 can hold it), and where *every* key of a row is hidden, it and $-\infty$ fail in opposite ways:
 
 # %% tags=["nbval-ignore-output"]
 try:
@@ -198,7 +198,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
 # | `padding_mask(tokens)` | 2 | 1 | 1 | 5 | one row for all heads and queries |
 # | `tokens != PAD` | | | 2 | 5 | error: 2 does not fit 5 queries |
 #
-# The error is welcome, and missing when a batch has as many sentences as each has tokens:
+# It is missing when a batch has as many sentences as each has tokens:
 
 # %%
 square = torch.tensor([[5, 6, 7, PAD, PAD], *[[8, 9, 5, 6, 7]] * 4])  # 5 sentences of 5 tokens
@@ -263,7 +263,7 @@ print("rows lost:", once.isnan().any(-1).sum().item(), "then", twice.isnan().any
 #
 # :::{admonition} For a second reading: what does PyTorch do with an empty row?
 # :class: dropdown
-# It depends on the path (torch 2.13). `F.scaled_dot_product_attention` returns zeros. `nn.MultiheadAttention` returns NaN along with its weights, as by default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again. `nn.TransformerEncoderLayer` asks for no weights, so with `batch_first=True` it can train undisturbed on a batch with an empty row and show its first NaN in evaluation.
+# It depends on the path (torch 2.13). `F.scaled_dot_product_attention` returns zeros. `nn.MultiheadAttention` returns NaN when asked for its weights, the default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again. `nn.TransformerEncoderLayer` asks for no weights, so with `batch_first=True` it can train undisturbed on a batch with an empty row and show its first NaN in evaluation.
 # :::
 #
 # ## The causal mask

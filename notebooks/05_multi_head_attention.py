@@ -107,7 +107,7 @@ show(
 # | $W_i^V$ | $d_\text{model}$ | $d_v$ | 512 × 64 |
 # | $W^O$ | $h\, d_v$ | $d_\text{model}$ | 512 × 512 |
 #
-# You can tell the two designs apart by counting. The three matrices of a base head have $3 \cdot 512 \cdot 64 = 98{,}304$ numbers. If a head were given 64 of the 512 numbers of each word, they would have $3 \cdot 64 \cdot 64 = 12{,}288$. Such a head could never compare something in the first part of one word with something in the last part of another.
+# You can tell the two designs apart by counting. The three matrices of one such head have $3 \cdot 512 \cdot 64 = 98{,}304$ numbers. If a head were given 64 of the 512 numbers of each word, they would have $3 \cdot 64 \cdot 64 = 12{,}288$. Such a head could never compare something in the first part of one word with something in the last part of another.
 #
 # ## All heads in one multiplication
 #
@@ -517,7 +517,7 @@ def my_heads(query, key, value, W_Q, W_K, W_V, W_O, heads):
 print(check("multi_head_attention", my_heads))
 
 # %% [markdown]
-# **2. By hand** (★, 5 min). How many parameters has one attention of row B with $d_k = 16$, $d_v = 64$, $h = 8$ and $d_\text{model} = 512$?
+# **2. By hand** (★, 5 min). Count the parameters of one attention of row B with $d_k = 16$, $d_v = 64$, $h = 8$ and $d_\text{model} = 512$.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Queries and keys: 2 · 512 · 128. Values and output: 2 · 512 · 512. Together 655,360.
@@ -553,7 +553,7 @@ print(
 )
 
 # %% [markdown]
-# **5. Why one head is not enough** (★★★, 45 min; open). Many keys stand at right angles, and you want $\tfrac12 (v_a + v_b)$ of two. Give a query that does it with one head. Now let the length of $k_a$ vary by a tenth from sentence to sentence: how far off is the output? Show that two heads, one for each key, hardly notice.
+# **5. Why one head is not enough** (★★★, 45 min; open). Many keys are orthogonal, and you want $\tfrac12 (v_a + v_b)$ of two of them. Give a query that does it with one head. Now let the length of $k_a$ vary by a tenth from sentence to sentence: how far off is the output? Show that two heads, one for each key, hardly notice.
 #
 # ## Sources
 #

@@ -342,9 +342,9 @@ show(
 #
 # ## It does not come from word2vec
 #
-# Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, by seeing what occurs near what. This one starts at random and learns from the loss of the translation alone.
+# Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, by seeing what occurs near what. This one starts at random and learns from the translation alone.
 #
-# Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions of photographs, what lies nearest to three of its words.
+# Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions, what lies nearest to three of its words.
 
 # %% tags=["nbval-ignore-output"]
 model, tokenizer = load_pretrained("captions-de-en")
@@ -376,7 +376,7 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > ins
 
 # %% [markdown]
 # :::{what-if} neighbors
-# What lies near a word in the table of `everyday-de-en`, the model of the first page? It learned from other sentences, so its lists differ from those above. The tokens whose rows have the largest cosine with its row, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
+# What lies near a word in the table of `everyday-de-en`, the model of the first page? It learned from other sentences, so its lists differ from those above. Shown are the tokens whose rows have the largest cosine with the word's, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
 # :::
@@ -449,7 +449,7 @@ print(f"plain {plain:.1f}, scaled {scaled:.1f}")
 assert abs(plain - 11) < 0.5 and scaled > 60
 
 # %% [markdown]
-# **3. By hand** (★, 10 min). Two words have the logits 2 and 0. What are their probabilities at temperature 1 and at temperature 2? ($e^2 = 7.39$, $e = 2.72$) At which temperature has the second word a third of the probability?
+# **3. By hand** (★, 10 min). Two words have the logits 2 and 0. What are their probabilities at temperature 1 and at temperature 2? ($e^2 = 7.39$, $e = 2.72$) At which temperature does the second word have a third of the probability?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # 7.39 / 8.39 = 0.88 and 2.72 / 3.72 = 0.73. A third means a ratio of 2, so 2 / t = ln 2 and t = 2.89.

@@ -694,7 +694,7 @@ for depth, norms in measured.items():
 #
 # ## What it buys
 #
-# Little, here: one encoder layer and one decoder layer bring the loss from 0.65 to 0.60 after 300 updates, and the three seeds of the row above spread by 0.04 (a standard deviation). The models above already sum their parts' outputs, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb#what-it-buys) draws both.
+# Little, here: one encoder layer and one decoder layer bring the loss from 0.65 to 0.60 after 300 updates, and without them the three seeds spread by 0.04 (a standard deviation). The earlier models already sum their parts' outputs, and none is deep enough to need a norm. What addition and norm buy is depth, and depth wants more updates than 300; the [next chapter](10_transformer.ipynb#what-it-buys) draws both.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-layers", "caption": "What does a layer buy? Validation loss on the grammar after 300 updates, the mean of three seeds, with one part more in each row; less is better. The newest row (filled) has residual connections, norms and an encoder layer before the decoder looks."}}
 from book.figures import paid
@@ -757,7 +757,7 @@ print(f"mean after post-norm {my_residual(x, torch.tanh, norm_5).mean().abs():.2
 print(f"mean after pre-norm  {(x + torch.tanh(norm_5(x))).mean():.2f}")
 
 # %% [markdown]
-# **4. RMSNorm** (★, 10 min). Divide by the root mean square without subtracting the mean. Is the result still blind to a factor? To a shift? What would a model lose or gain by that?
+# **4. RMSNorm** (★, 10 min). Divide by the root mean square without subtracting the mean. Is the result still blind to a factor? To a shift? What does a model gain by that?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # A factor is in the numerator and in the denominator, and cancels. A shift stays, since nothing

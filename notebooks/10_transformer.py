@@ -880,7 +880,7 @@ show(
     alt="The loss falls to nearly 0, and the share of exact copies rises from 0 to nearly all.",
 )
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 most of each row's weight is on it, and only the last row divides its own, between *t* and the end."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
 names = [*"blackcat", "</s>"]
 titles = ("query: is to write", "key: letter of the source")
 found = {0: "Each row looks at all letters.", 400: "Most of the weight is on the diagonal."}
@@ -934,7 +934,7 @@ print(f"{more:,}")
 assert more == 3 * a + 2 * f + 5 * n == 7_350_272
 
 # %% [markdown]
-# **2. Write it first** (★, 10 min). Before you read the section on the shift: write `shift(target)`, which takes rows from `<s>` to `</s>` and returns what the decoder reads and what it must say, and hand it to [the checker](E_checker.ipynb#the-parts-it-knows): `check("shift", yours)`. What does it ask for in a row that ends with padding, and what must the loss do about that?
+# **2. Write it first** (★, 10 min). Without looking back at the section on the shift, write `shift(target)`, which takes rows from `<s>` to `</s>` and returns what the decoder reads and what it must say, and hand it to [the checker](E_checker.ipynb#the-parts-it-knows): `check("shift", yours)`. What does it ask for in a row that ends with padding, and what must the loss do about that?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # A padded position is asked for <pad>. The loss must leave it out:

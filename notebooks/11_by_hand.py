@@ -438,7 +438,7 @@ tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
 # 4. The weight was multiplied by the unit's 1.20, so its gradient is $-0.17 \cdot 1.20 = -0.20$.
 # 5. An update with learning rate 1 subtracts it: the −2 becomes −1.80. Do the last norm and the softmax again, and *fish* has 0.66. The loss falls from 0.46 to 0.42, by the $0.20 \cdot 0.20 = 0.04$ that the gradient promised.
 #
-# "Object" now erases the verb a little less, which makes sense, since *fish* is itself half a verb.
+# "Object" now erases the verb a little less, which makes sense, since *fish* itself has 0.5 of "verb".
 #
 # :::{admonition} For a second reading: the gradient of a norm
 # :class: dropdown

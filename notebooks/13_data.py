@@ -179,7 +179,7 @@ class Pair(NamedTuple):
 
 
 # %% [markdown]
-# A named tuple can't be changed by accident, and it can be a member of a set, which is how we'll find repetitions. An unknown alignment is `None`; an empty set would claim that no word has a partner.
+# A named tuple can't be changed by accident. An unknown alignment is `None`; an empty set would claim that no word has a partner.
 #
 # Positions mean something only if everyone counts the same words, so the rule for counting comes with the pair: `\w+` matches a run of letters and digits, `[^\w\s]` a single punctuation mark.
 

@@ -360,7 +360,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ### Where does the paper's 37,000 come from?
 #
-# Source and target share one vocabulary, of about 37,000 entries. One table of embeddings can then serve source, target and output ([weight tying](07_embeddings.ipynb#one-table-three-uses)), and a name in the middle of a sentence, such as *Berlin*, can simply be copied. The paper doesn't say how its text was cut into words, but the authors' code does: [tensor2tensor](https://github.com/tensorflow/tensor2tensor) read a corpus prepared for Google's seq2seq tutorial, cut by Moses' tokenizer and then by 32,000 merges (`train.tok.clean.bpe.32000`). Merges plus letters make the vocabulary, so a data set called `bpe32k` had ["about 40000 word-pieces"](https://github.com/tensorflow/tensor2tensor/issues/55), as one of the authors wrote. We start from bytes and cut words by another rule, so our tokens are not theirs.
+# Source and target share one vocabulary, of about 37,000 entries. One table of embeddings can then serve source, target and output ([weight tying](07_embeddings.ipynb#one-table-three-uses)), and a name in the middle of a sentence, such as *Berlin*, can simply be copied. The paper doesn't say how its text was cut into words, but the authors' code does: [tensor2tensor](https://github.com/tensorflow/tensor2tensor) read a corpus prepared for Google's seq2seq tutorial, cut by Moses' tokenizer and then by 32,000 merges (`train.tok.clean.bpe.32000`). Merges plus letters make the vocabulary: about 37,000 in the paper, ["about 40000 word-pieces"](https://github.com/tensorflow/tensor2tensor/issues/55) in a data set called `bpe32k`, as one of the authors wrote. We start from bytes and cut words by another rule, so our tokens are not theirs.
 #
 # ### Reserved numbers
 #
@@ -416,8 +416,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
     if isinstance(texts, (str, Pair)):
         raise ValueError("texts is a single text or pair: put it into a list")
     if not 260 <= vocabulary_size <= 1_000_000:
-        what = "must be at least 260, 256 bytes + 4, and at most 1,000,000"
-        raise ValueError(f"vocabulary_size={vocabulary_size} {what}")
+        raise ValueError(f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000")
     library = byte_level_bpe([])
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary_size, special_tokens=[*SPECIAL.values()],

@@ -64,7 +64,7 @@ from annotated_transformer.masks import PAD
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The paper's base model (dashed) and its big one (dotted), and a curve of your own (blue; move the sliders on the website). The peak is always at the end of the warm-up. A longer warm-up lowers it, a wider model lowers the whole curve, and once both are past their peaks, only the width matters."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The paper's base model (dashed) and its big one (dotted), and a curve of your own (blue; move the sliders on the website). The peak is always at the end of the warm-up. A longer warm-up lowers it, a wider model lowers the whole curve, and once curves are past their peaks, only the width matters."}}
 width = alt.param(
     "width", value=512, bind=alt.binding_range(min=64, max=1024, step=64, name="d_model ")
 )
@@ -370,7 +370,7 @@ show(
 #
 # ### The peak
 #
-# At the step where the two terms of {eq}`eq-schedule` are equal: $n^{-0.5} = n \cdot \text{warmup}^{-1.5}$ gives $n = \text{warmup}$. The rate there is
+# It comes where the two terms of {eq}`eq-schedule` are equal: $n^{-0.5} = n \cdot \text{warmup}^{-1.5}$ gives $n = \text{warmup}$. The rate there is
 #
 # $$ \text{peak} = \frac{1}{\sqrt{d_\text{model} \cdot \text{warmup}}} $$ (eq-peak)
 #
@@ -487,7 +487,7 @@ assert sum(losses[-20:]) / 20 < min(last.values())
 #
 # ## With PyTorch's scheduler
 #
-# PyTorch's own scheduler can do it, too, if you watch two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
+# PyTorch's own scheduler can follow {eq}`eq-schedule`, too, if you watch two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
 
 # %%
 adam = torch.optim.Adam([weight], lr=1.0)

@@ -253,7 +253,7 @@ assert len(calls) == 2 + 6 * 2 + 6 * 3
 #
 # ### The rate of dropout
 #
-# The less text for each weight, the higher. The paper takes 0.1 for base, 0.3 for big on 4.5 million pairs, and again 0.1 for big on the French corpus with eight times as many. Its Table 3 shows what is at stake for base: 24.6 BLEU without dropout, 25.8 with 0.1, 25.5 with 0.2.
+# It should be higher where there is less text for each weight. The paper takes 0.1 for base, 0.3 for big on 4.5 million pairs, and again 0.1 for big on the French corpus with eight times as many. Its Table 3 shows what is at stake for base: 24.6 BLEU without dropout, 25.8 with 0.1, 25.5 with 0.2.
 #
 # ## Why smooth the labels?
 #

@@ -217,7 +217,7 @@ print("must say:", uneven[:, 1:].tolist())
 #
 # ## One update
 #
-# Here is the inside of the loop, with accumulation and [several processes](26_distributed.ipynb#the-lines-of-the-training-loop) that share the batches of an update. Until then, read it as process 0 of 1.
+# Here is the inside of the loop, with accumulation and [several processes](26_distributed.ipynb#the-lines-of-the-training-loop) that share the batches of an update. Until that chapter, read it as process 0 of 1.
 
 
 # %% tags=["export"]
@@ -515,7 +515,7 @@ def validate(training: Training) -> dict[str, float]:
 #
 # ### Why is the training loss above the validation loss?
 #
-# {numref}`fig-loss` draws two different things. The training loss has smoothed labels and can't get below [their entropy](17_regularization.ipynb#why-does-my-loss-stop-above-1), 1.15 for 4,000 words; the validation loss has hard labels and no such floor. And it is a mean over the last 50 steps, over models that knew a little less. With dropout it would be higher still.
+# {numref}`fig-loss` draws two different things. The training loss has smoothed labels and can't get below [their entropy](17_regularization.ipynb#why-does-my-loss-stop-above-1), 1.15 for 4,000 words; the validation loss has hard labels and no such floor. And the training loss is a mean over the last 50 steps, over models that knew a little less. With dropout it would be higher still.
 #
 # ## The loop
 #
@@ -572,7 +572,7 @@ def run(training: Training) -> None:
 
 
 # %% [markdown]
-# The order is deliberate. `summarize` raises if a gradient was not finite, so no checkpoint is ever written after a bad one. Validation and the line of the log come before the checkpoint, which then knows the best score: killed between the two, the next start drops a line too many, while a line too few would be missing for good.
+# The order is deliberate. `summarize` raises if a gradient was not finite, so no checkpoint is ever written after a bad one. Validation and the line of the log come before the checkpoint, which then knows the best score: after a kill between log and checkpoint, the next start drops the extra line, while a line too few would be missing for good.
 #
 # A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal`, folded above, turns both into an event that the loop looks at once a step.
 #
@@ -879,7 +879,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 # %% [markdown]
 # ## The captions model
 #
-# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was first trained by the same loop for 8,000 updates, some five hours on one core. The mean of the last four checkpoints has 40.5 BLEU on the validation captions, with a beam of 4. (The scores in the figure are greedy, and of single checkpoints.)
+# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was first trained by the same loop for 8,000 updates, some five hours on one core. The mean of the last four checkpoints has 40.5 BLEU on the validation captions, with a beam of 4. (The scores in {numref}`fig-long` are greedy, and of single checkpoints.)
 #
 # By then more of the same pairs brought little ({numref}`fig-long`). The book's everyday models translated each side once into the other language, and two more kinds of pairs joined the real ones: the machine's German with the person's English, and the person's German with the machine's English. That is **data diversification** {cite:p}`nguyen2020data`. After 6,000 more updates, at 0.3 times the rate and warmed up anew, the mean of the last four has 42.8. Part of the gain may come from elsewhere, since the two translators have read more than captions. All commands are in the model's [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md).
 
@@ -921,7 +921,7 @@ learning_curves(records, "epoch")
 #
 # ### My cluster stops every job after four hours
 #
-# Submit the same command again, as often as needed. At its end a job gets SIGTERM and leaves a checkpoint; the next goes on from there.
+# Submit the same command again. At its end a job gets SIGTERM and leaves a checkpoint; the next goes on from there.
 #
 # ## What to remember
 #

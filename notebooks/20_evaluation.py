@@ -622,7 +622,7 @@ assert all(low < 0 < difference < 0.3 for difference, low, *_ in (versus_greedy,
 assert versus_short[0] > 0.8 and versus_short[1] > 0.5 and swings[1] > 5 * swings[0]
 
 # %% [markdown]
-# Between greedy search and a beam of 4 this test set can't decide: the beam is ahead by 0.2 points, with an interval from $-0.3$ to $0.6$. Nor between 4 and 8: 0.1, from $-0.1$ to $0.3$. In [Decoding](19_decoding.ipynb#beam-width-and-alpha) a beam of 4 was 1.4 ahead of greedy search, on 250 other captions, which shows what such a curve is worth without intervals. The larger $\alpha$ is another matter: 0.9 ahead, from 0.6 to 1.4.
+# Between greedy search and a beam of 4 this test set can't decide: the beam is ahead by 0.2 points, with an interval from $-0.3$ to $0.6$. Nor between 4 and 8: 0.1, from $-0.1$ to $0.3$. In [Decoding](19_decoding.ipynb#beam-width-and-alpha) a beam of 4 was a point ahead of greedy search, on 250 other captions, which shows what such a curve is worth without intervals. The larger $\alpha$ is another matter: 0.9 ahead, from 0.6 to 1.4.
 #
 # Pairing matters: with draws of its own for each system the swing between greedy search and the beam is more than five times as wide, so an unpaired test would need nearly thirty times as many captions to see the same difference.
 
@@ -770,7 +770,7 @@ table(head, lines_of(worst))
 assert np.mean([by_chrf[i] for i in worst]) < np.mean(by_chrf) / 1.5
 
 # %% [markdown]
-# A low score has two kinds of reasons. *Children fighting for the ball* is a good translation of its German, and *Two actors play a fight in front of a crowd* nearly one; the people who wrote the references chose other words, or saw more in the photo than the German says. That is a failure of the score. The others are failures of the model, and some kinds can be counted without reading, roughly:
+# A low score has two kinds of reasons. *Children fighting for the ball* is a good translation of its German, and *Two actors play a fight in front of a crowd* nearly one; the people who wrote the references chose other words, or saw more in the photo than the German says. That is a failure of the score. The others are failures of the model, and some kinds can be counted roughly, without reading (no row: none):
 
 # %% tags=["nbval-ignore-output"]
 NUMBERS = {"two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "several"}
@@ -895,8 +895,8 @@ assert matches(said, wanted) == 1
 # **3. What breaks if** (★★, 10 min) one output line is lost near the beginning, and a blank one is added at the end so that the counts agree? Predict the score, then try it.
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Each line is now compared with its neighbor's reference. What is left comes from "A man in a"
-# and from periods.
+# From the sixth on, each line is compared with its neighbor's reference. Half of what is left
+# comes from the five before.
 shifted = [*outputs[:5], *outputs[6:], ""]
 lost = score(shifted, references).bleu
 assert lost < honest.bleu / 3
@@ -927,7 +927,7 @@ print(f"{bleu_by_hand([dog], [brown]):.1f} and {bleu_by_hand([brown], [dog]):.1f
 # **6. Endings** (★★, 10 min). The reference is *Two dogs are running.* Which of *Two dog is running.* and *Two cars are burning.* gets the higher BLEU, and which the higher chrF?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Both have three of five words. The first also has the pair "running.", so BLEU is a little
+# Both have three of five words. The first also has the pair "running.", so its BLEU is
 # higher. For chrF, "dog" is most of "dogs", while "cars" is little of it.
 true = "Two dogs are running."
 for line in ("Two dog is running.", "Two cars are burning."):

@@ -223,7 +223,7 @@ assert [round(w, 2) for w in weights.diagonal()[:2].tolist()] == [1.0, 0.77]
 # %% [markdown]
 # Take a row and see how its ink is shared out among the columns. In the cross map, `<s>` spends all but 0.004 on *Zwei*, the row below 0.77 on *Hunde*, and so on down a diagonal. A dark *column* is a token that many others look at; it says nothing about where that token looks itself.
 #
-# Why does `<s>` look at *Zwei*? Because of a shift that is a trap in every picture of a decoder. The row that *reads* `<s>` is the one that *writes* *Two*. The row named *Two* writes *dogs* and looks at *Hunde*. So when the model looks for the source of a word, it does so one row above that word's name.
+# Why does `<s>` look at *Zwei*? Because of a shift that is a trap in every picture of a decoder. The row that *reads* `<s>` is the one that *writes* *Two*. The row named *Two* writes *dogs* and looks at *Hunde*. So when the top layer looks for the source of a word, it does so one row above that word's name.
 #
 # Two more errors are common in published maps. The axes of cross-attention are swapped, so that German words seem to ask English ones, or the decoder's self-attention is labeled with source tokens. Both look fine as long as the two sentences have similar lengths. The shape decides, and exercise 2 finds a swap even in a square map.
 #
@@ -294,7 +294,7 @@ show_steps(
 
 
 # %% [markdown]
-# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. A *gray haze* is a mean of nearly everything. And *single dark cells* elsewhere pick out words that place doesn't explain. It's tempting to give names to heads now; first, two warnings.
+# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. A *gray haze* is a mean of nearly everything. And *single dark cells* elsewhere pick out words that place doesn't explain. It's tempting to give names to heads now; first, a warning.
 #
 # ### Why does everyone look at `<s>`? Attention sinks
 
@@ -648,9 +648,9 @@ show(
 
 
 # %% [markdown]
-# The result is clear, and it isn't the one that pictures of single heads suggest. In the row that writes a word, *all four* heads of layer 2 align, far better than the diagonal. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters is which layer and which row, not which head.** And the mean of the four beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all, and the pictures would have agreed.
+# The result is clear, and it isn't the one that pictures of single heads suggest. In the row that writes a word, *all four* heads of layer 2 align, far better than the diagonal. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all, and the pictures would have agreed.
 #
-# The losing row is no accident: when a word is read, its translation is done, and the decoder is busy with the next one. In deeper models it can be the other way round: {cite:t}`chen2020accurate` get their best alignments from the row that reads, in a lower layer. So measure it for your own model.
+# The losing row is no accident: when a word is read, its translation is done, and the decoder is busy with the next one. It can be the other way round: head 1 of layer 1 in {numref}`fig-all-heads` looks at the word just read, and {cite:t}`chen2020accurate` get their best alignments from that row. So measure it for your own model.
 #
 # Even the mean isn't perfect, nor need it be. The model was trained to write the next word, not to point at its source. To write *not* after *does* it may look elsewhere, and a state at the top of the encoder has gathered from its neighbors, so that the meaning of *Hund* may be read at *der* as well.
 
@@ -812,7 +812,7 @@ assert rate > distance + 0.05
 #
 # For the subject, distance is a strong rival. Most clauses begin with it and the verb comes right after, so that one fixed step is right in 76% of them. From subject to verb the best head hits more often than chance, and far less often than that. A picture of one such clause, with a thick line from subject to verb, would have looked like proof of grammar.
 #
-# For the particle no fixed distance gets beyond 24%, since anything may stand between it and its verb. (A fixed *place* would: here it is always the last word.) From verb to particle one head beats it, on clauses that weren't used to choose it. The rate rests on 100 clauses, so its standard error is $\sqrt{0.43 \cdot 0.57 / 100} = 0.05$. A lead of five points would say nothing; this one is about twenty. It may still be a look at the last word.
+# For the particle no fixed distance gets beyond 24%, since anything may stand between it and its verb. (A fixed *place* would: here it is always the last word.) From verb to particle one head beats it, on clauses that weren't used to choose it. The rate rests on 100 clauses, so its standard error is $\sqrt{0.43 \cdot 0.57 / 100} = 0.05$. A lead of five points, as from particle to verb, says nothing; this one is about twenty. It may still be a look at the last word.
 #
 # A low score proves little. The model may still know its subjects, since its translations mostly agree with them: what a head has to fetch can come by way of another word, be spread over several heads, or be in the residual stream already. A high score doesn't prove everything either. That a head looks from verb to particle doesn't say what it takes from there, nor whether anything depends on it. For that we have to turn from looking to changing.
 
@@ -1055,7 +1055,7 @@ show(
 #
 # - Record in evaluation mode, before dropout, and assert that rows sum to 1. Queries are rows, labeled with the tokens that ask.
 # - In the decoder, the row that writes a word is one above the row that reads it.
-# - Cross-attention aligns words in one layer and one row; there every head does, and their mean does it best.
+# - In the small model, cross-attention aligns words in one layer and one row, with every head, and best with their mean.
 # - Give a head a name only after a score on many sentences, against chance and the best distance, on sentences that weren't used to find it.
 # - A sharp map isn't yet an important one. Whether a head is needed, only removing it can say; whether its map is, only flattening it.
 #

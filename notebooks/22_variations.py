@@ -230,7 +230,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 #
 # In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here, too, half of $d_\text{model}$ loses: 0.12 nats, in the paper 0.16. Half of $d_\text{ff}$ costs 0.04 in the paper and nothing we can see. The wider rows gain nothing yet. And depth is upside down: one layer instead of three is far better, four are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
 #
-# None of this contradicts the paper, which asks another question: who is best after 100,000 updates (big: 300,000)? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
+# None of this contradicts the paper, which asks another question: which is best after 100,000 updates (big: 300,000)? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
 #
 # ## Heads and their width: rows A and B
 #

@@ -405,7 +405,7 @@ show(
 # %% [markdown]
 # The curve is steep, and it doesn't bend yet. With few trees the loss on held-out ones soon turns (the last column), since the model knows its own by heart; with all of them it is lowest near the end of the training.
 #
-# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one word written twice, spoils a whole sentence of the free search. (The few that still fail reach the limit of length, opening bracket after bracket.)
+# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one tag too many, spoils a whole sentence of the free search. (The few that fail even when held reach the limit of length, opening bracket after bracket.)
 #
 # Here is what the newspaper model makes of our own sentence, which is like nothing in the *Journal*:
 

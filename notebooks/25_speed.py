@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # The cost of a training step, counted in operations and in bytes, and three ways to lower it on a GPU: the loss in chunks, products in 16 bits, compiled layers (section 5.2 of the paper).
 #
-# The paper trained its base model for 12 hours on eight GPUs. How long would one GPU of today take? The answer is a fraction:
+# The paper trained its base model for 12 hours on eight GPUs. How long would one GPU of today take?
 #
 # $$ \text{seconds} = \frac{\text{operations of the training}}{\text{peak of the GPU} \cdot \text{MFU}}. $$ (eq-hours)
 #
@@ -291,7 +291,7 @@ assert shares["matrix products"] > 30
 # A step of the base model hands the GPU about 800 operations, in 16 bits 1,200 ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on it takes longer, a queue builds up and the GPU never pauses. Where it takes less, the GPU waits for the next one: the number of operations decides, and neither the batch nor the peak matters. Such a step is **launch-bound**.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight operations, each of which takes the program 5 microseconds to hand over. Above, an operation keeps the GPU busy for 9 microseconds: a queue builds up, and the GPU never pauses. Below, it is done in 2 and idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long operations the blocks of the GPU follow each other without a gap; with short ones each stands alone after the program has handed it over."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight operations, each of which takes the program 5 microseconds to hand over. Above, an operation keeps the GPU busy for 9 microseconds: a queue builds up, and the GPU never pauses. Below, it is done in 2, and the GPU idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long operations the blocks of the GPU follow each other without a gap; with short ones each stands alone after the program has handed it over."}}
 figure, axes = plt.subplots(2, 1, figsize=(7.4, 3.2), sharex=True, layout="constrained")
 for axis, work in zip(axes, (9, 2)):
     free = 0
@@ -495,7 +495,7 @@ for name, function in (("chunked", partial(chunked_loss, chunk=128)), ("readable
 
 
 # %% [markdown]
-# The readable loss keeps 33 MB of log-probabilities beside states and matrix, the chunked one only gradients for these two. At the paper's batch that's 3.8 GB against 0.2 GB, plus 0.5 GB for one chunk's logits, room for a larger batch. (PyTorch 2.13 has the idea as `F.linear_cross_entropy` with `LinearCrossEntropyOptions()`, but with label smoothing it falls back to all logits, with a warning.)
+# The readable loss keeps 33 MB of log-probabilities beside states and matrix, the chunked one only gradients for these two. At the paper's batch that's 3.8 GB against 0.2 GB, plus 0.5 GB for one chunk's logits: room for a larger batch. (PyTorch 2.13 has the idea as `F.linear_cross_entropy` with `LinearCrossEntropyOptions()`, but with label smoothing it falls back to all logits, with a warning.)
 #
 # ## Numbers of 16 bits
 #
@@ -526,7 +526,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 # %% [markdown]
 # In training, range counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 overflows no earlier than fp32, so there's nothing to adapt and nothing to gain by going back. It pays in exactness: each number is off by up to 0.4%, which a sum of thousands hardly notices.
 #
-# The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's moments therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
+# The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
 #
 # Without units for it, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A CPU gets fp32 unless you ask for bf16, since few have units for it. With them it gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
 

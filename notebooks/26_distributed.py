@@ -467,10 +467,9 @@ assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_
 # %% tags=["export"]
 def gather_texts(texts: list[str]) -> list[list[str]]:
     """Return the texts of all processes, in the order of their ranks; alone, one's own."""
-    if not dist.is_initialized():
-        return [texts]
-    found: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(found, texts)
+    found = [texts] * (dist.get_world_size() if dist.is_initialized() else 1)
+    if dist.is_initialized():
+        dist.all_gather_object(found, texts)
     return found
 
 
@@ -516,10 +515,8 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
     restart = os.environ["TORCHELASTIC_RESTART_COUNT"] if one_machine else "0"
     store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo",
-        store=store, rank=rank, world_size=world_size, timeout=PATIENCE,
-    )  # fmt: skip
+    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, None, PATIENCE, world_size, rank, store)
     yield place
     dist.destroy_process_group()  # not after an error: the others may wait in an all-reduce
 
@@ -667,7 +664,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 # #SBATCH --output=%x-%j.log
 #
 # set -euo pipefail
-# export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+# export OMP_NUM_THREADS=1 SRUN_CPUS_PER_TASK=32 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 #
 # srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3 \

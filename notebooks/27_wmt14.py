@@ -230,7 +230,7 @@ assert len(words) == 1000 and len(corpus) > 1500 and min(len(validation), len(te
 print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
 
 # %% [markdown]
-# How long would that take for WMT14? Most of it is encoding. Its pace is *measured* here and the minutes *computed* for 28 tokens a side; they are too few, since the grammar's few words encode five times as fast as real text. ([Large corpora](D_large_corpora.ipynb#what-it-costs) has a log of the whole command for two million real pairs: 11 minutes of processor time.)
+# How long would that take for WMT14? Most of it is encoding. Its pace is *measured* here and the minutes *computed* for 28 tokens a side; they are too few, since the grammar's few words encode five times as fast as real text. ([Large corpora](D_large_corpora.ipynb#what-it-costs) has a log of the whole command for two million rows of real text: 11 minutes of processor time.)
 
 # %% tags=["nbval-ignore-output"]
 some = [text for pair in pairs for text in pair[:2]]
@@ -456,7 +456,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 # %% [markdown]
 # ### What is not in these hours
 #
-# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2 and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of nearly 1,400 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
+# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2, with another `--output`, and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of nearly 1,400 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
 #
 # ```bash
 # $run train --prepared wmt14-en-de --preset big --output big --save-every 12000 --steps 288000
@@ -786,7 +786,7 @@ for steps in (100_000, 300_000):
 #
 # ## The end of the book
 #
-# It began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that these commands run, and why it is there; the model alone is [one page](../book/model.md). If a run goes wrong, you know in which file to look and what its numbers should be.
+# The model began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that these commands run, and why it is there; the model alone is [one page](../book/model.md). If a run goes wrong, you know in which file to look and what its numbers should be.
 #
 # The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) sits, how [positions](08_positional_encoding.ipynb#rotary-positions-rope) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
 #

@@ -181,7 +181,7 @@ def choose(rng: Random, entries: str) -> list[str]:
 # %% [markdown]
 # ## Case, gender, number
 #
-# English shows by order who does what, German by **case**: nominative for the one who does it, accusative for the one it is done to, dative for the one who receives. The case shows once, in the words before the noun. If the determiner has the ending of the table, the adjective gets a weak one (*d**er** alte Hund*); if it has none, the adjective shows it (*ein alt**er** Hund*). `decline` is this rule.
+# English shows by order who does what, German by **case**: nominative for the one who does it, accusative for the one it is done to, dative for the one who receives. The case shows once, in the words before the noun. If the determiner has the ending in `STRONG`, the adjective gets a weak one (*d**er** alte Hund*); if it has none, the adjective shows it (*ein alt**er** Hund*). `decline` is this rule.
 
 # %% tags=["export"]
 STRONG = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}  # dieser: m, f, n, plural

@@ -255,7 +255,7 @@ print(f"{len(ours)} log-probabilities, largest difference {largest:.0e}")
 assert largest < 1e-4
 
 # %% [markdown]
-# With a beam of 4, 39 of 1,000 translations differ, because penalty and stopping rule do (62 with an exponent of 0.6, as in the table). `benchmarks/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC. `ours bf16` is `translate(model.bfloat16(), ...)`, for a processor that has units for such numbers:
+# With a beam of 4, 39 of 1,000 translations differ, because penalty and stopping rule do (62 with an exponent of 0.6, as below). `benchmarks/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC. `ours bf16` is `translate(model.bfloat16(), ...)`, for a processor that has units for such numbers; `workers` have a thread and batches of their own each, as in `translate`, where the others share each product:
 
 # %%
 import json
@@ -265,7 +265,7 @@ for threads in (1, 2):
     for record in map(json.loads, log.splitlines()):
         if "bleu" in record:
             speed = f"{record['times_ours']:.2f} times as fast as ours"
-            print(f"threads {threads}  {record['search']:6}  {record['system']:19}", end="  ")
+            print(f"threads {threads}  {record['search']:6}  {record['system']:27}", end="  ")
             print(f"BLEU {record['bleu']:.2f}, {speed}")
 
 # %% [markdown]

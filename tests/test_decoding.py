@@ -1,12 +1,16 @@
 """Decoding: the fast search finds what the slow ones find, and lines out are lines in."""
 
 import math
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import replace
 from heapq import nlargest
 from itertools import chain, pairwise, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -478,6 +482,53 @@ def test_translating_changes_nothing_about_the_model(trained: Trained) -> None:
     model.encoder.eval()
     assert translate(model, tokenizer, LINES[:2]) == quiet  # no dropout
     assert model.training and model.decoder.training and not model.encoder.training
+
+
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Set PyTorch's threads; afterwards they are as before."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_batches_side_by_side_are_those_one_by_one(
+    trained: Trained, threads: Callable[[int], None], count: int
+) -> None:
+    model, tokenizer = deepcopy(trained[0]), trained[1]
+    lines = [*LINES, "", *LINES[::-1]]
+    one_by_one = [translate(model, tokenizer, [line])[0] for line in lines]
+    seen = []
+    model.encoder.register_forward_hook(
+        lambda *_: seen.append((threading.get_ident(), torch.get_num_threads(), model.training))
+    )
+    model.train()  # each thread turns dropout off, and none may turn it on again
+    threads(count)
+    assert translate(model, tokenizer, lines, max_tokens=30) == one_by_one
+    workers, shares, training = map(set, zip(*seen))
+    assert len(seen) > 4 >= len(workers) <= count and shares == {count // min(4, count)}
+    assert (threading.get_ident() in workers) == (count == 1) and training == {False}
+    assert torch.get_num_threads() == count and model.training
+
+
+def test_a_batch_that_fails_ends_the_others(
+    trained: Trained, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = deepcopy(trained[0]), []
+
+    def fail(*arguments: Any) -> None:
+        calls.append(arguments)
+        time.sleep(0.05)
+        raise ValueError("no more")
+
+    monkeypatch.setattr(decoding, "beam_search", fail)
+    threads(2)
+    with pytest.raises(ValueError, match="no more"):
+        translate(model, trained[1], 50 * LINES, max_tokens=20)
+    assert len(calls) < 20  # of some 200
+    with ThreadPoolExecutor(1) as pool:  # a thread made later has its share again
+        assert pool.submit(torch.get_num_threads).result() == 2 == torch.get_num_threads()
 
 
 def test_a_sentence_that_is_too_long_is_named_before_any_work(trained: Trained) -> None:
