@@ -280,7 +280,7 @@ class OneDNN(TorchFunctionMode):
 
 def side_by_side(job: Callable[[Any], Any], parts: Sequence[Any]) -> Iterable[Any]:
     """Do a job on all parts, up to four at a time, which share the threads of PyTorch."""
-    threads = torch.get_num_threads()
+    threads = 1 if torch.is_autocast_enabled("cpu") else torch.get_num_threads()  # per thread
     if (workers := min(4, threads, len(parts))) < 2:
         return map(job, parts)
     try:
@@ -296,7 +296,8 @@ def translate(
 ) -> list[str]:  # fmt: skip
     """Translate sentences by beam search, the paper's by default; keeps the order.
 
-    Sentences without words stay empty. A batch has at most max_tokens source tokens.
+    Sentences without words stay empty. A batch has at most max_tokens source tokens; on a CPU, up
+    to four batches are searched at a time.
     Raises ValueError if a sentence is too long or no text, or if the tokenizer is not the model's.
     """
     if isinstance(sentences, str):

@@ -512,6 +512,15 @@ def test_batches_side_by_side_are_those_one_by_one(
     assert torch.get_num_threads() == count and model.training
 
 
+def test_autocast_holds_for_all_batches(trained: Trained, threads: Callable[[int], None]) -> None:
+    model, narrow = deepcopy(trained[0]), []
+    model.encoder.register_forward_hook(lambda *_: narrow.append(torch.is_autocast_enabled("cpu")))
+    threads(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        translate(model, trained[1], LINES, max_tokens=20)
+    assert len(narrow) > 2 and all(narrow)
+
+
 def test_a_batch_that_fails_ends_the_others(
     trained: Trained, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
