@@ -50,10 +50,9 @@ class AttentionMaps(NamedTuple):
 
 def attention_modules(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
     """Return the model's attention by its kind, encoder, decoder or cross, bottom layer first."""
-    encoder = [layer for layer in model.modules() if isinstance(layer, EncoderLayer)]
     decoder = [layer for layer in model.modules() if isinstance(layer, DecoderLayer)]
     return {
-        "encoder": [layer.self_attention for layer in encoder],
+        "encoder": [m.self_attention for m in model.modules() if isinstance(m, EncoderLayer)],
         "decoder": [layer.self_attention for layer in decoder],
         "cross": [layer.cross_attention for layer in decoder],
     }

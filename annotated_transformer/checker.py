@@ -185,11 +185,11 @@ def all_heads(
 
 def multi_head_attention_exercise() -> Exercise:
     """`multi_head_attention(query (B, T, D), key, value (B, S, D), four (D, D), heads)`."""
-    reshape: Any = {"merge": lambda x: x.reshape(len(x), x.size(2), -1)}
+    joined: Any = {"merge": lambda x: x.reshape(len(x), x.size(2), -1)}  # without a transpose
     mistakes: Mistakes = {
         "the projections are reshaped into heads without a transpose": partial(
-            all_heads, split=lambda x, h: x.reshape(len(x), h, x.size(1), -1), **reshape),
-        "the heads are joined without transposing back": partial(all_heads, **reshape),
+            all_heads, split=lambda x, h: x.reshape(len(x), h, x.size(1), -1), **joined),
+        "the heads are joined without transposing back": partial(all_heads, **joined),
         "the scores are divided by sqrt(d_model)": partial(all_heads, scale=30**-0.5),
         "the scores are not divided by sqrt(d_k)": partial(all_heads, scale=1.0),
         "there is one wide head only": lambda *a: all_heads(*a[:-1], 1),

@@ -116,7 +116,7 @@ scores = dict(zip(WORDS, (x @ X.T).tolist()))
 print(scores)
 
 # %% [markdown]
-# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. Such a score is called a **logit**. Reading and writing use the same numbers, which is known as **weight tying**.
+# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. A score before the softmax is a **logit**. Reading and writing use the same numbers, which is known as **weight tying**.
 #
 # The next cell checks the module against one-hot vectors: two sentences of four tokens, a table of 10 words with 6 numbers each.
 

@@ -975,7 +975,7 @@ for name, times in found.items():
 # %% tags=["export", "hide-input"]
 def side_by_side(job: Callable[[Any], Any], parts: Sequence[Any]) -> Iterable[Any]:
     """Do a job on all parts, up to four at a time, which share the threads of PyTorch."""
-    threads = 1 if torch.is_autocast_enabled("cpu") else torch.get_num_threads()  # per thread
+    threads = 1 if torch.is_autocast_enabled("cpu") else torch.get_num_threads()  # thread-local
     if (workers := min(4, threads, len(parts))) < 2:
         return map(job, parts)
     try:

@@ -210,8 +210,7 @@ def train(
         precision = precision or speed.best_precision(place)
         if dry_run:
             plan = speed.estimate(config, settings, corpus.lengths, precision, gpus)
-            size = 8192 if place.type == "cuda" else 1024  # so large that its launch does not count
-            hours = plan.hours(peak or speed.measured_peak(place, precision, size), gpus)
+            hours = plan.hours(peak or speed.measured_peak(place, precision), gpus)
             print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens an epoch")
             print(f"{settings.steps:,} steps, {plan.flops:.1e} floating-point operations")
             return print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")

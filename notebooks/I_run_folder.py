@@ -175,7 +175,8 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
         raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
     write_text(path, json.dumps(settings, indent=2))
     (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    clear(folder, "**/*")
+    for place in (folder, folder / CHECKPOINTS):
+        clear(place)
     remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
 
 

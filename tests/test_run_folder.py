@@ -113,7 +113,11 @@ def test_files_of_the_user_beside_a_training_stay(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text("mine")
         (tmp_path / "checkpoints" / name).write_text("mine")
+    other = tmp_path / "another run" / "log.jsonl.12.unfinished"
+    other.parent.mkdir()
+    other.write_text("just being written")
     go(tmp_path, TrainingConfig(**{**vars(CONFIG), "steps": 6}))
+    assert other.exists()
     for folder in (tmp_path, tmp_path / "checkpoints"):
         found = [path.name for path in folder.iterdir() if path.is_file()]
         assert {"thesis.1.part", "step-backup.pt", "chapter.two.unfinished"} < {*found}
