@@ -40,9 +40,8 @@ Outcome = list[Tensor] | str  # what code returned, or why nothing can be compar
 
 def outcome(code: Callable[..., Any], arguments: tuple[Any, ...], returns: int = 1) -> Outcome:
     """Run code on copies of the arguments; return its first tensors, or say why it has none."""
-    copies = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
     try:
-        result = code(*copies)
+        result = code(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
     except (Exception, SystemExit) as error:  # any code of a reader, any error
         return f"it raises {type(error).__name__} ({error})"
     several = isinstance(result, list) and (returns > 1 or any(map(torch.is_tensor, result)))

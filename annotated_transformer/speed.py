@@ -6,7 +6,6 @@ on a GPU: the loss in chunks, products in 16 bits, compiled layers (section 5.2 
 paper).
 """
 
-from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated_transformer.batching import plan_batches
-from annotated_transformer.decoding import OneDNN
+from annotated_transformer.decoding import fast_products
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
@@ -117,11 +116,8 @@ class FastLoss(SmoothedLoss):
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
         model, labels, bf16 = self.model, target[:, 1:].flatten(), self.precision == "bf16"
         narrow = torch.autocast(source.device.type, torch.bfloat16, bf16)
-        # PyTorch's fused attention goes backward slowly in 16 bits, on a processor. Compiled layers
-        # have programs of their own, which a function mode would break up
-        faster = sdpa_kernel(SDPBackend.MATH) if bf16 else OneDNN()
-        plain = source.is_cpu and model.encoder.layers[0]._compiled_call_impl is None
-        with narrow, faster if plain else nullcontext():
+        # PyTorch's fused attention goes backward slowly in 16 bits, on a processor
+        with narrow, sdpa_kernel(SDPBackend.MATH) if bf16 and source.is_cpu else fast_products():
             states = model.decode(target[:, :-1], model.encode(source), source).flatten(0, 1)
             return chunked_loss(states, model.embedding.weight, labels, self.label_smoothing)
 

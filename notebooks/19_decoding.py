@@ -44,6 +44,7 @@ sys.path.insert(0, "..")
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +52,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from torch.overrides import TorchFunctionMode
 
 from annotated_transformer.layers import DecoderLayer
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask
@@ -927,7 +927,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
 # %% [markdown]
 # ### Products on an AMD processor
 #
-# On x86, PyTorch takes matrix products in single precision from Intel's MKL, which runs at half speed on AMD's processors with AVX-512, instructions for sixteen numbers at once; oneDNN, another library inside PyTorch, doesn't. A **function mode** sees every call of PyTorch in its block and may answer in its own way: ours sends large products to oneDNN. A small one isn't worth the copies there and back.
+# On x86, PyTorch takes matrix products in single precision from Intel's MKL, which runs at half speed on AMD's processors with AVX-512, instructions for sixteen numbers at once; oneDNN, another library inside PyTorch, doesn't. Every linear map calls `F.linear`. Inside the block of `fast_products`, this name stands for a function of ours, which leaves large products to oneDNN.
 
 
 # %% tags=["export", "hide-input"]
@@ -938,27 +938,35 @@ def mkl_is_slow() -> bool:
     return wide and (cpu := Path("/proc/cpuinfo")).is_file() and "AuthenticAMD" in cpu.read_text()
 
 
-def pays(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Return whether oneDNN is the faster way to the product of x (..., D) and weight (E, D)."""
-    single = x.is_cpu and x.dtype == weight.dtype == torch.float32
-    large = x.numel() * len(weight) >= 2**22  # multiplications
-    return single and large and mkl_is_slow() and not torch.is_autocast_enabled("cpu")
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    """Return what F.linear does, by oneDNN where that pays, for input (..., D), weight (E, D)."""
+    plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
+    single = input.is_cpu and input.dtype == weight.dtype == torch.float32
+    if not (plain and single and input.numel() * len(weight) >= 2**21):  # multiplications
+        return mkl_linear(input, weight, bias)
+    if torch.is_grad_enabled():
+        return mkl_linear(input.to_mkldnn(), weight, bias).to_dense()
+    return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")  # no copies
 
 
-class OneDNN(TorchFunctionMode):
-    """Inside the block, linear maps are computed by oneDNN where that pays."""
+mkl_linear = F.linear
 
-    def __torch_function__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if call is F.linear and not kwargs and not torch.compiler.is_compiling() and pays(*args):
-            return call(args[0].to_mkldnn(), *args[1:]).to_dense()
-        return call(*args, **(kwargs or {}))
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Inside the block, F.linear is ours, on a processor that gains by it."""
+    F.linear = linear if mkl_is_slow() else mkl_linear
+    try:
+        yield
+    finally:
+        F.linear = mkl_linear
 
 
 # %% tags=["nbval-ignore-output"]
 many, found = pad(sorted(sources, key=len)[:150]), {}
-for name, block in (("plain", nullcontext()), ("OneDNN", OneDNN())) * 3:  # taking turns
+for name, block in (("MKL", nullcontext), ("oneDNN", fast_products)) * 3:  # taking turns
     start = process_time()
-    with block:
+    with block():
         written = [best.tokens for (best,) in beam_search(model, many)]
     found.setdefault(name, []).append(process_time() - start)
 for name, times in found.items():
@@ -969,7 +977,7 @@ for name, times in found.items():
 #
 # ### Batches side by side
 #
-# PyTorch shares each product among its threads, one for each core. The products of a step are too small for that to pay, so on a CPU `translate` gives each thread batches of its own. Python itself runs one thread at a time, but while one computes a product, another goes on. Many threads would wait for Python, so there are four at most, which share those of PyTorch. Captions are translated 1.5 to 1.8 times as fast with two threads as with one (`benchmarks/serving.py`).
+# PyTorch shares each product among its threads, one for each core. The products of a step are too small for that to pay, so on a CPU `translate` gives each thread batches of its own. Python itself runs one thread at a time, but while one computes a product, another goes on. Many threads would wait for Python, so there are four at most, which share those of PyTorch. Captions are translated 1.5 to 1.7 times as fast with two threads as with one (`benchmarks/serving.py`).
 
 
 # %% tags=["export", "hide-input"]
@@ -1009,11 +1017,10 @@ def translate(
 
     def search(batch: list[int]) -> list[tuple[int, str]]:
         source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)
-        with OneDNN():
-            found = beam_search(model, source.to(device), beam, alpha, max_extra_tokens)
+        found = beam_search(model, source.to(device), beam, alpha, max_extra_tokens)
         return [(n, tokenizer.decode(best.tokens)) for n, (best,) in zip(batch, found)]
 
-    with evaluating(model):
+    with evaluating(model), fast_products():
         parts = (side_by_side if device.type == "cpu" else map)(search, groups)
         written = dict(pair for part in parts for pair in part)
     return [written.get(n, "") for n in range(len(sources))]

@@ -206,8 +206,7 @@ def draw_noun_phrase(rng: Random, case: str, kinds: str, pronouns: float = 0.2) 
         agreement = {"I": 0, "we": 2, "they": 2}.get(english, 1)
         return linked(german, english)._replace(agreement=agreement)
     *forms, gender, kind = rng.choice([noun for noun in NOUNS if noun[-1] in kinds])
-    plural = rng.random() < 0.25
-    gender = "p" if plural else gender
+    gender = "p" if (plural := rng.random() < 0.25) else gender
     stem, determiner = choose(rng, DETERMINERS[plural])
     if case == "acc" and rng.random() < 0.1:
         stem, determiner = "kein", "no"
@@ -420,10 +419,9 @@ def draw_clause(
     return Clause(subject, predicate, past, objects, time, place, negation, front, fronted)
 
 
-def behind_comma(clause: Clause, opener: Phrase = NOTHING) -> Phrase:
+def behind_comma(clause: Clause, start: Phrase = NOTHING) -> Phrase:
     """A comma, perhaps a conjunction, and a clause with its German verbs at the end."""
-    inside = Phrase(german_clause(clause, verb_last=True), english_clause(clause))
-    return join(COMMA, opener, inside)
+    return join(COMMA, start, Phrase(german_clause(clause, verb_last=True), english_clause(clause)))
 
 
 def relative_clause(rng: Random, noun: Phrase) -> Phrase:

@@ -25,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated_transformer import decoding
 from annotated_transformer.batching import Batch, collate, plan_batches
 from annotated_transformer.masks import PAD
+from annotated_transformer.model_io import load_pretrained
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.speed import (
@@ -289,6 +290,17 @@ def test_few_programs_do_for_batches_of_all_sizes(strict: None) -> None:
     assert run([(7, 3, 3), (1, 8, 9), (3, 11, 4), (1, 4, 4), (20, 6, 20)]) == 6
 
 
+def test_a_compiled_model_translates_in_whole_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where products go to oneDNN, too: as in validation, on an AMD processor with AVX-512."""
+    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: True)
+    model, tokenizer = load_pretrained("captions-de-en")
+    lines = ["Ein Hund läuft über die Wiese.", "Eine Frau liest."]
+    plain, before = decoding.translate(model, tokenizer, lines), programs()
+    compile_layers(model, backend="eager")
+    assert decoding.translate(model, tokenizer, lines) == plain
+    assert programs() > before  # and no graph break
+
+
 @pytest.mark.slow
 def test_the_limit_of_dynamo_is_never_reached(strict: None) -> None:
     """All ways in which sizes can be 1 or equal, the equal ones first, in both modes."""
@@ -423,6 +435,11 @@ def test_the_runs_of_the_paper() -> None:
         assert found.hours(989e12) == pytest.approx(hours, abs=0.06)
 
 
+def by_onednn(product: Tensor) -> bool:
+    """Whether a product that has a gradient was computed by oneDNN."""
+    return product.grad_fn.name() == "ToDenseBackward0"
+
+
 def test_products_by_onednn_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on AMD's processors with AVX-512: other kernels, but the same loss and gradient.
 
@@ -430,13 +447,13 @@ def test_products_by_onednn_are_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     """
     model = made(d_model=256, d_ff=512, d_k=None, d_v=None)
     batch, found, rerouted = some_batch(rows=40, source=30, target=30), [], list[bool]()
-    pays = decoding.pays
+    linear = decoding.linear
 
-    def watched(*linear: Any) -> bool:
-        rerouted.append(pays(*linear))
-        return rerouted[-1]
+    def watched(*given: Any) -> Any:
+        rerouted.append(by_onednn(made := linear(*given)))
+        return made
 
-    monkeypatch.setattr(decoding, "pays", watched)
+    monkeypatch.setattr(decoding, "linear", watched)
     for slow in (False, True):
         monkeypatch.setattr(decoding, "mkl_is_slow", lambda: slow)  # noqa: B023 (read at once)
         model.zero_grad()
@@ -463,18 +480,52 @@ def test_mkl_is_slow_on_amd_with_avx512_only(
     assert decoding.mkl_is_slow.__wrapped__() == slow
 
 
-def test_only_large_products_of_single_precision_go_another_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: True)
-    x, weight = torch.randn(400, 128), torch.randn(128, 128)
-    assert decoding.pays(x, weight)
-    assert not decoding.pays(x[:200], weight)
-    assert not decoding.pays(x.double(), weight.double())
-    assert not decoding.pays(x.to("meta"), weight.to("meta"))
+def test_only_large_products_of_single_precision_go_another_way() -> None:
+    x, weight = torch.randn(400, 128), torch.randn(128, 128, requires_grad=True)
+    assert by_onednn(decoding.linear(x, weight))
+    assert by_onednn(decoding.linear(x, weight=weight, bias=weight[0]))
+    assert not by_onednn(decoding.linear(x[:100], weight))
+    assert not by_onednn(decoding.linear(x.double(), weight.double()))
+    assert not by_onednn(decoding.linear(x.to("meta"), weight.to("meta")))
     with torch.autocast("cpu", torch.bfloat16):
-        assert not decoding.pays(x, weight)
-    with decoding.OneDNN():  # arguments by name go the usual way
-        torch.testing.assert_close(F.linear(x, weight=weight), x @ weight.T)
-    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: False)
-    assert not decoding.pays(x, weight)
+        assert not by_onednn(decoding.linear(x, weight))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_block_of_fast_products_leaves_nothing_behind(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after an error either, nor when two blocks end in the order in which they began."""
+    before = F.linear
+    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: slow)
+    with pytest.raises(KeyError), decoding.fast_products():
+        assert (F.linear is not before) == slow
+        raise KeyError
+    assert F.linear is before
+    first, second = decoding.fast_products(), decoding.fast_products()
+    for block in (first, second):
+        block.__enter__()
+    for block in (first, second):
+        block.__exit__(None, None, None)
+    assert F.linear is before
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(2000,), (40, 50), (4, 10, 50)])
+def test_products_by_onednn_are_those_of_mkl(shape: tuple[int, ...], bias: bool) -> None:
+    """With gradients and without, whatever the order in memory, seen often or cut out."""
+    x = torch.randn(64, *shape).movedim(0, -1).requires_grad_()
+    cut = torch.randn(*shape, 128)[..., ::2].requires_grad_()
+    weight = torch.randn(64, 32).T.requires_grad_()
+    more = [torch.randn(32).requires_grad_()] if bias else []
+    for rows in (x, cut, x.flatten(0, -2)[:1].expand(2000, -1)):
+        assert by_onednn(decoding.linear(rows, weight, *more))
+        found = []
+        for product in (F.linear, decoding.linear):
+            y = product(rows, weight, *more)
+            with torch.no_grad():
+                torch.testing.assert_close(product(rows, weight, *more), y, rtol=1e-4, atol=1e-4)
+            found.append([y, *torch.autograd.grad(y.sin().sum(), (rows, weight, *more))])
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
