@@ -41,7 +41,7 @@ german = ["Ich habe heute leider keine Zeit.", "Zwei kleine Kinder spielen im Sa
 print(translate(model, tokenizer, german))
 
 # %% [markdown]
-# Replace the sentences with your own. Short ones, as people say them, tend to work. A line from the news has words the model has never met. It gets a sentence all the same, and no warning:
+# Replace the sentences with your own. Short ones, as people say them, tend to work. A line from the news has words the model has never met. You get a sentence all the same, and no warning:
 
 # %%
 news = "Die Bundesregierung hat das Gesetz zum Schutz der Wälder verabschiedet."
@@ -65,7 +65,7 @@ print(f"{len(tokenizer):,} tokens, {sum(p.numel() for p in model.parameters()):,
 #
 # Which German words does the decoder look at when it is about to write an English one? In a Transformer this question has an answer you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). White is 0, black is 1."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). Paper is 0, ink is 1."}}
 import torch
 
 from annotated_transformer.attention_maps import attention_maps, token_names
@@ -136,7 +136,7 @@ y = alt.Y("loss:Q", title="loss a token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# About half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. In Python, `train` takes them in place of `training`:
+# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. In Python, `train` takes them in place of `training`:
 #
 # ```python
 # from annotated_transformer import read_pairs, filter_pairs

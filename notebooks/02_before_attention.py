@@ -183,7 +183,7 @@ print("as they are, by dot product ", named(by_dot))
 print("as they are, by distance    ", named(kernel_regression(query, keys, values, width)))
 
 # %% [markdown]
-# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
+# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
 #
 # ## The distance between two words
 #
@@ -216,7 +216,7 @@ for distance in (4, 16, 64, 256):
 #
 # ## Recalling a word
 #
-# Here is an experiment. A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one head of attention. They read the same words with the same [positions](08_positional_encoding.ipynb#adding-positions-in-code) added, and are trained alike, from scratch for each $k$. They also have the same number of weights:
+# Here is an experiment. A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one attention layer. They read the same words with the same [positions](08_positional_encoding.ipynb#adding-positions-in-code) added, and are trained alike, from scratch for each $k$. They also have the same number of weights:
 
 # %% tags=["nbval-ignore-output"]
 sys.path.append("../benchmarks")
@@ -230,7 +230,7 @@ assert len({recall.weights(kind) for kind in recall.KINDS}) == 1
 # %% [markdown]
 # That was one distance and only 300 updates. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Guessing would be right in 1 of 16 cases. Before you look, sketch the three curves.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Who can name the word of k steps ago? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18% at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/recall.py`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Which layer can name the word k steps back? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18% at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/recall.py`."}}
 lines = Path("../benchmarks/results/recall.jsonl").read_text(encoding="utf-8").splitlines()
 settings, *log = map(json.loads, lines)
 kinds = {"attention": (INK, [1, 0]), "GRU": (plum, [6, 3]), "convolution": (INK, [2, 2])}
@@ -262,7 +262,7 @@ show(
 )
 
 # %% [markdown]
-# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. To name the word of $k$ steps ago *at every step*, it has to carry the last $k$ words in 32 numbers, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little:
+# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. To name the word $k$ steps back *at every step*, it has to carry the last $k$ words in 32 numbers, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little:
 
 # %%
 longer = mean(r["accuracy"] for r in log if r.get("steps") == 5000)
@@ -302,12 +302,12 @@ show(
 )
 
 # %% [markdown]
-# The convolution is fastest in the end, but sees only its window. At the length of a sentence all three do similar amounts of arithmetic, attention at most half as much again; the GRU does its share in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
+# The convolution is nearly always fastest, but sees only its window. At the length of a sentence all three do similar amounts of arithmetic, attention at most half as much again; the GRU does its share in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
 #
 # ## What to remember
 #
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
-# - Attention was added so that the decoder need not live on that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
+# - Attention was added so that the decoder need not depend on that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
 # - A convolution runs in parallel but sees a window; the stack must grow with the distance, or with its logarithm.
 # - Attention reaches every word in one step, and pays with comparisons that grow with the square of the length.
 #

@@ -48,7 +48,7 @@ def attend(Q, K, V):
     return weights @ V
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention", "caption": "What does *likes* fetch, and from whom? Its query (blue) asks for nouns. Each word can be found by its key (orange); the better the key fits, the larger the weight on the arc. What comes back is the sum of the values (green), each times its weight. The numbers are made up, and this chapter computes every one of them."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention", "caption": "What does *likes* fetch, and from whom? Its query (blue) asks for nouns. Each word can be found by its key (orange); the better the key fits, the larger the weight on the arc. What comes back is the sum of the values (green), each times its weight. Words and matrices are made up; this chapter computes all the rest."}}
 import altair as alt
 
 from book import example
@@ -454,7 +454,7 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with another size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide, values 6.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide, values 6.
 #
 # :::{margin}
 # `dropout` is 0 unless asked for; [regularization](17_regularization.ipynb#what-dropout-does) explains it.
@@ -480,7 +480,7 @@ print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max()
 #
 # ### The axis of the softmax
 #
-# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does worse, as exercise 4 finds.
+# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does more harm (exercise 4).
 #
 # :::{margin}
 # Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
@@ -592,7 +592,7 @@ for factor in (1, 4, 16):
 # %% [markdown]
 # The paper suspects as much: large products push the softmax to where its gradients are extremely small. We can measure it. Draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, queries fare alike from width 4 on. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, median and band are level from width 16 on. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
 
 
 def query_gradients(d_k, scaled, queries=4000, keys=8):

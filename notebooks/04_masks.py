@@ -92,7 +92,7 @@ for padding in (0, 2, 10, 30):
 #
 # ## How to hide a key
 #
-# A hidden key must get the weight zero, and the others must share what it leaves. We try four ways, and none, on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
+# A hidden key must get the weight zero, and the others must share what it leaves. We try four ways, and hiding nothing, on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
 
 # %%
 filling = torch.tensor([[1.0, 0, 0, 0, 0, 0]] * 2, dtype=torch.float64)
@@ -198,7 +198,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
 # | `padding_mask(tokens)` | 2 | 1 | 1 | 5 | one row for all heads and queries |
 # | `tokens != PAD` | | | 2 | 5 | error: 2 does not fit 5 queries |
 #
-# It is missing when a batch has as many sentences as each has tokens:
+# There is no error when a batch has as many sentences as each has tokens:
 
 # %%
 square = torch.tensor([[5, 6, 7, PAD, PAD], *[[8, 9, 5, 6, 7]] * 4])  # 5 sentences of 5 tokens
@@ -424,7 +424,7 @@ print("open of 25: with &", target_mask(target).sum().item(), " with |", either.
 
 
 # %% [markdown]
-# Where True hides, other code writes *or*. Mix the two conventions, and the mask opens wide.
+# Code where True hides writes *or*. Mix the two conventions, and the mask opens wide.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-toggles", "caption": "Which positions may each row see? Choose the masks that are on. Three targets of unequal length, the short ones padded. All scores are equal here, so that open keys share the weight evenly: what a mask takes from one key, the others in the row get."}}

@@ -471,7 +471,7 @@ show(
 )
 
 # %% [markdown]
-# Head 3 mostly looks at the German word that is to be translated next: *spielt* gets 0.99 in the row *girl*, *roten* 0.99 in the row *a*. Head 2 looks ahead to the noun, at *Mädchen* from the very start (0.99 in the row `<s>`), and at *Ball* from *plays* on (0.43, and 0.84 once *a* is written), though after *with* it prefers *einem*. Head 4 looks back to *Mädchen* after *with* (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, which may well be the trained way out of having no question.
+# Head 3 mostly looks at the German word that is to be translated next: *spielt* gets 0.99 in the row *girl*, *roten* 0.99 in the row *a*. Head 2 looks ahead to the noun, at *Mädchen* from the very start (0.99 in the row `<s>`), and at *Ball* from *plays* on (0.43, and 0.84 once *a* is written), though after *with* it prefers *einem*. Head 4 looks back to *Mädchen* after *with* (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, which may well be what trained heads do when they have no question.
 #
 # That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb#what-single-heads-do) does so.
 #

@@ -77,7 +77,7 @@ W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()  # a unit 
 fired = (stream @ W1 + b1).relu()
 print({word: [round(v, 2) for v in row] for word, row in zip(WORDS, fired.tolist())})
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stamp", "caption": "What does \u201cposition-wise\u201d mean? Each row is computed from the row to its left and from nothing else, by the same two units. Left: the five words after attention; *likes* carries the 0.76 and 0.29 that it fetched. Middle: the unit \u201cmeal\u201d fires at *likes*, the unit \u201cpet\u201d at *cat*. Right: what they write. Weights made up, purple positive, orange negative."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stamp", "caption": "What does \u201cposition-wise\u201d mean? Each row is computed from the row to its left and from nothing else, by the same two units. Left: the five words after attention; *likes* carries the 0.76 and 0.29 that it fetched. Middle: the unit \u201cmeal\u201d fires at *likes*, the unit \u201cpet\u201d at *cat*. Right: what they write. Purple is positive, orange negative; the weights are made up."}}
 drawn = [
     heatmap(stream, WORDS, FEATURES, titles=("position", "input x"), limit=2.2),
     heatmap(fired, WORDS, ["meal", "pet"], titles=("", "units")),
@@ -174,7 +174,7 @@ moves = {
 }
 print({name: int(moved.sum()) for name, moved in moves.items()}, "of 36 pairs")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-who-moves", "caption": "Which outputs move when one input changes? A black cell with a 1 means that the output at this row depends on the input at this column. Attention reaches everywhere, a convolution with kernel 3 reaches the neighbors, the feed-forward network stays where it is."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-who-moves", "caption": "Which outputs move when one input changes? A filled cell with a 1 means that the output at this row depends on the input at this column. Attention reaches everywhere, a convolution with kernel 3 reaches the neighbors, the feed-forward network stays where it is."}}
 at = [str(t) for t in range(6)]
 drawn = [
     heatmap(moved.double(), at, at, titles=("output", name), cell=24)
@@ -217,7 +217,7 @@ for d_ff in (8, 64, 512):
     print(f"d_ff {d_ff:3}  unexplained: {(fitted - target[4000:]).var() / target.var():.2f}")
 
 # %% [markdown]
-# Eight random units explain next to nothing of fresh inputs and 512 nearly everything. Training chooses the questions as well. The output must return to the input's width, because it is added to the input ([Layers](09_layers.ipynb#let-each-part-add)).
+# On fresh inputs, eight random units explain next to nothing and 512 nearly everything. Training chooses the questions as well. The output must return to the input's width, because it is added to the input ([Layers](09_layers.ipynb#let-each-part-add)).
 #
 # The paper varies $d_\text{ff}$ alone in two of the rows (C) of Table 3. Four times the model's width is a choice that worked; nothing in the formula demands it.
 #
@@ -244,7 +244,7 @@ firing = [(out > 0).float().mean().item() for out in (fresh, seen["out"])]
 print(f"units that fire: untrained {firing[0]:.0%}, trained {firing[1]:.1%}")
 assert 0.45 < firing[0] < 0.55 and 0.012 < firing[1] < 0.02
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-firing", "caption": "Which units fire at which token? The top encoder layer of the trained model, and an untrained layer on the same input; the first 128 of 512 units. A dot is a unit that fires, its area says how strongly. Untrained, half of the dots are there; trained, 16."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-firing", "caption": "Which units fire at which token? The top encoder layer of the trained model, and an untrained layer on the same input; the first 128 of 512 units. A dot is a unit that fires, its area says how strongly. Untrained, half of the places have a dot; trained, 16 places do."}}
 names = [f"{t} {tokenizer.decode([i]).strip() or '</s>'}" for t, i in enumerate(ids)]
 records = [
     {"unit": j, "token": names[t], "output": round(out[0, t, j].item(), 2), "layer": name}
@@ -283,7 +283,7 @@ print("the unit of Schnee (snow):", ", ".join(snow))
 assert all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:]) < 0.1
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-units", "caption": "What does a unit look for? Choose a German word: snow, walks, ball, red or brown. The bars are the words that excite its unit most, in the top encoder layer of the trained model. The unit of *Schnee* (snow) answers to four forms of its word and to hardly anything else."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-units", "caption": "What does a unit look for? Choose a German word: snow, walks, ball, red or brown. The bars are the words that excite its unit most, in the top encoder layer of the trained model. The unit of *Schnee* (snow) answers to four subwords of its family and to hardly anything else."}}
 def bars(word):
     found = same_unit(word)
     data = alt.Data(values=[{"word": w, "output": v} for w, v in found.items()])

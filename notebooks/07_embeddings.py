@@ -157,7 +157,7 @@ print("rows that learn as output:", (embedding.weight.grad.abs().sum(dim=1) > 0)
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
 # $$ (eq-output-gradient)
 #
-# A step goes against the gradient: the right word's row moves in the direction of $x$, which raises its logit, and all others the opposite way, the further the more probable the model thought them.
+# A step goes against the gradient: the right word's row moves in the direction of $x$, which raises its logit, and all others the opposite way, and the further, the more probable the model thought them.
 
 # %%
 p = embedding.logits(state).softmax(dim=-1)[0]
@@ -303,7 +303,7 @@ for name, std in starts.items():
     print(f"{name:14} word {word:5.2f}  share {share:4.0%}  loss - ln |V| {above:5.1f}")
 
 # %% [markdown]
-# *Share* is how much of the sum of word and position is word, in squares. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance.
+# *Share* is the word's part of the squared size of word plus position. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance.
 #
 # With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md#the-model), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
 

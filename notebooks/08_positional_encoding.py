@@ -379,7 +379,7 @@ class Positions(nn.Module):
 
 
 # %% [markdown]
-# The sinusoids are a *buffer*: part of the module, but no parameter, and with `persistent=False` not saved. PyTorch calls `_apply` when a module is moved or cast; we then compute them anew, so that a model in double precision has exact positions and not rounded ones.
+# The sinusoids are a *buffer*: part of the module, but not a parameter, and with `persistent=False` not saved. PyTorch calls `_apply` when a module is moved or cast; we then compute them anew, so that a model in double precision has exact positions and not rounded ones.
 
 
 # %% tags=["export"]
@@ -617,7 +617,7 @@ for name, exponent in (("right", column / 512), ("wrong", 2 * column / 512)):
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# A model trained with one base meets strangers in most places of the other. With a constant base, max_length only
+# A model trained with one base finds most positions of the other unfamiliar. With a constant base, max_length only
 # says how many rows the table has.
 def position(p, base, d_model=512):
     angles = p * base ** (-torch.arange(0, d_model, 2) / d_model)

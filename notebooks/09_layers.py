@@ -177,7 +177,7 @@ assert gradients(plain)[0] < gradients(plain)[-1] / 1000
 # x_N = x_0 + f_0(x_0) + f_1(x_1) + \dots + f_{N-1}(x_{N-1})
 # $$ (eq-stream)
 #
-# The vector of a word thus runs from the bottom of the stack to its top, and every sub-layer reads it and adds its **update** to it. It's called the **residual stream**. In our example it begins with the five words of [chapter 3](03_attention.ipynb#queries-keys-and-values), and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$:
+# The vector of a word thus runs from the bottom of the stack to its top, and every sub-layer reads it and adds its output to it, which we call its *update*. It's called the **residual stream**. In our example it begins with the five words of [chapter 3](03_attention.ipynb#queries-keys-and-values), and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$:
 
 # %%
 fetched, _ = attention(X @ W_Q, X @ W_K, X @ W_V)

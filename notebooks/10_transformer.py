@@ -50,7 +50,7 @@ from book.figures import INK, KEY, POSITION, QUERY, RESIDUAL, VALUE, arrow, box
 from book.figures import heatmap, plus, show, show_drawing, show_steps, stream
 from book.figures import words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-map", "caption": "Where am I, and what shape is it? The paper's Figure 1 for the base model: encoder on the left, decoder on the right, read from the bottom up. Each box opens the chapter that builds it; sub-layers name the shape that comes out, with B sentences, S source and T target positions, D = 512 numbers a word and |V| = 37,000 words, and the numbers they learn. Blue, orange and green arrows carry queries, keys and values, pink ones positions. Inside a layer every plus is followed by a norm, which the paper draws as one box, Add & Norm; the two plus signs at the bottom are not. The dashed frames are stacked six times, and their counts are for one layer."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-map", "caption": "Where am I, and what shape is it? The paper's Figure 1 for the base model: encoder on the left, decoder on the right, read from the bottom up. Each box opens the chapter that builds it; sub-layers name the shape that comes out, with B sentences, S source and T target positions, D = 512 numbers a word and |V| = 37,000 words, and how many numbers they learn. Blue, orange and green arrows carry queries, keys and values, pink ones positions. Inside a layer every plus is followed by a norm, which the paper draws as one box, Add & Norm; the two plus signs at the bottom are not. The dashed frames are stacked six times, and their counts are for one layer."}}
 attention = f"{4 * 512**2 / 1e6:.2f} M", "05_multi_head_attention.html"
 network = f"{(2 * 512 * 2048 + 2560) / 1e6:.2f} M", "06_feed_forward.html"
 kinds = {
@@ -152,7 +152,7 @@ class TransformerConfig:
 
 
 # %% [markdown]
-# A wrong number should fail here, in one line that says what would do, and not an hour later inside a matrix product.
+# A wrong number should fail here, in one line that says what would work, and not an hour later inside a matrix product.
 
 
 # %% tags=["export", "hide-input"]
@@ -643,7 +643,7 @@ for name in drawn:
 assert all(parameter_count(preset(name)) == by_hand for name in PRESETS if name[0] in "AD")
 assert parameter_count(preset("E-learned")) - by_hand == 1024 * 512
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-parameters", "caption": "Where do the parameters of each row of Table 3 sit, and where does the work go? Choose what is shown. Blocks from left to right, the same in each row: the table, self-attention of both stacks, cross-attention, feed-forward networks; numbers in millions. Norms, biases and learned positions, together at most 0.6, are left out. A black tick is the count that the paper gives; it lies to the right of every bar but that of big, which it meets. Operations are multiplications for one source and one target token, in sentences of the given length."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-parameters", "caption": "Where do the parameters of each row of Table 3 sit, and where does the work go? Choose what is shown. Blocks from left to right, the same in each row: the table, self-attention of both stacks, cross-attention, feed-forward networks; numbers in millions. Norms, biases and learned positions, together at most 0.6, are left out. A tick is the paper's count, where it gives one; it lies to the right of every bar but that of big, which it meets. Operations are multiplications for one source and one target token, in sentences of the given length."}}
 blocks = {
     "table": RESIDUAL, "self-attention": "#7A5BB5", "cross-attention": "#B05A9A",
     "feed-forward": "#8C6D1F",
@@ -895,7 +895,7 @@ steps = {
 show_steps(steps, "After how many steps?", start=5)
 
 # %% [markdown]
-# It starts above $\ln 30 + \frac12 = 3.9$ because one layer isn't enough to hide the word that goes in: the untrained model says what it has just heard, and the first *a* is followed by eleven more. Then it learns to look, first anywhere, then roughly, then at the right place.
+# The loss starts above $\ln 30 + \frac12 = 3.9$ because one layer isn't enough to hide the word that goes in: the untrained model says what it has just heard, and the first *a* is followed by eleven more. Then it learns to look, first anywhere, then roughly, then at the right place.
 #
 # What the diagonal compares are positions and not letters: *blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
 #
@@ -921,7 +921,7 @@ assert [round(losses[name], 2) for name in shown] == [2.03, 0.6, 0.6, 0.17, 0.12
 # - Base has 63.05 million parameters, and training costs six operations for each weight and each token that meets it.
 # - To copy, cross-attention turns into a diagonal.
 #
-# Before it learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
+# Before the model learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
 #
 # ## Exercises
 #

@@ -545,7 +545,7 @@ says(plain.scores[3, [2, 4]], 4.26, 3.19)
 says(two((X @ W_Q @ (X @ W_K).T / 2).softmax(-1))[3, [2, 4]], 0.62, 0.29)
 
 # %% [markdown]
-# **3. Which word does it move?** (★★, 15 min). As output, the table's row of *fish* has the gradient $(p - 1)\, s$ ({eq}`eq-output-gradient`). Compute its entry for "edible". In a shared table, what is missing from it?
+# **3. Which word does it move?** (★★, 15 min). Used for the output, the row of *fish* has the gradient $(p - 1)\, s$ ({eq}`eq-output-gradient`). Compute its entry for "edible". In a shared table, what is missing from it?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # (0.63 - 1) * 1.80 = -0.67, so "edible" of fish grows. Fish is also a word of the source, so its

@@ -315,7 +315,7 @@ excess = {(name, i): slopes[name][i] - e for name, es in table.items() for i, e 
 assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == ("recurrent", 1)
 
 # %% [markdown]
-# Where Table 1 has a single term, the measured exponents lie within 0.3 of it. The largest excess, 2.22 for recurrence in $d$, presumably comes from a matrix that outgrows the cache.
+# Where Table 1 has a single term, the measured exponents lie within 0.3 of its own. The largest excess, 2.22 for recurrence in $d$, presumably comes from a matrix that outgrows the cache.
 #
 # The crossover lies elsewhere. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20%. All this is one thread, before anything has been done in parallel.
 #
@@ -353,7 +353,7 @@ for name, layer in make_layers(16).items():
 # %% [markdown]
 # For 8, 16 and 32 words, the recurrent layer has chains of 8, 16 and 32 products, and each of the others a constant. This column is the better reason. In training, every layer reads all 25,000 source tokens of a batch at once, however long the sentences are.
 #
-# It doesn't help where the words don't exist yet. A Transformer that *writes* needs one step for each word, as a recurrent network does; less sequential generation is among the goals that the paper's last section names.
+# That doesn't help where the words don't exist yet. A Transformer that *writes* needs one step for each word, as a recurrent network does; less sequential generation is among the goals that the paper's last section names.
 #
 # ## The distance a signal travels
 #
@@ -496,9 +496,9 @@ for name, sizes in received.items():
     print(f"{name:26}", "  ".join(f"{sizes[n]:.0e}" for n in (4, 16, 64)), "  (n = 4, 16, 64)")
 
 # %% [markdown]
-# A short path isn't all. Untrained attention averages $n$ words, and of each only a small part arrives; the dilated convolution, with a path of five layers, does better at 127. The difference shows when there is something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and the whole signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need another weight for each distance. Attention's belong to *contents*.
+# A short path isn't all. Untrained attention averages $n$ words, and of each only a small part arrives; the dilated convolution, with a path of five layers, does better at 127. The difference shows with something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and most of the signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need one for each distance. Attention's belong to *contents*.
 #
-# The cliffs are steeper here than in practice. The LSTM was invented against this very decay, the vanishing gradient, and lets a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
+# The cliffs are steeper here than in practice. The LSTM was invented to fight this very decay, the vanishing gradient, and lets a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
 #
 # ## What else the table leaves out
 #

@@ -232,7 +232,7 @@ axes.set_yticks([j + 0.5 for j in range(len(english))], english)
 plt.show()
 
 # %% [markdown]
-# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With found text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, which makes it a ruler.
+# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With real text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, which makes it a ruler.
 #
 # How many pairs would a word-by-word copier get right? Those whose alignment is a plain diagonal.
 
@@ -244,11 +244,11 @@ print(sum("," in pair.source for pair in plain), "of them have a subordinate cla
 # %% [markdown]
 # One in twenty. All others need a reordering, two words for one, or a comma that vanishes.
 #
-# The price is a small world. The grammar knows 19 nouns and talks like a textbook. A score on it tells you whether a model can learn, and nothing about real text.
+# The price is a small world. Its subjects and objects are 19 nouns, and it talks like a textbook. A score on it tells you whether a model can learn, and nothing about real text.
 #
 # ## Real captions
 #
-# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. It's small enough to learn something from on a laptop, and its sentences are real.
+# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. A laptop can learn something from it, and its sentences are real.
 #
 # A download can break off half way, or deliver something else. We therefore know each file's **SHA-256** in advance: a number of 256 bits, computed from all bytes of the file. Change one byte and about half of the bits change. A file is used only if its number is the known one, and the address names one commit of the data set's repository, so the files can't change under us.
 

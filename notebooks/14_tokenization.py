@@ -563,7 +563,7 @@ show(
 )
 
 # %% [markdown]
-# Bytes make a German caption of 74 tokens, 4,000 entries one of 17. From 8,000 to 16,000 it loses one more, and at width 256 those last 8,000 entries cost two million parameters. What are they used for? `tried` is still the largest tokenizer:
+# In bytes, a German caption has 74 tokens, with 4,000 entries 17. From 8,000 to 16,000 it loses one more, and at width 256 those last 8,000 entries cost two million parameters. What are they used for? `tried` is still the largest tokenizer:
 
 # %%
 used = Counter(n for pair in train for text in pair[:2] for n in tried.encode(text))

@@ -201,7 +201,7 @@ print("S and T:", two.lengths[0].tolist())
 # %% [markdown]
 # The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$.
 #
-# A **batch** is two tensors, one a side, each as wide as its longest row. A batch of no sentences may come up where [several processes](26_distributed.ipynb#one-plan-for-all) share a small one: it gets an empty sentence without any label, so the encoder has a token to attend to and the loss has nothing to count.
+# A **batch** is two tensors, one per side, each as wide as its longest row. A batch of no sentences may come up where [several processes](26_distributed.ipynb#one-plan-for-all) share a small one: it gets an empty sentence without any label, so the encoder has a token to attend to and the loss has nothing to count.
 
 
 # %% tags=["export"]
@@ -297,7 +297,7 @@ for name, order in orders.items():
     print(f"{name:24} {shares[name]:6.1%} useful")
 
 # %% [markdown]
-# One point more, for five lines. With the chance that comes below, it keeps 97%; sorting by the longer side alone would keep 93.5, as exercise 5 shows.
+# One point more, for four lines. With the chance that comes below, it keeps 97%; sorting by the longer side alone would keep 93.5, as exercise 5 shows.
 #
 # ## A plan for an epoch
 #
@@ -389,7 +389,7 @@ plt.show()
 # %% [markdown]
 # A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better. A stand-in for WMT14 (real sentences, repeated) reaches 98% with the paper's 25,000 tokens ([appendix D](D_large_corpora.ipynb#what-it-costs)).
 #
-# *Exactly once* is worth an assertion. A loop that draws its batches at random, with repetition, leaves out more than a third of the corpus in each "epoch": the chance that a sentence isn't drawn in $N$ draws is $(1 - 1/N)^N \approx 1/e = 37$ %.
+# *Exactly once* is worth an assertion. A loop that draws its batches at random, with replacement, leaves out more than a third of the corpus in each "epoch": the chance that a sentence isn't drawn in $N$ draws is $(1 - 1/N)^N \approx 1/e = 37$ %.
 #
 # ### Seed and epoch, kept apart
 #
@@ -491,8 +491,8 @@ plain = plan_batches(lengths, 1024, seed=0, epoch=0)
 snake_key = snake
 share = useful_share([lengths[batch] for batch in plain])
 print(f"widths alone {share:.1%}, snake {shares['plan, 1,024 tokens']:.1%}")
-# Chance is what makes the difference. Shuffled within a width, the shorter side is anything; along
-# the snake, it stays what it was but for 3.
+# Chance is what makes the difference. Shuffled within a width, the shorter side can be anything;
+# along the snake, only the jitter changes it.
 assert share < shares["plan, 1,024 tokens"] - 0.02
 
 # %% [markdown]

@@ -360,7 +360,7 @@ show(
 # %% [markdown]
 # In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it has cancelled, and it doesn't get much better: the limit is close to $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$, the spread of an average with that memory.
 #
-# The usual size is a guess at first, too. A weight whose only gradient so far happened to be a tenth of what is usual for it moves by the full rate all the same, ten times too far. If gradients are normally distributed, that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
+# The usual size is a guess at first, too. A weight whose only gradient so far happened to be at most a tenth of its usual size moves by the full rate all the same, at least ten times too far. If gradients are normally distributed, that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
 #
 # And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and all that lies between that and 4.64 can be had from the frequencies alone. What the layers hear first is mostly how to make frequent tokens more probable, and that advice is the same at every position. The bold run took its longest steps in the poorest directions, until all positions were alike.
 #
@@ -467,7 +467,7 @@ for layers in (1, 3, 6):
     assert post > 1.15 * pre
 
 # %% [markdown]
-# Nearly every weight has moved by 0.001, and with three layers that changes the post-norm output by half of its length, the pre-norm output by less than a third. {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. The four answers may be links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and what that destroys, whether units that have died or an encoder whose positions are all alike, leaves little gradient to repair it.
+# Nearly every weight has moved by 0.001, and with three layers that changes the post-norm output by half of its length, the pre-norm output by less than a third. {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. The four answers may be links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and the damage, whether dead units or an encoder whose positions are all alike, leaves little gradient to repair it.
 #
 # If the chain is right, the bold rate should do less harm without post-norm. We repeat the bold run with the norm moved in front of the sub-layers:
 
@@ -616,7 +616,7 @@ assert math.isclose(learning_rate(200, 128, 200, lr_scale), peak)
 print(f"{lr_scale:.2f}")
 
 # %% [markdown]
-# **6. The highest rate that lives** (★★★, an evening; open). Find the largest constant rate that a fresh model of 1, 3, 6 and 12 layers survives, in post-norm and in pre-norm, with three seeds each. Does it follow `reaction`? Then find the shortest warm-up that saves the post-norm models at twice that rate.
+# **6. The highest safe rate** (★★★, an evening; open). Find the largest constant rate that a fresh model of 1, 3, 6 and 12 layers survives, in post-norm and in pre-norm, with three seeds each. Does it follow `reaction`? Then find the shortest warm-up that saves the post-norm models at twice that rate.
 #
 # ## Sources
 #

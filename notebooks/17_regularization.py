@@ -207,7 +207,7 @@ print("values of the third component:", [round(v, 2) for v in ours[:, 2].unique(
 print("means:", [round(v, 1) for v in ours.mean(0).tolist()])
 
 # %% [markdown]
-# A 3 becomes 0 or $3 / 0.7 = 4.29$, and on average it is still 3. The spread isn't kept: it is now $3 \sqrt{p / (1 - p)} = 1.96$, where it was 0. A vector of 64 numbers loses about 19 of them at $p = 0.3$, others at each position and in each step; no word is ever lost as a whole.
+# A 3 becomes 0 or $3 / 0.7 = 4.29$, and on average it is still 3. The spread isn't kept: it is now $3 \sqrt{p / (1 - p)} = 1.96$, where it was 0. A vector of 64 numbers loses about 19 of them at $p = 0.3$, different ones at each position and step; no word is ever lost as a whole.
 #
 # ### Why must I call `model.eval()`?
 #
@@ -513,7 +513,7 @@ for name in ("perplexity", "bleu", "says", "is_right"):
 # %% [markdown]
 # Two runs of a pair share their start and their batches, so the differences are taken pair by pair. The smoothed models score 2.9 ± 1.4 points of BLEU more and are right 4 points more often, about two standard errors: a hint. After 400 steps the price in perplexity doesn't show yet.
 #
-# Why would a less sure model translate better? The usual answer looks at the search: a model that is sure at each step leaves [beam search](19_decoding.ipynb#expand-score-prune-one-topk), which keeps several translations going, nothing to choose, while a modest one keeps its second choices within reach. But these translations are greedy, where no second choice is ever looked at, so if the gain is real, part of it must come from training. One explanation: hard labels push the right logit up for ever, while smoothed ones hold all other words at the same finite distance, which keeps the weights from growing without end.
+# Why would a less sure model translate better? The usual answer looks at the search: a model that is sure at each step leaves [beam search](19_decoding.ipynb#expand-score-prune-one-topk), which keeps several translations going, nothing to choose, while a modest one keeps its second choices within reach. But these translations are greedy, where no second choice is ever looked at, so if this gain is real, it comes from training. One explanation: hard labels push the right logit up for ever, while smoothed ones hold all other words at the same finite distance, which keeps the weights from growing without end.
 #
 # ## The loss as a module
 #
@@ -638,4 +638,4 @@ assert abs(mean - exact) < 0.02
 #
 # ## Sources
 #
-# Rates and places of dropout and the smoothing of 0.1 are from section 5.4 of {cite:t}`vaswani2017attention`, the effects of leaving either out from its Table 3. Dropout is from {cite:t}`srivastava2014dropout`, label smoothing from {cite:t}`szegedy2016rethinking`; {cite:t}`muller2019when` ask when it helps. Who gets a share, and what was dropped when, is read in `smoothing_cross_entropy` and `transformer_base_v1` to `v3` of tensor2tensor, and in `LabelSmoothing` of {cite:t}`rush2018annotated` as revised in 2022.
+# Rates and places of dropout and the smoothing of 0.1 are from section 5.4 of {cite:t}`vaswani2017attention`, the effects of leaving either out from its Table 3. Dropout is from {cite:t}`srivastava2014dropout`, label smoothing from {cite:t}`szegedy2016rethinking`; {cite:t}`muller2019when` ask when it helps. Who gets a share, and what was dropped when, is taken from `smoothing_cross_entropy` and `transformer_base_v1` to `v3` of tensor2tensor, and in `LabelSmoothing` of {cite:t}`rush2018annotated` as revised in 2022.

@@ -143,7 +143,7 @@ print(f"200 steps in {time.perf_counter() - start:.0f} s")
 assert all(abs(loss - logged[step]) < 0.02 for step, loss in live.items()) and len(live) == 4
 
 # %% [markdown]
-# Within a minute or two the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Our 200 steps lie on its log, which goes on like this:
+# Within a minute the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python benchmarks/captions.py`. Our 200 steps lie on its log, which goes on like this:
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Left: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Right: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}, "image": {"alt": "The training loss falls steeply to 4 at step 500, then ever more slowly to 2.9; validation from 4.1 to 2.2. BLEU rises steeply to 26 at step 1000 and then slowly to 30."}}
@@ -189,7 +189,7 @@ print("reference:", val[2].target)
 # | the decoder reads | `<s>` | the | black | cat | likes | fish |
 # | it must say | the | black | cat | likes | fish | `</s>` |
 #
-# Each column is a question of its own. From the first the model learns how sentences begin, and from the last when to stop. A target of 20 tokens takes one pass in training, and 20 when it is written. Its own words would be noise at first, and no corpus says what comes after noise.
+# Each column is a question of its own. From the first the model learns how sentences begin, and from the last when to stop. A target of 20 tokens takes one pass in training, and 20 when it is written. The model's own words would be noise at first, and no corpus says what comes after noise.
 #
 # The price is called **exposure bias**. When it translates, the model reads its own words, and it has never learned from a text with its own mistakes in it. A low loss doesn't promise good translations, which is why we also score what it writes.
 #
@@ -330,7 +330,7 @@ print(f"norm {norm:.0f}, weights changed: {changed}")
 # %% [markdown]
 # ## The settings
 #
-# A run is described by a few numbers. The class is frozen, so nobody changes one on the way. The defaults suit small models.
+# A run is described by a few numbers. The class is frozen, so nobody changes one mid-run. The defaults suit small models.
 
 
 # %% tags=["export"]
@@ -440,11 +440,11 @@ def next_update(training: Training, loss: nn.Module, stream: Iterator[Batch]) ->
 # %% [markdown]
 # Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart. Python's `Random` makes its seed from the whole text `"(0, 7, 0, 1)"`.
 #
-# A step is counted in this one place, and the rate follows from the count. PyTorch's [scheduler](16_schedule.ipynb#with-pytorchs-scheduler) would keep a second count, which could be moved once a batch.
+# A step is counted in this one place, and the rate follows from the count. PyTorch's [scheduler](16_schedule.ipynb#with-pytorchs-scheduler) would keep a second count, easily advanced per batch by mistake.
 #
 # ## Whether it gets better
 #
-# Every 50 steps, and with each checkpoint, the loop writes a line, with the mean loss over all tokens since the last. Here a gradient that was not finite ends the run: one bad batch would be no loss, but if the rate is too high, the next hundred are bad too, and a loop that skips them learns nothing.
+# Every 50 steps, and with each checkpoint, the loop writes a line, with the mean loss over all tokens since the last. Here a gradient that was not finite ends the run: one bad batch would do no harm, but if the rate is too high, the next hundred are bad too, and a loop that skips them learns nothing.
 
 
 # %% tags=["export"]
@@ -572,7 +572,7 @@ def run(training: Training) -> None:
 
 
 # %% [markdown]
-# The order is deliberate. `summarize` raises if a gradient was not finite, so no checkpoint is ever written after a bad one. Validation and the line of the log come before the checkpoint, which then knows the best score: after a kill between log and checkpoint, the next start drops the extra line, while a line too few would be missing for good.
+# The order is deliberate. `summarize` raises if a gradient was not finite, so no checkpoint is ever written after a bad one. Validation and the line of the log come before the checkpoint, which then knows the best score: after a kill between log and checkpoint, the next start drops the extra line, while a line not yet written would be lost for good.
 #
 # A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal`, folded above, turns both into an event that the loop looks at once a step.
 #
@@ -766,7 +766,7 @@ print("numbers that differ:", sum(int((one != other).sum()) for one, other in sa
 #
 # ## A test that it reads the German
 #
-# Back to the run of 2,000 steps. It was watched with a trick: the loss on 100 captions, and the loss on the same captions with the German of their neighbor. A model that knows only English gives both the same.
+# Back to the run of 2,000 steps. It was watched with a trick: the loss on 100 captions, and the loss on the same captions with the German of their neighbor. For a model that knows only English, both are the same.
 
 # %%
 for line in checks[::2] + checks[-1:]:
@@ -913,7 +913,7 @@ learning_curves(records, "epoch")
 #
 # ### Memory runs out
 #
-# Halve `max_tokens` and double `grad_accum_steps`; once a checkpoint is saved, in another folder.
+# Halve `max_tokens` and double `grad_accum_steps`; if there is a checkpoint already, take another folder.
 #
 # ### I want to change the rate, or the pairs, in the middle
 #

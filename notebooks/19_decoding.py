@@ -100,7 +100,7 @@ def search(next_words, beam, limit, end="</s>", watch=None):
 
 
 # %% [markdown]
-# `next_words` gives the probability of each word that may come next. Each round *expands* every hypothesis by those words, *scores* the results by adding logarithms, and *prunes* them to the best few; one that has ended keeps its place, so the others get `beam - len(finished)`. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Der Mann ist auf dem Sofa eingeschlafen*, the man has fallen asleep on the couch. The German says *asleep* last. (`watch` collects the steps for the picture.)
+# `next_words` gives the probability of each word that may come next. A **hypothesis** is the beginning of a translation together with its log-probability; `beam`, or $k$, is how many are kept. Each round *expands* every hypothesis by those words, *scores* the results by adding logarithms, and *prunes* them to the best few; one that has ended keeps its place, so the others get `beam - len(finished)`. We give the search the captions model that comes with the package, which is quick and has references to be scored against, and the caption *Der Mann ist auf dem Sofa eingeschlafen*, the man has fallen asleep on the couch. The German says *asleep* last. (`watch` collects the steps for the picture.)
 
 # %% tags=["hide-input"]
 model, tokenizer = load_pretrained("captions-de-en")
@@ -231,17 +231,17 @@ def length_penalty(length: float, alpha: float) -> float:
 short, long = (-3.0, 5), (-3.6, 9)  # log-probability, length
 for alpha in (0.0, 0.6):
     scores = [total / length_penalty(n, alpha) for total, n in (short, long)]
-    print(f"alpha {alpha}: 5 words {scores[0]:.2f}, 9 words {scores[1]:.2f}")
+    print(f"alpha {alpha}: length 5 {scores[0]:.2f}, length 9 {scores[1]:.2f}")
 
 # %% [markdown]
 # By hand for the long one: $(14/6)^{0.6} = 1.66$, and $-3.6 / 1.66 = -2.17$. The short one gets $-3.0 / 1.36 = -2.21$ and loses, where it won before.
 #
-# Many programs divide by $n^\alpha$ instead, without the 5 and the 6; [CTranslate2](F_export.ipynb#a-script-that-goes-along) is one. Without the two constants the divisor grows faster with the length, so the same $\alpha$ pushes harder toward long output. Take two words at $-1.0$ against eight words at $-2.0$:
+# Many programs divide by $n^\alpha$ instead, without the 5 and the 6; [CTranslate2](F_export.ipynb#a-script-that-goes-along) is one. Without the two constants the divisor grows faster with the length, so the same $\alpha$ pushes harder toward long output. Take length 2 at $-1.0$ against length 8 at $-2.0$:
 
 # %%
 for name, by in (("with 5 and 6", length_penalty), ("without", lambda n, alpha: n**alpha)):
     few, many = -1 / by(2, 0.6), -2 / by(8, 0.6)
-    print(f"{name:13} two words {few:.2f}, eight words {many:.2f}")
+    print(f"{name:13} length 2 {few:.2f}, length 8 {many:.2f}")
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-length-penalty", "caption": "How strongly is length rewarded? What a log-probability is divided by: the penalty of {eq}`eq-length-penalty` (solid) and the plain power of the length (dashed). With the same exponent the second rises faster."}}
 kinds = {"((5 + n) / 6)^0.6": (INK, [1, 0]), "n^0.6": (INK, [5, 3])}
@@ -392,7 +392,7 @@ print("finished:", tokens.tolist(), " score:", round(score.item(), 2))
 # %% [markdown]
 # ## When a search may stop
 #
-# When all places are taken, at the latest. But often the best hypothesis was found long ago while three poor ones run on to the limit. Stopping at the *first* that finishes is tempting and wrong: one that finishes later may score higher, as our nine words did.
+# When all places are taken, at the latest. But often the best hypothesis was found long ago while three poor ones run on to the limit. Stopping at the *first* that finishes is tempting and wrong: one that finishes later may score higher, as our longer one did.
 #
 # What can a running hypothesis still reach? Let $s$ be its log-probability and $m$ the length limit. For $\alpha \ge 0$ it never scores more than
 #
@@ -973,7 +973,7 @@ for name, times in found.items():
     print(f"{name:6} {len(many) / min(times):4.0f} captions a second")
 
 # %% [markdown]
-# On Intel's processors, and on AMD's older ones, nothing is sent, and both lines are alike. Training, with its larger products, gains more: [the fast loss](25_speed.ipynb#the-fast-loss) has the same block.
+# On Intel's processors, and on AMD's older ones, nothing changes, and both lines are alike. Training, with its larger products, gains more: [the fast loss](25_speed.ipynb#the-fast-loss) has the same block.
 #
 # ### Batches side by side
 #
@@ -1083,7 +1083,7 @@ print(
 assert missed <= 5
 
 # %% [markdown]
-# So the model hardly ever likes the reference better, and a wider beam won't find it.
+# So search errors are rare, and a wider beam would mend little.
 #
 # ## Beam width and alpha
 #
@@ -1167,7 +1167,7 @@ show(
 #
 # ### Why is my beam search worse with a larger beam?
 #
-# Because it is a better search, and the model isn't made for being searched so well. (Ours loses only without a penalty; others have seen worse.) Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. We compare the probability of nothing but `</s>` with that of the sentence a beam of 4 finds:
+# Because it is a better search, and the model isn't made to be searched so well. (Ours loses only without a penalty; others have seen worse.) Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. We compare the probability of nothing but `</s>` with that of the sentence a beam of 4 finds:
 
 # %% tags=["nbval-ignore-output"]
 empty, ranks, unsure = [], [], []
@@ -1191,7 +1191,7 @@ for beam in (4, 64, 128):
 assert 3 < len(empty) < 10 and min(ranks) > 50 and len(shortest) < 5
 
 # %% [markdown]
-# In 6 of 250 captions the model gives the empty sentence a higher probability than the translation we show. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first fifty choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 128 answers one of these captions with three words.
+# In 6 of 250 captions the model gives the empty sentence a higher probability than our translation. These captions are long, because a long product of unsure words loses to a single unlikely `</s>`. A narrow beam protects us, since `</s>` is never among the first fifty choices for a first word; the penalty protects us, too, and with it the empty sentence wins nowhere. With neither, a beam of 128 answers one of these captions with three words.
 #
 # Others have seen the same on a larger scale. {cite:t}`koehn2017six` found that beam search helps only while the beam is narrow, {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly and got the empty translation as the best of all for more than half of the sentences, and {cite:t}`murray2018correcting` showed that wide beams do hardly any harm once a reward for each word has corrected the length. So if a larger beam lowers your score, look at the lengths first.
 #
@@ -1253,7 +1253,7 @@ for temperature in (0.5, 2):
     print("temperature", temperature, rounded(shares.log() / temperature))
 
 # %% [markdown]
-# The numbers of the table, in the order of the vocabulary, where word 1 comes second. In the third row, top-p counts the shares that top-k has left, of which the first is $0.5/0.95 = 0.526$, not enough for 0.55.
+# The numbers of the table, in the order of the vocabulary, where word 1 comes second. In the third line, top-p counts the shares that top-k has left, of which the first is $0.5/0.95 = 0.526$, not enough for 0.55.
 #
 # The loop needs no beams. Padding and `<s>` are forbidden *before* the softmax here, since a draw needs shares that sum to 1.
 

@@ -217,7 +217,7 @@ print(f"corpus {bleu_by_hand(outputs, references):.1f}")
 # | precision | 3/3 | 2/2 | 1/1 | $P = 1$ |
 # | recall | 3/4 | 2/3 | 1/2 | $R = 0.639$ |
 #
-# This makes $100 \cdot 5 \cdot 0.639 / (4 + 0.639) = 68.9$, where BLEU finds nothing at all. The other way round, *dogs* for *dog*, gets $100 \cdot 5 \cdot 0.639 / (4 \cdot 0.639 + 1) = 89.8$: what is missing costs more than what is too much.
+# This makes $100 \cdot 5 \cdot 0.639 / (4 + 0.639) = 68.9$, where BLEU finds nothing at all. The other way round, *dogs* for *dog*, gets $100 \cdot 5 \cdot 0.639 / (4 \cdot 0.639 + 1) = 89.8$: missing letters cost more than extra ones.
 # :::
 
 
@@ -360,7 +360,7 @@ print("a list for each sentence:", round(BLEU().corpus_score(two, [[r] for r in 
 #
 # ## The score of our model
 #
-# Now the captions model translates the 1,000 captions of Multi30k's test set with a beam of 4. It wasn't trained on them, and no setting of it was chosen by them. (Some pages of this book, this one too, score several settings on them; that is harmless as long as nothing is picked by it.)
+# Now the captions model translates the 1,000 captions of Multi30k's test set with a beam of 4. It wasn't trained on them, and none of its settings was chosen on them. (Some pages of this book, this one too, score several settings on them; that is harmless as long as nothing is chosen that way.)
 
 # %% tags=["nbval-ignore-output"]
 model, tokenizer = load_pretrained("captions-de-en")
@@ -561,7 +561,7 @@ draws = np.random.default_rng(0).integers(0, 10, (10_000, 10))
 means = gains[draws].mean(axis=1)
 low, high = np.percentile(means, [2.5, 97.5])
 print("one draw:", draws[0], "mean", means[0])
-print(f"mean {gains.mean()}, of 95% of the draws between {low:.1f} and {high:.1f}")
+print(f"mean {gains.mean()}, 95% of the draws between {low:.1f} and {high:.1f}")
 assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 
 # %% [markdown]
@@ -569,7 +569,7 @@ assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 #
 # ### A bootstrap for BLEU
 #
-# Drawing captions doesn't ask for translating them again, nor for counting n-grams again. BLEU adds up ten numbers a caption: matches and totals for $n = 1$ to 4, and two lengths. A resample weights the rows by how often each caption was drawn, so a thousand new test sets are one matrix product. It must be *paired*: both systems are scored on the *same* drawn captions, because hard captions are hard for both, and their luck then cancels in the difference.
+# Drawing captions needs no new translations and no new count of n-grams. BLEU adds up ten numbers a caption: matches and totals for $n = 1$ to 4, and two lengths. A resample weights the rows by how often each caption was drawn, so a thousand new test sets are one matrix product. It must be *paired*: both systems are scored on the *same* drawn captions, because hard captions are hard for both, and their luck then cancels in the difference.
 
 
 # %%
@@ -868,7 +868,7 @@ assert score(everyday[:-1], list(elsewhere.values())[:-1]).chrf > away.chrf + 20
 # - Half a point is six captions in a thousand made perfect. Another tokenizer can move the score by more.
 # - Read the output, above all the worst of it. Scores compare letters; they know nothing of *not*.
 #
-# A score tells how well a model translates, and nothing about how. Its weights can be taken out and looked at, but what do they prove?
+# A score tells how well a model translates, and nothing about how. The model's attention weights can be looked at, but what do they prove?
 #
 # ## Exercises
 #

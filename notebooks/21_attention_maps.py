@@ -230,7 +230,7 @@ assert [round(w, 2) for w in weights.diagonal()[:2].tolist()] == [1.0, 0.77]
 #
 # Because it was taken after dropout, in training mode. An implementation that drops attention weights divides the survivors by $1 - p$ ([regularization](17_regularization.ipynb#what-dropout-does)), and at $p = 0.1$ a weight of 0.99 becomes 1.10. Assert that rows sum to 1, and you'll notice.
 #
-# Weights taken *before* dropout, as ours are, have another trap. In training mode, dropout in the layers below changes queries and keys: the rows sum to 1, and the map is another one at each call. So `attention_maps` switches to evaluation mode.
+# Weights taken *before* dropout, as ours are, have another trap. In training mode, dropout in the layers below changes queries and keys: the rows sum to 1, and the map is a different one at each call. So `attention_maps` switches to evaluation mode.
 #
 # ### How do I get the weights out of PyTorch's own module?
 #
@@ -299,7 +299,7 @@ show_steps(
 
 
 # %% [markdown]
-# A row must sum to 1. A head that looks for something the sentence doesn't have can't look nowhere, so it parks its weight where it does little harm: on a token that's always there and hands over little. Such a token is an **attention sink**. {cite:t}`clark2019what` found that many heads of BERT park on its separator; {cite:t}`xiao2024efficient` gave the effect its name when they saw language models spend much of their weight on the *first* token, whatever it was, and break when a cache dropped it.
+# A row must sum to 1. A head that looks for something the sentence doesn't have must still look somewhere, so it parks its weight where it does little harm: on a token that's always there and hands over little. Such a token is an **attention sink**. {cite:t}`clark2019what` found that many heads of BERT park on its separator; {cite:t}`xiao2024efficient` gave the effect its name when they saw language models spend much of their weight on the *first* token, whatever it was, and break when a cache dropped it.
 #
 # Our model has one, too. Over six captions, we compare the weight of a token with an even share, and the size of its value with that of other tokens:
 
@@ -498,7 +498,7 @@ assert [place.count(n) for n in range(4)] == [2, 4, 6, 1] and len(words(text)) =
 # %% [markdown]
 # With a vocabulary of 330, *Hund* has four tokens, of which the first is the space before it. Only the end of a token counts, so it doesn't matter on which side a tokenizer puts the spaces.
 #
-# Both rules are matrices of zeros and ones, made by choosing rows of the unit matrix. Multiplied from the right, one adds up the columns of a word; multiplied from the left and divided by the number of tokens, the other averages its rows.
+# Both rules are matrices of zeros and ones, made by choosing rows of the identity matrix. Multiplied from the right, one adds up the columns of a word; multiplied from the left and divided by the number of tokens, the other averages its rows.
 
 
 # %% tags=["export"]
@@ -682,7 +682,7 @@ show(
 # | 4 | two heads look, very sharply, from *its* to *Law*, the noun it stands for, and to *application*, the noun it belongs to | how often do they find each of the two? |
 # | 5 | two heads over a whole sentence, which seem to follow its structure | which structure, and against what chance? |
 #
-# We ask of many sentences what the figures ask of one, with a number, and with the number that chance would get. The grammar knows the structure of what it draws, so a relation becomes a pair (query word, key word). In *Er ruft den Hund an* the particle *an* belongs to the verb *ruft*: word 4 to word 1. German makes this a fair test, because time or object may come first, and then the subject stands behind the verb.
+# We ask of many sentences what the figures ask of one, with a number, and with the number that chance would get. The grammar knows the structure of what it draws, so a relation becomes a pair (query word, key word). In *Er ruft den Hund an* the particle *an* belongs to the verb *ruft*: word 4 to word 1. German makes this a fair test, because time or object may come first, and then the subject follows the verb.
 
 
 # %% tags=["hide-input"]
@@ -915,7 +915,7 @@ show(
 
 
 # %% [markdown]
-# The losses are very uneven. Two heads of the decoder cost 13 and 24 BLEU, and 11 of the 24 cost less than 2, most of these next to nothing (another training of the same model gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed no more than the others. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
+# The losses are very uneven. Two heads of the decoder's self-attention cost 13 and 24 BLEU, and 11 of the 24 cost less than 2, most of these next to nothing (a second training run gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed no more than the others. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
 #
 # If two heads share a task, the loss of both is more than the sum of the single losses (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` pruned 38 of the 48 encoder heads of a translation model as they went on training it, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
 #
@@ -1040,7 +1040,7 @@ show(
 # %% [markdown]
 # ### How do I get one number for each source word, over all heads and layers?
 #
-# There is no agreed way, only habits: the mean over heads of the top layer, the largest weight anywhere, or **rollout** ({cite:t}`abnar2020quantifying`), which multiplies the maps of all layers, each mixed half and half with the unit matrix for the residual stream. Rollout assumes that layers only mix and that the stream counts as much as attention. If the question is how much a source word matters, ask directly: take the word out or exchange it, and see how far the output changes.
+# There is no agreed way, only habits: the mean over heads of the top layer, the largest weight anywhere, or **rollout** ({cite:t}`abnar2020quantifying`), which multiplies the maps of all layers, each mixed half and half with the identity matrix for the residual stream. Rollout assumes that layers only mix and that the stream counts as much as attention. If the question is how much a source word matters, ask directly: take the word out or exchange it, and see how far the output changes.
 #
 # ### Do two training runs give the same heads?
 #
@@ -1056,7 +1056,7 @@ show(
 # - In the decoder, the row that writes a word is one above the row that reads it.
 # - In the small model, cross-attention aligns words in one layer and one row, with every head, and best with their mean.
 # - Give a head a name only after a score on many sentences, against chance and the best distance, on sentences that weren't used to find it.
-# - A sharp map isn't yet an important one. Whether a head is needed, only removing it can say; whether its map is, only flattening it.
+# - A sharp map isn't necessarily an important one. Whether a head is needed, only removing it can say; whether its map is, only flattening it.
 #
 # A head that is taken away leaves a hole that training might have filled. To learn what a part is worth, train the model without it.
 #

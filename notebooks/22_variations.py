@@ -26,9 +26,9 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Variations
 #
-# This chapter changes one thing of the model at a time and trains it again: every row of the paper's Table 3 in miniature, from three seeds each (section 6.2 of the paper).
+# This chapter changes one thing in the model at a time and trains it again: every row of the paper's Table 3 in miniature, from three seeds each (section 6.2 of the paper).
 #
-# Such an experiment is an **ablation**, and its result is a difference. Two trainings of *one* model differ as well, since another seed means other first weights and other batches. So we train each row and the base model from the same $n$ seeds, and take the difference seed by seed:
+# Such an experiment is an **ablation**, and its result is a difference. Two training runs of *one* model differ as well, since another seed means different initial weights and batches. So we train each row and the base model from the same $n$ seeds, and take the difference seed by seed:
 #
 # $$
 # \begin{gathered}
@@ -179,7 +179,7 @@ dot_plot(
 )
 
 # %% [markdown]
-# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, for big, for dropout and for learned positions they are far apart. That isn't the scatter of seeds: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn it.
+# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, for big, for dropout and for learned positions they are far apart. Seeds don't explain that: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn the order round.
 #
 # ## The miniature
 #
@@ -244,7 +244,7 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 #
 # Smoothing does what it does in the paper: the loss, which is measured without smoothing, is better without it.
 #
-# Learned positions gain 0.3 nats here, and nothing in the paper. The two tables don't only differ in being learned. Ours starts small, at $d_\text{model}^{-0.5} = 0.09$, where sinusoids have the size 0.71, and so the words are heard better at the beginning ([learned positions](08_positional_encoding.ipynb#learned-positions)).
+# Learned positions gain 0.3 nats here, and nothing in the paper. Learning isn't the only difference between the two tables. Ours starts small, at $d_\text{model}^{-0.5} = 0.09$, where sinusoids have the size 0.71, and so the words are heard better at the beginning ([learned positions](08_positional_encoding.ipynb#learned-positions)).
 #
 # ## What BLEU can tell
 #
@@ -387,7 +387,7 @@ show(
 print(f"the frequencies alone: {frequencies:.2f} nats a token")
 
 # %% [markdown]
-# With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, post-norm learns little more than frequencies while it trains; measured without dropout, as in the figure, it is far above them; with warm-up, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm, and pre-norm doesn't mind.
+# With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, post-norm learns little more than frequencies while it trains; measured without dropout, as in the figure, it is far above them; with warm-up, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm; pre-norm trains with them or without.
 #
 # So {cite:t}`xiong2020layer` are right here, too. And this may be why depth was upside down in rows C: from two layers to six, post-norm *loses* 1.6 nats in 300 updates, pre-norm 0.2. A deep post-norm model needn't be worse; it starts later.
 
@@ -405,7 +405,7 @@ assert all(abs(final[f"pre-{n}-warm"] - final[f"pre-{n}-cold"]) < 0.25 for n in 
 # ## What to remember
 #
 # - An ablation is a difference, and a difference needs several seeds on both sides. Compare seed by seed, with an interval that fits their number.
-# - In miniature, one head, half the width and smoothing come out as in the paper's Table 3. Depth and training without dropout, which ask how much of something is good, come out the other way round, and with more updates depth begins to turn.
+# - In miniature, one head, half of $d_\text{model}$, more dropout and no smoothing come out as in the paper's Table 3, by their loss. Depth and training without dropout, which ask how much of something is good, come out the other way round, and with more updates depth begins to turn.
 # - A deep post-norm stack needs warm-up and patience. With the norm in front, it needs no warm-up and much less patience.
 #
 # ## Exercises

@@ -36,7 +36,7 @@ sys.path.insert(0, "..")
 #
 # $G$ holds the brackets of the expert's tree, the gold, and $P$ those of the parser; $|\cdot|$ counts them.
 #
-# In our code a tree is a pair: a label and a list of trees, or a tag and a word. **Linearizing** it takes a few lines:
+# In our code a tree is a pair: a label and a list of trees, or a tag (the word's part of speech) and a word. **Linearizing** it takes a few lines:
 
 # %% tags=["hide-input"]
 import json
@@ -278,7 +278,7 @@ def labeled_f1(gold, parsed):
 
 
 # %% [markdown]
-# `place[i]` is how many words that count stand before word $i$, by the expert's tags. We try the rules on a sentence whose score can be found by hand: the expert's tree has four brackets, S, NP, VP and NP.
+# `place[i]` is the number of words before word $i$ that count, by the expert's tags. We try the rules on a sentence whose score can be found by hand: the expert's tree has four brackets, S, NP, VP and NP.
 
 # %%
 gold = "(S (NP (DT the) (NN cat)) (VP (VBZ eats) (NP (NN fish))) (. .))"
@@ -446,7 +446,7 @@ for written in (True, False):
 assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 
 # %% [markdown]
-# Held to trees, written words are worth eleven points of F1, although they make the output longer by more than a third and nobody reads them. An attention that has just repeated the third word finds the fourth by its neighbor; one that has only written three tags must count.
+# Held to trees, written words are worth eleven points of F1, although they make the output longer by more than a third and nobody reads them. A decoder that has just written the third word finds the fourth beside it; one that has written only three tags must count.
 #
 # ## What was reproduced, and what wasn't
 #
@@ -458,7 +458,7 @@ assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 # | Berkeley parser {cite:p}`petrov2006learning` | 40,000 | 90.4 |
 # | Recurrent Neural Network Grammar {cite:p}`dyer2016recurrent` | 40,000 | 93.3 |
 #
-# (From the paper's Table 4, scored on section 23 of the treebank.) Don't compare ours with them: the test sentences are others, and the training set is a twelfth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, learn to write some (19.9), and with brackets enforced far more (49.7); the curve shows the price of little data. Repeating the paper's lead over the Berkeley parser would take the whole treebank.
+# (From the paper's Table 4, scored on section 23 of the treebank.) Don't compare ours with them: the test sentences are different, and the training set is a twelfth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, reach an F1 of 19.9, and with brackets enforced 49.7; the curve shows the price of little data. Repeating the paper's lead over the Berkeley parser would take the whole treebank.
 #
 # ## What to remember
 #

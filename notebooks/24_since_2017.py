@@ -39,7 +39,7 @@ sys.path.insert(0, "..")
 # \end{aligned}
 # $$ (eq-today)
 #
-# That's a layer of Llama {cite:p}`touvron2023llama`, and with small variations of most models whose weights are public. Attention itself has stayed. What changed is around it: how positions get in, how many keys there are, and that a single stack does the work of two.
+# That's a layer of Llama {cite:p}`touvron2023llama`, and, with small variations, of most models whose weights are public. Attention itself is unchanged. What changed is around it: how positions get in, how many keys there are, and that a single stack does the work of two.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 import ast
@@ -252,7 +252,7 @@ torch.testing.assert_close(RMSNorm(8).double()(x), by_hand)
 print("RMSNorm:", told("RMSNorm"))
 
 # %% [markdown]
-# The bias goes along with the mean. What speaks for it is economy: one sum less, and no second pass over the numbers to take the mean off. It was never meant to lower the loss, so an effect near zero is just what its authors promise.
+# The bias goes along with the mean. The case for it is economy: one sum fewer, and no second pass over the numbers to take the mean off. It was never meant to lower the loss, so an effect near zero is just what its authors promise.
 #
 # Leaving the mean in does no harm, either. A norm that removes it throws away one direction of the stream, the one in which all numbers are equal. Weights that want to ignore this direction can learn to.
 #
@@ -400,7 +400,7 @@ show(
 )
 
 # %% [markdown]
-# With all 64 heads, one reader's text would take 320 GiB, and the weights take 131. With eight heads it's 40 GiB.
+# With all 64 heads, the cache of one text would take 320 GiB, beside 131 for the weights. With eight it takes 40.
 #
 # ## Decoder-only
 #
@@ -463,7 +463,7 @@ for name in ("decoder-only", "decoder-only, source whole"):
 # %% [markdown]
 # Here one stack is ahead by a tenth of a nat, and seeing the source whole adds nothing. After 600 updates, that may only mean that one stack starts faster.
 #
-# Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care. A causal mask over the source and a loss on the source hurt; with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So the reason for decoders alone isn't that they translate better. A model that continues texts can be trained on any text there is, without pairs, and translation, summary and answer are all continuations. {cite:t}`liu2018generating` dropped the encoder first, to write articles of Wikipedia; GPT followed in the same year.
+# Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care. A causal mask over the source and a loss on the source hurt; with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So the reason for decoders alone isn't that they translate better. A model that continues texts can be trained on any text there is, without pairs, and translation, summary and answer are all continuations. {cite:t}`liu2018generating` were the first to drop the encoder, to write Wikipedia articles; GPT followed in the same year.
 #
 # ## All five at once
 #
@@ -482,7 +482,7 @@ assert total < 1.5 * gains["all five"][0] and gains["all five"][0] > gains["pre-
 #
 # ## What has not changed
 #
-# The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream and with the same weights everywhere, in turn with attention. Tokens from subwords. The next token as the only task, all positions at once, with the causal mask. Adam with a warm-up, now as AdamW, which keeps weight decay out of the moments. (Dropout is mostly gone: a text that is read once can't be learned by heart.) The model that you have built would recognize its descendants.
+# The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream and with the same weights everywhere, alternating with attention. Tokens from subwords. The next token as the only task, all positions at once, with the causal mask. Adam with a warm-up, now as AdamW, which keeps weight decay out of the moments. (Dropout is mostly gone: a text that is read once can't be learned by heart.) The model that you have built would recognize its descendants.
 #
 # Newer models take the same ideas further. *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), which is the restricted self-attention that the paper proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek). Sebastian Raschka's *The Big LLM Architecture Comparison* draws them side by side.
 #
@@ -613,9 +613,9 @@ for _ in range(3):
 #
 # ## Where to go from here
 #
-# - **Build a larger one.** Andrej Karpathy's *nanoGPT* trains GPT-2 in two short files, and Sebastian Raschka's *Build a Large Language Model (From Scratch)* takes a book for it. *How To Scale Your Model*, by engineers of Google DeepMind, explains how one trains on thousands of chips.
+# - **Build a larger one.** Andrej Karpathy's *nanoGPT* trains GPT-2 in two short files, and Sebastian Raschka's *Build a Large Language Model (From Scratch)* devotes a book to it. *How To Scale Your Model*, by engineers of Google DeepMind, explains how one trains on thousands of chips.
 # - **Other uses of the same block.** BERT keeps only the encoder and T5 both stacks {cite:p}`raffel2020exploring`; the Vision Transformer reads patches of pictures as words.
-# - **Larger without more work per token.** In a *mixture of experts*, each token passes through a few of many networks (Shazeer and others, in the same year as this paper; later Switch Transformer, Mixtral).
+# - **Larger without more work per token.** In a *mixture of experts*, each token passes through a few of many networks (Shazeer and others, in the same year as the paper; later Switch Transformer, Mixtral).
 # - **How large, on how much text?** Look for *scaling laws*: Kaplan and others, then Hoffmann and others, whose model is called Chinchilla.
 # - **From continuing to answering.** InstructGPT describes how a language model learns to follow instructions, LoRA how to fine-tune one cheaply.
 # - **Without attention's square.** Mamba and other state space models carry a state from word to word again, and can still be trained in parallel. [Chapter 2](02_before_attention.ipynb) is the story that they reopen.

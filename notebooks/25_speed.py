@@ -179,7 +179,7 @@ for name, steps in (("base", 100_000), ("big", 300_000)):
 #
 # ## The speed of the machine
 #
-# A machine's **peak** is the number of operations a second that it does at best. For a GPU it's in the data sheet: 312 · 10¹² for an A100, 989 · 10¹² for an H100 (SXM) or H200, 165 · 10¹² for an RTX 4090. These are for dense products in bf16; a number "with sparsity", twice as large, is for matrices half of whose entries are zero.
+# A machine's **peak** is the number of operations a second that it does at best. For a GPU it's in the data sheet: 312 · 10¹² for an A100, 989 · 10¹² for an H100 (SXM) or H200, 165 · 10¹² for an RTX 4090. These are for dense products in bf16, [a 16-bit format](#numbers-of-16-bits); a number "with sparsity", twice as large, is for matrices half of whose entries are zero.
 #
 # A CPU has no such sheet, so we measure one large product, the best of five rounds: other programs can make a round slower but never faster. On a GPU, beware of the clock. The program requests a product in microseconds, and the GPU computes it later: if you don't wait, you've timed the request. PyTorch's `Timer` waits.
 
@@ -291,7 +291,7 @@ assert shares["matrix products"] > 30
 # %% [markdown]
 # ### When a GPU waits for the program
 #
-# A step of the base model hands the GPU about 800 operations, in 16 bits 1,200 ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. Where the work on it takes longer, a queue builds up and the GPU never pauses. Where it takes less, the GPU waits for the next one: the number of operations decides, and neither the batch nor the peak matters. Such a step is **launch-bound**.
+# A step of the base model hands the GPU about 800 operations, in 16 bits 1,200 ([counted in the next chapter](26_distributed.ipynb#how-fast-it-can-be)), and the program needs 5 to 10 microseconds to hand over each, however small it is. If the GPU works longer than that on each, a queue builds up and it never pauses. If not, it waits for the next one: the number of operations decides, and neither the batch nor the peak matters. Such a step is **launch-bound**.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Eight operations, each of which takes the program 5 microseconds to hand over. Above, an operation keeps the GPU busy for 9 microseconds: a queue builds up, and the GPU never pauses. Below, it is done in 2, and the GPU idles three fifths of the time. The numbers are made up."}, "image": {"alt": "Two timelines. With long operations the blocks of the GPU follow each other without a gap; with short ones each stands alone after the program has handed it over."}}
@@ -311,7 +311,7 @@ plt.show()
 
 
 # %% [markdown]
-# To such a step, 16-bit numbers and all else that makes a single operation faster are no gain. Larger batches help, and so does compilation, which makes one operation of several. To find out which case you have, double the batch: if the step takes no longer, it was launch-bound.
+# Such a step gains nothing from 16-bit numbers or anything else that makes a single operation faster. Larger batches help, and so does compilation, which merges several operations into one. To find out which case you have, double the batch: if the step takes no longer, it was launch-bound.
 #
 # The standard cure is a **CUDA graph**. The driver records all launches of a step once, and the GPU replays them on a single request. A recording holds addresses and sizes, so it fits only inputs of the same shape, at the same place in memory. `torch.compile(..., mode="reduce-overhead")` makes such recordings, one for each shape. Text generation gains most, if its cache has a fixed size. Our training would have to round its lengths to a few widths, so the package doesn't use them.
 #
@@ -430,7 +430,7 @@ assert readable > 4 * fused
 #
 # ## The loss without the logits
 #
-# The largest tensor of a step holds the logits. At the paper's batch it has $25{,}000 \cdot 37{,}000$ numbers, 3.7 GB in fp32, and gradients take that twice more. But the loss is a sum over positions. We can take a thousand positions, compute their logits, their loss *and their gradient*, add these up, and forget the logits before the next thousand.
+# The largest tensor of a step holds the logits. At the paper's batch it has $25{,}000 \cdot 37{,}000$ numbers, 3.7 GB in fp32, and gradients take twice that again. But the loss is a sum over positions. We can take a thousand positions, compute their logits, their loss *and their gradient*, add these up, and forget the logits before the next thousand.
 #
 # The gradient can come before the backward pass because the loss is the end of the computation. We cut the graph in front of the output projection, and each chunk calls `backward` from its loss down to the cut.
 #
@@ -531,7 +531,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization, softmax and loss in fp32.
 #
-# Without units for it, PyTorch emulates bf16, slowly. So we ask the GPU, with an option that rules emulation out; without it, a V100 says yes. A CPU gets fp32 unless you ask for bf16, since few have units for it. With them it gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
+# On a GPU without units for bf16, PyTorch emulates it, slowly. So we ask with an option that rules emulation out; otherwise a V100 says yes. A CPU gets fp32 unless you ask for bf16, since few have units for it. With them it gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
 
 
 # %% tags=["export"]
@@ -650,7 +650,7 @@ assert settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compi
 
 
 # %% [markdown]
-# Two programs do for all eleven shapes, at about the same speed as 22. On this CPU neither is faster than plain layers. On a GPU it hasn't been measured with this code, so it's off unless you say `--compile`.
+# Two programs do for all eleven shapes, at about the same speed as 22. On this CPU both are slower than plain layers, by about a fifth. On a GPU it hasn't been measured with this code, so it's off unless you say `--compile`.
 #
 # :::{admonition} For a second reading: sizes of 1, and a limit that hides
 # :class: dropdown
@@ -684,7 +684,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 # ```
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu", "caption": "What share of its peak does a GPU reach? MFU of each training, with useful target tokens a second, the share of the time in which a kernel runs, and the memory at most, beside the plan."}, "image": {"alt": "A bar for each model and each lever; its length is the MFU in percent, and the numbers stand beside it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu", "caption": "What share of its peak does a GPU reach? MFU of each run, with useful target tokens a second, the share of the time in which a kernel runs, and the memory at most, beside the plan."}, "image": {"alt": "A bar for each model and each lever; its length is the MFU in percent, and the numbers stand beside it."}}
 logs = sorted(Path("..", "benchmarks", "results").glob("gpu-*.jsonl"))
 logs = [log for log in logs if "cpu" not in log.stem and "tiny" not in log.stem]
 for log in logs:
@@ -879,14 +879,14 @@ assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["byt
 #
 # ### Why is it not eight times as fast on eight GPUs?
 #
-# The paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30% of it. But 1,200 operations at 8 microseconds take 9.6 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. That's another training, with another learning rate.
+# The paper's batch is small for eight modern GPUs. Each gets 3,125 of the 25,000 tokens, for the base model $0.381 \cdot 10^9 \cdot 3{,}125 = 1.2 \cdot 10^{12}$ operations. An H200 does them in 1.2 ms at its peak, in 4 ms at 30% of it. But 1,200 operations at 8 microseconds take 9.6 ms to hand over. The step is launch-bound, and [more GPUs don't help](26_distributed.ipynb#how-fast-it-can-be). A larger batch does: with 200,000 tokens a step each GPU has as much to do as one had alone. But that's a different run, with a different learning rate.
 #
 # ### I have a GPU. What should I look at first?
 #
 # 1. *Tokens a second*, from the progress line of the training. Times 0.38 · 10⁹ operations for base (1.29 · 10⁹ for big), divided by the peak, that's the MFU.
 # 2. *Precision.* Cards older than Ampere have no bf16, and the peak is that of fp32.
 # 3. *The batch.* Double `--max-tokens` for a hundred steps. If tokens a second rise much, the step was launch-bound, and larger batches with fewer steps are the cheapest gain.
-# 4. *The clock.* The first minutes contain compiling. Measure after them.
+# 4. *The clock.* The first minutes include compilation. Measure after them.
 #
 # ## What to remember
 #

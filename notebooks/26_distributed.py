@@ -25,7 +25,7 @@ sys.path.insert(0, "..")
 # %% [markdown]
 # # Many GPUs
 #
-# Several processes, each with its own GPU, share one training: how they find their devices and each other, and why every update stays the one that a single process would make (section 5.2 of the paper).
+# Several processes, each with its own GPU, share one training run: how they find their devices and each other, and why every update stays what a single process would make (section 5.2 of the paper).
 #
 # The paper's base model learned for twelve hours on eight GPUs, the big one for three and a half days. On one of those GPUs that's four days and four weeks. Multi-GPU training gives the time back, and its usual form is easily said: each process has the whole model and computes the gradient of its share of every batch; the gradients are added up; all make the same update.
 #
@@ -287,7 +287,7 @@ for step, batch in enumerate(plan[:3], start=1):
 # %% [markdown]
 # ### The cost of an all-reduce
 #
-# If one process collected all gradients of $G$ bytes and sent the sum back, it would receive and send $(N - 1) G$ bytes, while the cables of the others are idle. A **ring** does better. Each process cuts its gradient into $N$ chunks, and in each round sends *one* chunk to its right neighbor. For $N - 1$ rounds the receiver adds what comes; then each process has one complete chunk. In $N - 1$ further rounds the complete chunks travel once around. With one row a process:
+# If one process collected all gradients of $G$ bytes and sent the sum back, it would receive and send $(N - 1) G$ bytes, while the cables of the others would be idle. A **ring** does better. Each process cuts its gradient into $N$ chunks, and in each round sends *one* chunk to its right neighbor. For $N - 1$ rounds the receiver adds what comes; then each process has one complete chunk. In $N - 1$ further rounds the complete chunks travel once around. With one row a process:
 
 
 # %%
@@ -689,7 +689,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # ## How fast it can be
 #
-# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly, as long as the exchange is shorter than a step. With the same batch on more GPUs (**strong scaling**) there is an end. On eight, the paper's batch is 3,125 tokens for each, computed above as 6 ms of work. But the processor must hand each operation to the GPU, which takes some 5 to 10 microseconds however small the tensors are. How many operations has a step?
+# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly, as long as the exchange is shorter than a step. With the same batch on more GPUs (**strong scaling**) there is a limit. On eight, the paper's batch is 3,125 tokens for each, computed above as 6 ms of work. But the processor must hand each operation to the GPU, which takes some 5 to 10 microseconds however small the tensors are. How many operations does a step have?
 
 
 # %% tags=["nbval-ignore-output"]

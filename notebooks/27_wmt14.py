@@ -27,7 +27,7 @@ sys.path.insert(0, "..")
 #
 # The paper's models on the paper's corpus, from the download to the score, with what each step takes and what it says when all is well (sections 5 and 6.1 of the paper).
 #
-# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens a side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there; this chapter only runs it:
+# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens a side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there; this chapter only puts it in order:
 #
 # ```bash
 # pip install "./annotated-transformer[wmt14]"                                  # 1 install, from a clone
@@ -51,7 +51,7 @@ sys.path.insert(0, "..")
 # | 7 evaluate | minutes | - | two scores, of 3,003 and of 2,737 sentences |
 # | 8 report | - | - | your line is in [the table of scores](#the-score-to-expect) |
 #
-# With one GPU, write `run=annotated-transformer`. The times are *computed* or guessed, because **these commands have not been run on the whole of WMT14 yet**: no GPU and no way to the corpus were at hand. What was run is [a table of its own](#what-was-run-and-what-was-not), and every number on this page says which kind it is.
+# With one GPU, write `run=annotated-transformer`. The times are *computed* or guessed, because **these commands have not been run on the whole of WMT14 yet**: we had neither a GPU nor access to the corpus. What was run is [a table of its own](#what-was-run-and-what-was-not), and every number on this page says which kind it is.
 
 # %% tags=["hide-cell"]
 import json
@@ -267,7 +267,7 @@ assert "step 50" not in told and "step 100" in told and "step 150" in told
 # %% [markdown]
 # It went on from the checkpoint of step 50, the first point of the figure:
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "How does the rehearsal go on after the kill? Loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on, after one was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-rehearsal", "caption": "How does the rehearsal go on after the kill? Loss on training and validation pairs, and BLEU of greedy translations of the validation sentences. The dashed line is the checkpoint from which two processes went on after the first run, a single process, was killed."}, "image": {"alt": "Both losses fall without a jump at the step of the kill, and BLEU rises after it."}}
 records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
 reports = [record for record in records if "loss" in record]
 checks = [record for record in reports if "score" in record]
@@ -315,7 +315,7 @@ assert {"torch", "processes"} <= set(records[0])
 # | `gradient_norm` | mean length of the gradient | high at first, then calm; ten times its usual size is a warning |
 # | `tokens_per_second` | real target tokens of all processes, without validations | steady to a few percent |
 # | `validation_loss` | nats a target token on newstest2013, without the pairs that [cleaning](D_large_corpora.ipynb#what-is-kept) drops, about a tenth | falls as long as it pays to go on |
-# | `score` | BLEU of greedy translations | near 0 for long, then rises |
+# | `score` | BLEU of greedy translations | near 0 for a long time, then rises |
 #
 # Each start of the command adds a record with `torch` and `processes`.
 #
@@ -456,7 +456,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 # %% [markdown]
 # ### What is not in these hours
 #
-# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2, with another `--output`, and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of nearly 1,400 sentences. How long one takes on your GPUs, the times of two records in the log will tell. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
+# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2, with another `--output`, and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of nearly 1,400 sentences. The times of two records in the log will tell how long one takes on your GPUs. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
 #
 # ```bash
 # $run train --prepared wmt14-en-de --preset big --output big --save-every 12000 --steps 288000
@@ -682,7 +682,7 @@ plt.show()
 # |---|---|
 # | another tool: tokens, compounds, quotes | 0.7 to 1.5, the figure above |
 # | 2,737 sentences instead of 3,003 | `evaluate` prints both |
-# | another seed | one [careful repetition](https://github.com/WangZesen/Reproduce-Transformer) states 27.60 ± 0.13; two runs then easily differ by 0.2 |
+# | another seed | one [careful repetition](https://github.com/WangZesen/Reproduce-Transformer) states 27.60 ± 0.13; two runs may then differ by 0.3 |
 # | another draw of 3,003 sentences | more than a seed: [a test set is a sample](20_evaluation.ipynb#a-test-set-is-a-sample) |
 # | average, last or best checkpoint; beam and its penalty | measure it on the validation set |
 # | another cleaning, vocabulary, or News Commentary | not known; the paper says little about its own |

@@ -55,7 +55,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig, pa
 # %% [markdown]
 # ## Whole or not at all
 #
-# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. What a killed process leaves ends in `.unfinished`, the next training run or `prepare` there removes its own, and you can delete the others.
+# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. Whatever a killed process leaves behind ends in `.unfinished`; the next training run or `prepare` there removes its own, and you can delete the rest.
 #
 # Two processes that write into one folder would destroy each other's work, so a folder can be locked. The operating system releases the lock when its holder ends, even if it was killed.
 

@@ -187,7 +187,7 @@ with TemporaryDirectory() as folder:
 # | **untranslated** | both sides are equal | the model learns to copy the source |
 # | **repeated** | the same pair came before | it counts several times |
 #
-# How long is a text? Chinese and Thai put no spaces between words, and a whole clause would count as one. Lengths are therefore apart only if they are apart *by every count*: in words, in characters and in bytes. Ten characters count as a word at least.
+# How long is a text? Chinese and Thai put no spaces between words, and a whole clause would count as one. Lengths are therefore apart only if they are apart *by every count*: in words, in characters and in bytes. Ten characters count as at least one word.
 
 
 # %% tags=["export"]

@@ -387,4 +387,4 @@ if not records:
     print("not measured yet")
 
 # %% [markdown]
-# Two million pairs took 36 minutes by the clock, 11 of the CPU's time, and at most 1.6 GB of memory. Opening and planning were timed with three copies of them, 5.7 million examples. Computed from the CPU's time, all of WMT14 takes at least 6 minutes on eight cores.
+# Two million pairs took 36 minutes by the clock, 11 of the CPU's time, and at most 1.6 GB of memory. Opening and planning were timed with three copies of them, 5.7 million examples. Computed from the CPU's time, all of WMT14 takes 5.6 minutes on eight cores, at best.

@@ -255,7 +255,7 @@ print(f"{len(ours)} log-probabilities, largest difference {largest:.0e}")
 assert largest < 1e-4
 
 # %% [markdown]
-# With a beam of 4, 39 of 1,000 translations differ, because penalty and stopping rule do (62 with an exponent of 0.6, as below). `benchmarks/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC. `ours bf16` is `translate(model.bfloat16(), ...)`, for a processor that has units for such numbers; `workers` have a thread and batches of their own each, as in `translate`, where the others share each product:
+# With a beam of 4, 39 of 1,000 translations differ, because penalty and stopping rule do (62 with an exponent of 0.6, as below). `benchmarks/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC. `ours bf16` is `translate(model.bfloat16(), ...)`, for a processor that has units for such numbers; each of the `workers` has a thread and batches of its own, as in `translate`; without them, the threads share each product:
 
 # %%
 import json

@@ -58,7 +58,7 @@ TATOEBA = """The German-English pairs of [Tatoeba](https://tatoeba.org), as
 of Tatoeba, under [CC BY 2.0 France](https://creativecommons.org/licenses/by/2.0/fr/). One sentence
 in a hundred was put aside for validation and one for the test, with all its translations and all
 that these translate, so none of them was seen on either side. One pair in eight comes a second
-time, as people type in a hurry, and many training pairs come again with other names, towns and
+time, typed as if in a hurry, and many training pairs come again with other names, towns and
 numbers (`tools/everyday.py`). The second table also has greetings and other phrases
 that were written for this book (`tools/phrases.tsv`), short sentences with and without capitals and
 marks, two sentences in a row, other dates and half hours, surnames, titles, small towns and made-up
@@ -100,19 +100,19 @@ kept. Earlier models had been scored on the test set.""",
     "everyday-de-en": """
 Earlier models had been scored on the same sets, the one that the second training began with among
 them. The other names, towns and numbers came into the data because the first model had failed at
-such in sentences that a visitor might type; all that the second table adds came into it for the
+these in sentences that a visitor might type; all that the second table adds came into it for the
 same reason. Two trainings on earlier versions of that table were looked at, sentence by sentence
 and on validation; after the first, which was stopped early, the learning rate was lowered. All
 other choices were made on validation.""",
     "everyday-en-de": """
 Earlier models had been scored on the same sets, the one that the second training began with among
 them. The other names, towns and numbers came into the data because a model of the other direction
-had failed at such; all that the second table adds came into it because models had failed at such in
-sentences that a visitor might type. Two trainings on earlier versions of that table were looked at,
-sentence by sentence and on validation; after the first, which was stopped early, the learning rate
-was lowered. All other choices were made on validation.
+had failed at these; all that the second table adds came into it because models had failed at such
+things in sentences that a visitor might type. Two trainings on earlier versions of that table were
+looked at, sentence by sentence and on validation; after the first, which was stopped early, the
+learning rate was lowered. All other choices were made on validation.
 
-We aimed at 45 BLEU on the held-out pairs, and did not reach it. More updates stopped helping: the
+We aimed for 45 BLEU on the held-out pairs, and did not reach it. More updates stopped helping: the
 first training, which was planned for 48,000, has 45.1 on validation after 23,500, 46.0 after 38,000
 and 45.5 when a trial went on to 51,500. A second trial, which replaced the second training, had
 137,000 more pairs, whose English a model of the other direction had written for the German of the
@@ -123,7 +123,7 @@ second plus half that of `everyday-de-en`. It came to 46.5 after 5,500 updates. 
 since `everyday-de-en` has learned from most pairs that are held out here, and may have told it. The
 model above has 45.8 there and 43.5 on the held-out pairs.
 
-Four trials went on from the model above, and none got far beyond it. Choosing among twelve
+Six more trials followed, and no single model got far beyond it. Choosing among twelve
 hypotheses of a search with the help of a model of the other direction, which had briefly learned
 from this model's training pairs alone, has 46.1 at the best weight. Choosing the one most like 24
 samples has 45.3. Learning on from Tatoeba's pairs alone came to 45.7, and with each pair's nearest
