@@ -940,9 +940,10 @@ def mkl_is_slow() -> bool:
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     """Return what F.linear does, by oneDNN where that pays, for input (..., D), weight (E, D)."""
-    plain = not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu")
+    # Not for small products (in multiplications), nor where PyTorch looks into them
+    special = torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
     single = input.is_cpu and input.dtype == weight.dtype == torch.float32
-    if not (plain and single and input.numel() * len(weight) >= 2**21):  # multiplications
+    if special or torch.is_anomaly_enabled() or not single or input.numel() * len(weight) < 2**21:
         return mkl_linear(input, weight, bias)
     if torch.is_grad_enabled():
         return mkl_linear(input.to_mkldnn(), weight, bias).to_dense()
@@ -955,11 +956,11 @@ mkl_linear = F.linear
 @contextmanager
 def fast_products() -> Iterator[None]:
     """Inside the block, F.linear is ours, on a processor that gains by it."""
-    F.linear = linear if mkl_is_slow() else mkl_linear
+    F.linear = linear if mkl_is_slow() and F.linear is mkl_linear else F.linear
     try:
         yield
     finally:
-        F.linear = mkl_linear
+        F.linear = mkl_linear if F.linear is linear else F.linear
 
 
 # %% tags=["nbval-ignore-output"]
@@ -1005,7 +1006,8 @@ def translate(
     """Translate sentences by beam search, the paper's by default; keeps the order.
 
     Sentences without words stay empty. A batch has at most max_tokens source tokens; on a CPU, up
-    to four batches are searched at a time.
+    to four batches are searched at a time. Before you call this from threads of your own, call
+    model.eval().
     Raises ValueError if a sentence is too long or no text, or if the tokenizer is not the model's.
     """
     if isinstance(sentences, str):

@@ -200,11 +200,11 @@ def attend(
 def attention_exercise() -> Exercise:
     """`attention(query (B, T, d_k), key (B, S, d_k), value (B, S, d_v), mask (T, S) or None)`."""
     (q, k, v), mask = normal(2, (3, 4, 5), (3, 6, 5), (3, 6, 7)), normal(4, (4, 6))[0] > 0
-    far = F.pad(q[..., 1:], (0, 1), value=1.0), F.pad(k[..., 1:], (0, 1), value=-800 * 5**0.5)
+    far = F.pad(200 * q[..., 1:], (0, 1), value=1.0), F.pad(k[..., 1:], (0, 1), value=-800 * 5**0.5)
     inputs = {
         "without a mask": (*normal(1, (2, 3, 7), (2, 5, 7), (2, 5, 6)), None),
         "with a mask": (q, k, v, mask),
-        "with a mask and scores near -800": (*far, v, mask),
+        "with a mask and scores of many hundreds below 0": (*far, v, mask),
     }
     mistakes: Mistakes = {
         "the softmax runs over the queries, not over the keys (dim=-1)": partial(attend, axis=-2),
@@ -299,7 +299,7 @@ def feed_forward_exercise() -> Exercise:
     """`feed_forward(x (B, T, D), W_1 (D, d_ff), b_1 (d_ff), W_2 (d_ff, D), b_2 (D))`."""
     mistakes: Mistakes = {"the ReLU is missing": lambda x, w, b, v, c: (x @ w + b) @ v + c}
     shapes = [((2, 3, 5), (5, 7), (7,), (7, 5), (5,)), ((5, 2, 3), (3, 11), (11,), (11, 3), (3,))]
-    inputs = {f"on numbers of shape {s[0]}": normal(n, *s) for n, s in enumerate(shapes, 1)}
+    inputs = {f"on numbers of shape {s[0]}": normal(n, *s) for n, s in enumerate(shapes, 3)}
     return Exercise(lambda x, w, b, v, c: F.relu(x @ w + b) @ v + c, inputs, mistakes)
 
 
@@ -332,7 +332,7 @@ def positions_exercise() -> Exercise:
         "the cosine has a rate of its own; each pair shares one": partial(waves, rate=lambda i: i),
         "the exponent is i / d, not 2i / d": partial(waves, rate=lambda i: i // 2),
     }  # fmt: skip
-    sizes = (7, 10), (1, 6), (30, 4)
+    sizes = (7, 10), (1, 6), (300, 4)
     return Exercise(waves, {f"at {n} positions of width {d}": (n, d) for n, d in sizes}, mistakes)
 
 

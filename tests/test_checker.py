@@ -44,6 +44,12 @@ def unshifted(scores, mask):
     return e / e.sum(-1, keepdim=True)
 
 
+def rounded_waves(positions, d_model):
+    """Sines and cosines of positions in a type too short for them."""
+    angle = positions[:, None].double() / 10_000 ** (torch.arange(0, d_model, 2) / d_model)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+
 SLIPS = {
     "attention": [
         *(scaled(lambda q, k, v, n=n: n) for n in (2, 3, 4, 8)),
@@ -66,7 +72,13 @@ SLIPS = {
                 .softmax(-1)
                 @ v
             )
-            for hidden in (-1.0, -20.0, -100.0, -200.0, 1e9)
+            for hidden in (-1.0, -20.0, -100.0, -200.0, -1000.0, 1e9)
+        ),
+        *(
+            lambda q, k, v, m, hidden=hidden: (
+                (q @ k.mT / q.size(-1) ** 0.5 + (0 if m is None else ~m * hidden)).softmax(-1) @ v
+            )
+            for hidden in (-1.0, -30.0, -100.0)  # added, too little for large scores
         ),
         lambda q, k, v, m: (q @ k.mT / q.size(-1) ** 0.5).softmax(0) @ v,
         lambda q, k, v, m: unshifted(q @ k.mT / q.size(-1) ** 0.5, m) @ v,
@@ -108,6 +120,8 @@ SLIPS = {
         lambda *a: heads(lambda *b: b)(*a) + a[0],
     ],
     "feed_forward": [
+        lambda x, w, b, v, c: F.relu6(x @ w + b) @ v + c,
+        lambda x, w, b, v, c: (x @ w + b).clamp(0, 8) @ v + c,
         lambda x, w, b, v, c: (x @ w + b).relu() @ v,
         lambda x, w, b, v, c: (x @ w).relu() @ v + c,
         lambda x, w, b, v, c: (x @ w).relu() @ v + b @ v + c,
@@ -129,6 +143,8 @@ SLIPS = {
         lambda t, table: table[t] + table.size(1) ** 0.5,
     ],
     "positions": [
+        lambda n, d: rounded_waves(torch.arange(n).bfloat16(), d),
+        lambda n, d: rounded_waves(torch.arange(n).to(torch.uint8), d),
         *(lambda n, d, base=base: checker.waves(n, d, base) for base in (1_000, 9_000, 100_000)),
         lambda n, d: checker.waves(n, d, rate=lambda i: 2 * (i // 2) * d / (d - 1)),
         lambda n, d: checker.waves(n, d, rate=lambda i: 2 * (i // 2) + 1),

@@ -1,5 +1,6 @@
 """The fast loss equals the slow one; counts agree with PyTorch's; nothing compiles without end."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -489,6 +490,8 @@ def test_only_large_products_of_single_precision_go_another_way() -> None:
     assert not by_onednn(decoding.linear(x.to("meta"), weight.to("meta")))
     with torch.autocast("cpu", torch.bfloat16):
         assert not by_onednn(decoding.linear(x, weight))
+    with torch.autograd.set_detect_anomaly(True):  # cannot look into numbers of oneDNN
+        decoding.linear(x, weight).sum().backward()
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -502,6 +505,12 @@ def test_the_block_of_fast_products_leaves_nothing_behind(
         assert (F.linear is not before) == slow
         raise KeyError
     assert F.linear is before
+    other = functools.partial(before)  # a counter's or a quantizer's, say
+    monkeypatch.setattr(F, "linear", other)
+    with decoding.fast_products():
+        assert F.linear is other
+    assert F.linear is other
+    monkeypatch.setattr(F, "linear", before)
     first, second = decoding.fast_products(), decoding.fast_products()
     for block in (first, second):
         block.__enter__()
