@@ -135,12 +135,12 @@ def train(
     with process_group(device) as place:
         if data.prepared:
             corpus, tokenizer, validation, test = large_corpora.open_corpus(data.prepared)
-            sha256 = f"{corpus.sha256}{data.limit or ''}"
-            corpus = EncodedCorpus(corpus.tokens, corpus.lengths[: data.limit], sha256)
         else:
             pairs, validation, test = read_splits(data, settings.seed)
             tokenizer = known or Tokenizer.train(pairs[: data.limit], vocabulary_size)
             corpus = encode_pairs(tokenizer, pairs[: data.limit])
+        sha256 = f"{corpus.sha256}{data.limit or ''}{start or ''}"
+        corpus = EncodedCorpus(corpus.tokens, corpus.lengths[: data.limit], sha256)
         say(f"{len(corpus):,} pairs to learn from, {len(validation):,} for validation")
         if known and known.sha256 != tokenizer.sha256:
             raise ValueError(f"{data.prepared} needs the vocabulary of {start}: see --tokenizer")
@@ -194,6 +194,7 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
     """
     model, tokenizer = run_folder.average_checkpoints(run, last)
     note, now = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
+    model_io.clear(output, note.name)
     old = run_folder.read_settings(note) if note.exists() else {}
     if any(output.glob("*")) and {n for n in now if old.get(n) != now[n]} - run_folder.FREE:
         raise FileExistsError(f"{output} holds something else: take an empty folder")

@@ -231,8 +231,8 @@ def open_corpus(folder: str | Path) -> tuple[EncodedCorpus, Tokenizer, list[Pair
         if len(tokens) != lengths.sum() + len(lengths) or tokens.max() >= len(tokenizer):
             raise ValueError(f"{TOKENS} or {LENGTHS} was changed")
         corpus = EncodedCorpus(tokens, lengths, summary["sha256"])
-    except (AttributeError, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder} is damaged ({error}): copy or prepare it again") from error
+    except (AttributeError, EOFError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder} is damaged ({error}): remove and prepare it again") from error
     texts = [folder / f"{part}.tsv" for part in HELD_OUT]
     validation, test = (read_pairs(path) if path.stat().st_size else [] for path in texts)
     return corpus, tokenizer, validation, test

@@ -176,8 +176,8 @@ def estimate(
     not fit into a batch.
     """
     plan = plan_batches(lengths, training.max_tokens, training.seed, epoch=0)
-    if not plan:
-        raise ValueError("there are no sentence pairs to train on")
+    if not plan or processes < 1:
+        raise ValueError(f"there are no sentence pairs to train on, or no GPUs ({processes})")
     rows, source, target = np.array([(len(b), *lengths[b].max(axis=0)) for b in plan]).T
     epoch = sum(flops(config, source.repeat(rows), target.repeat(rows)).values())
     updates, parameters = training.steps * training.grad_accum_steps, parameter_count(config)

@@ -185,8 +185,7 @@ def draw_predicate(
         opens = linked(german.split()[agreement], english)
         closes = linked(participle if past else "".join([*particle, infinitive]), base)
         if past and not do:  # the English has no auxiliary: saw belongs to both German words
-            both = opens.german[0].links | closes.german[0].links
-            main = [Word(text, both) for text in saw.split()]
+            main = [Word(w, opens.german[0].links | closes.german[0].links) for w in saw.split()]
             return Predicate(opens.german[0], closes.german, [], main)
         return Predicate(opens.german[0], closes.german, opens.english, closes.english)
     german = " ".join([(infinitive[:-1], third, infinitive)[agreement], *particle])

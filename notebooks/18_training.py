@@ -561,12 +561,13 @@ def run(training: Training) -> None:
                 bar.set_postfix(loss=f"{progress['loss']:.3f}")
                 if folder:
                     run_folder.write_log(folder, progress)
+                updates, start = [], time.monotonic()
+                if folder and (due or late or stopping):
+                    content = state_of(training)
+                    run_folder.save_checkpoint(folder, content, due, config.keep_checkpoints)
+                    saved = time.monotonic()
                 if rank == 0:
                     training.report(progress)
-                updates, start = [], time.monotonic()
-            if folder and (due or late or stopping):
-                run_folder.save_checkpoint(folder, state_of(training), due, config.keep_checkpoints)
-                saved = time.monotonic()
             if stopping:
                 raise Stopped(f"stopped at step {training.step}: the same command continues there")
 
@@ -681,6 +682,7 @@ def run_in_folder(training: Training, folder: Path) -> None:
         if steps != training.step * world_size or not (folder / run_folder.SETTINGS).exists():
             raise ValueError(f"{folder} is not the same for all processes: put it on a shared disk")
         if rank == 0:
+            run_folder.remove_old_checkpoints(folder, training.config.keep_checkpoints)
             run_folder.begin_log(folder, training.step, world_size)
         run(training)
         best = folder / model_io.WEIGHTS

@@ -415,8 +415,7 @@ def learning_rate_exercise() -> Exercise:
         "the warm-up's exponent is -0.5, not -1.5": partial(rate, of_w=-0.5),
     }
     steps = (1, 50, 300), (70, 50, 300), (300, 90, 300), (5000, 90, 700)
-    inputs = {f"at step {n} of a warm-up of {w}": (n, d, w) for n, d, w in steps}
-    return Exercise(rate, inputs, mistakes)
+    return Exercise(rate, {f"at step {n}, warm-up {w}": (n, d, w) for n, d, w in steps}, mistakes)
 
 
 # %% tags=["export"]

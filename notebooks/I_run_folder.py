@@ -155,7 +155,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a training run; raises ValueError if the file holds something else."""
     try:
         return {**(read := json.loads(path.read_text("utf-8"))), "pairs": str(read["pairs"])}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} holds no settings of a run: take another folder") from error
 
 
@@ -177,7 +177,6 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
     (folder / CHECKPOINTS).mkdir(exist_ok=True)
     for place in (folder, folder / CHECKPOINTS):
         clear(place)
-    remove_old_checkpoints(folder, settings["training.keep_checkpoints"])
 
 
 # %%

@@ -251,6 +251,9 @@ def test_a_training_can_begin_with_a_model(trained: Path, tmp_path: Path) -> Non
     assert continued.code == 0 and "step 6: loss" in continued.err, continued.err
     without = run(*train[:5], *train[7:], "--dropout", 0.3)  # a vocabulary of its own
     assert without.code == 2 and "take another folder" in without.err
+    shutil.copytree(trained, tmp_path / "copy")
+    other = run(*train[:6], tmp_path / "copy", *train[7:], "--dropout", 0.3)  # of another name
+    assert other.code == 2 and "take another folder" in other.err
 
 
 def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
@@ -369,6 +372,10 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
     result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
     assert result.code == 2 and "3 checkpoints, 9 were asked for" in result.err
     assert not (tmp_path / "none").exists()
+    (tmp_path / "killed").mkdir()  # in the first write of all
+    (tmp_path / "killed" / "averaged.json.123.unfinished").write_text("{")
+    assert run("average", "--run", trained, "--last", 1, "--output", tmp_path / "killed").code == 0
+    assert not [*(tmp_path / "killed").glob("*.unfinished")]
 
 
 # --- Translating ---
