@@ -139,8 +139,8 @@ def train(
             pairs, validation, test = read_splits(data, settings.seed)
             tokenizer = known or Tokenizer.train(pairs[: data.limit], vocabulary_size)
             corpus = encode_pairs(tokenizer, pairs[: data.limit])
-        sha256 = f"{corpus.sha256}{data.limit or ''}{start or ''}"
-        corpus = EncodedCorpus(corpus.tokens, corpus.lengths[: data.limit], sha256)
+        told_apart_by = f"{corpus.sha256}{data.limit or ''}{start or ''}"  # when a run is continued
+        corpus = EncodedCorpus(corpus.tokens, corpus.lengths[: data.limit], told_apart_by)
         say(f"{len(corpus):,} pairs to learn from, {len(validation):,} for validation")
         if known and known.sha256 != tokenizer.sha256:
             raise ValueError(f"{data.prepared} needs the vocabulary of {start}: see --tokenizer")

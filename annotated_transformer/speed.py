@@ -72,7 +72,7 @@ def chunked_loss(
     """Return the label-smoothed loss of states (N, D) against labels (N,), summed over real tokens.
 
     It includes the output projection with weight (|V|, D). Loss and gradient are computed `chunk`
-    positions at a time: the logits of all never exist at once. Has no second derivatives.
+    positions at a time: the logits of all never exist at once. Second derivatives are wrong.
     """
     away = states * (F.embedding(labels, weight) - weight.mean(dim=0))
     total = label_smoothing * away.sum(dim=-1).masked_fill(labels == PAD, 0).sum()
