@@ -29,16 +29,16 @@ from annotated_transformer.model_io import load_model, load_pretrained
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer
 
-MAX_TOKENS = 2048  # source tokens of a batch, in all systems
 PENALTY = 0.6  # CTranslate2 divides by length ** alpha, we by ((5 + length) / 6) ** 0.6
 
 
 def served(
-    engine: ctranslate2.Translator, tokenizer: Tokenizer, lines: list[str], **options: Any
-) -> list[str]:
+    engine: ctranslate2.Translator, tokenizer: Tokenizer, lines: list[str], max_tokens: int,
+    **options: Any,
+) -> list[str]:  # fmt: skip
     """Translate the lines with CTranslate2, searching nearly as we do."""
     sources = [tokenizer.library.encode(line).tokens for line in lines]
-    options |= {"max_batch_size": MAX_TOKENS, "batch_type": "tokens", "max_input_length": 0}
+    options |= {"max_batch_size": max_tokens, "batch_type": "tokens", "max_input_length": 0}
     options |= {"min_decoding_length": 0, "suppress_sequences": [["<pad>"], ["<s>"]]}
     longest = max(map(len, sources)) + 51
     found = engine.translate_batch(sources, max_decoding_length=longest, **options)
@@ -46,11 +46,12 @@ def served(
 
 
 def ours_served(
-    model: Transformer, tokenizer: Tokenizer, lines: list[str], beam: int, threads: int
-) -> list[str]:
+    model: Transformer, tokenizer: Tokenizer, lines: list[str], max_tokens: int, beam: int,
+    threads: int,
+) -> list[str]:  # fmt: skip
     """Translate the lines with our decoder."""
     torch.set_num_threads(threads)  # CTranslate2 changes it: both use one OpenMP
-    return translate(model, tokenizer, lines, beam, max_tokens=MAX_TOKENS)
+    return translate(model, tokenizer, lines, beam, max_tokens=max_tokens)
 
 
 def turn(write: Callable[[], list[str]], seen: list[str]) -> Callable[[int], int]:
@@ -70,10 +71,13 @@ def alike(some: list[str], others: list[str]) -> int:
 
 def main(
     model: Path | None = None, threads: int = 2, rounds: int = 5, beams: tuple[int, ...] = (1, 4),
-    sentences: int = 1000, bf16: bool = False, corpus: common.Corpus = "multi30k",
-    results: Path = common.RESULTS,
+    sentences: int = 1000, max_tokens: int = 2048, bf16: bool = False,
+    corpus: common.Corpus = "multi30k", results: Path = common.RESULTS,
 ) -> None:  # fmt: skip
-    """Translate test captions with this book's decoder and with CTranslate2."""
+    """Translate test captions with this book's decoder and with CTranslate2.
+
+    A batch has at most max_tokens source tokens, in all systems.
+    """
     torch.set_num_threads(threads)
     ours, tokenizer = load_model(model) if model else load_pretrained("captions-de-en")
     models = {"ours": ours} | ({"ours bf16": copy.deepcopy(ours).bfloat16()} if bf16 else {})
@@ -98,11 +102,13 @@ def main(
             seen: dict[str, list[str]] = {name: [] for name in (*models, *engines)}
             settings = {"beam_size": beam, "length_penalty": PENALTY}
             systems = {
-                name: turn(partial(served, engine, tokenizer, lines, **settings), seen[name])
+                name: turn(
+                    partial(served, engine, tokenizer, lines, max_tokens, **settings), seen[name]
+                )
                 for name, engine in engines.items()
             }
             for name, mine in models.items():
-                write = partial(ours_served, mine, tokenizer, lines, beam, threads)
+                write = partial(ours_served, mine, tokenizer, lines, max_tokens, beam, threads)
                 systems[name] = turn(write, seen[name])
             turns = common.take_turns(systems, rounds)
             records += [{"search": search, **r, "sentences": len(lines)} for r in turns]
@@ -119,7 +125,9 @@ def main(
         for penalty in (PENALTY, 0.5) if beam > 1 else ():  # of the last beam
             for patience in (1, 2):
                 settings |= {"length_penalty": penalty, "patience": patience}
-                written = served(engines["CTranslate2 float32"], tokenizer, lines, **settings)
+                written = served(
+                    engines["CTranslate2 float32"], tokenizer, lines, max_tokens, **settings
+                )
                 same = alike(written, seen["ours"])
                 result = {"length_penalty": penalty, "patience": patience, "same_as_ours": same}
                 records.append({"search": search, "system": "CTranslate2 float32", **result})
@@ -128,10 +136,12 @@ def main(
     name = model.name if model else "captions-de-en"
     settings = {"benchmark": "serving", "model": name, "corpus": f"{corpus} test_2016_flickr"}
     command = f"python benchmarks/serving.py --threads {threads} --rounds {rounds}"
-    settings |= {"command": command + " --bf16" * bf16}
-    settings |= {"threads": threads, "max_tokens": MAX_TOKENS, "clock": "wall"}
+    larger = f" --max-tokens {max_tokens}" if max_tokens != 2048 else ""
+    settings |= {"command": command + larger + " --bf16" * bf16}
+    settings |= {"threads": threads, "max_tokens": max_tokens, "clock": "wall"}
     settings |= {"sentences": len(lines)}
-    common.write_log(results, f"serving-{name}-{threads}", settings, records)
+    ending = f"-{max_tokens}" if larger else ""
+    common.write_log(results, f"serving-{name}-{threads}{ending}", settings, records)
 
 
 if __name__ == "__main__":

@@ -978,7 +978,7 @@ for name, times in found.items():
 #
 # ### Batches side by side
 #
-# PyTorch shares each product among its threads, one for each core. The products of a step are too small for that to pay, so on a CPU `translate` gives each thread batches of its own. Python itself runs one thread at a time, but while one computes a product, another goes on. Many threads would wait for Python, so there are four at most, which share those of PyTorch. Captions are translated 1.5 to 1.7 times as fast with two threads as with one (`benchmarks/serving.py`).
+# PyTorch shares each product among its threads, one for each core. The products of a step are too small for that to pay, so on a CPU `translate` gives each thread batches of its own. Python itself runs one thread at a time, but while one computes a product, another goes on. Many threads would wait for Python, so there are four at most, which share those of PyTorch. Captions are translated 1.6 to 1.8 times as fast with two threads as with one (`benchmarks/serving.py`).
 
 
 # %% tags=["export", "hide-input"]
