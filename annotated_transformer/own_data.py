@@ -79,7 +79,8 @@ def read_pairs(
 
 def sizes(text: str) -> tuple[int, int, int]:
     """Words, characters and bytes of a text; where there are no spaces, ten characters a word."""
-    return max(len(words(text)), len(text) // 10), len(text), len(text.encode(errors="replace"))
+    count = min(len(words(text)), 2 * len(text.split()))  # `words` cuts at combining marks
+    return max(count, len(text) // 10), len(text), len(text.encode(errors="replace"))
 
 
 def filter_pairs(
@@ -144,8 +145,7 @@ def split_pairs(
         texts = (unicodedata.normalize("NFC", text.casefold()) for text in pair[:2])
         texts = ("".join(filter(str.isalnum, text)) or text.strip() for text in texts)
         keys.append([f"{side} {text}" for side, text in enumerate(texts)])
-        one, other = sorted(map(first, keys[-1]))
-        group[other] = one
+        group[max(map(first, keys[-1]))] = min(map(first, keys[-1]))
     splits = Splits([], [], [])
     for pair, key in zip(pairs, keys):
         at = hash_share(first(key[0]), seed)

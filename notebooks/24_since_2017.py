@@ -615,7 +615,7 @@ for _ in range(3):
 #
 # - **Build a larger one.** Andrej Karpathy's *nanoGPT* trains GPT-2 in two short files, and Sebastian Raschka's *Build a Large Language Model (From Scratch)* devotes a book to it. *How To Scale Your Model*, by engineers of Google DeepMind, explains how one trains on thousands of chips.
 # - **Other uses of the same block.** BERT keeps only the encoder and T5 both stacks {cite:p}`raffel2020exploring`; the Vision Transformer reads patches of pictures as words.
-# - **Larger without more work per token.** In a *mixture of experts*, each token passes through a few of many networks (Shazeer and others, in the same year as the paper; later Switch Transformer, Mixtral).
+# - **Larger without more work per token.** In a *mixture of experts*, each token passes through a few of many feed-forward networks: a linear map of the token chooses one or two, and a softmax weighs what they return. Weights grow, and the work per token hardly does, but all experts must be in memory, and an extra loss keeps them evenly used (Shazeer and others, in the same year as the paper; later Switch Transformer, Mixtral).
 # - **How large, on how much text?** Look for *scaling laws*: Kaplan and others, then Hoffmann and others, whose model is called Chinchilla.
 # - **From continuing to answering.** InstructGPT describes how a language model learns to follow instructions, LoRA how to fine-tune one cheaply.
 # - **Without attention's square.** Mamba and other state space models carry a state from word to word again, and can still be trained in parallel. [Chapter 2](02_before_attention.ipynb) is the story that they reopen.

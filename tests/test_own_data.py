@@ -237,6 +237,7 @@ REAL = [
     Pair("昨日、友達は庭で本を読みました。", "Yesterday my friend read a book in the garden."),
     Pair("เมื่อวานเพื่อนของฉันอ่านหนังสือในสวน", "Yesterday my friend read a book in the garden."),
     Pair("Haustürschlüssel", "the key to the front door"),
+    Pair("कल मेरे दोस्त ने बगीचे में एक किताब पढ़ी।", "Yesterday my friend read a book in the garden."),
 ]
 
 
@@ -244,6 +245,13 @@ REAL = [
 def test_a_language_without_spaces_is_not_dropped(pair: Pair) -> None:
     turned = Pair(pair.target, pair.source)
     assert filter_pairs([pair, turned]) == ([pair, turned], {})
+
+
+def test_vowel_signs_do_not_count_as_words() -> None:
+    arabic = "قَرَأَ صَدِيقِي كِتَابًا فِي الْحَدِيقَةِ أَمْسِ "
+    long = Pair(arabic * 8, "My friend read a book in the garden yesterday. " * 8)
+    assert len(words(long.source)) > 100 > len(long.source.split())
+    assert filter_pairs([long])[1] == {}
 
 
 def test_a_page_without_spaces_is_too_long() -> None:
@@ -270,7 +278,10 @@ def test_cleaning_accounts_for_every_pair_and_is_done_once(
     assert len(kept) + sum(dropped.values()) == len(pairs)
     assert filter_pairs(kept, max_words, ratio) == (kept, {})
     for source, target, _ in kept:
-        number = [max(len(words(text)), len(text) // 10) for text in (source, target)]
+        number = [
+            max(min(len(words(text)), 2 * len(text.split())), len(text) // 10)
+            for text in (source, target)
+        ]
         assert 0 < min(number) <= max(number) <= max_words
         sizes = [number, [len(source), len(target)], [len(source.encode()), len(target.encode())]]
         assert any(max(two) <= ratio * min(two) for two in sizes)

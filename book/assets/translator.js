@@ -35,7 +35,7 @@
 
     // ------------------------------------------------------------------- what is asked
 
-    const field = make("input", { id, ...from, type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+    const field = make("input", { id, ...from, dir: "auto", type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
     const submit = make("button", { type: "submit" }, data.megabytes ? `Load the model (${data.megabytes} MB) and translate` : "Translate");
     const form = make("form", { class: "translator-form" }, make("label", { for: id }, data.label), field, submit);
     const choice = make("div", { class: "translator-examples", role: "group", "aria-label": "Examples" });
@@ -89,7 +89,7 @@
     // ------------------------------------------------------------------- what is shown
 
     const said = make("p", { class: "translator-said", "aria-live": "polite" });
-    const text = make("output", { for: id, ...to, class: "translator-text" });
+    const text = make("output", { for: id, ...to, dir: "auto", class: "translator-text" });
     const source = make("ol", { class: "translator-source", ...from, "aria-label": "Source" });
     const target = make("div", { class: "translator-target", ...to, role: "radiogroup", "aria-label": "Translation, word by word" });
     const lines = svg("svg", { class: "translator-lines", role: "img", preserveAspectRatio: "none" });
