@@ -178,6 +178,8 @@ def train(
             score=bleu if watched else None, folder=output, report=report,
             loss=speed.FastLoss(model, settings.label_smoothing, precision),
         )  # fmt: skip
+        if rank_and_world_size()[0] == 0:
+            report({})  # the files, where a run was killed before its first report
 
 
 # --- Averaging ---
@@ -294,7 +296,7 @@ MISTAKES = (Stopped, MissingData, ValueError, ArithmeticError, OSError, MemoryEr
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exits with code 2 and one line for bad input."""
+    """Run the command line; exits with code 2 and says what is wrong with bad input."""
     arguments, name = sys.argv[1:] if arguments is None else arguments, "annotated-transformer"
     presets = re.findall(r"--preset[= ](\S+)", " ".join(arguments))
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)

@@ -27,8 +27,7 @@ LINEAR, NORM = {"weight": "weight", "bias": "bias"}, {"gamma": "gain", "beta": "
 def copy(place: Any, names: dict[str, str], *modules: Any) -> None:
     """Copy parameters of modules, on top of one another, to places (keys) with other names."""
     for theirs, ours in names.items():
-        parts = [getattr(module, ours) for module in modules]
-        if parts[0] is not None:  # a linear map may have no bias
+        if (parts := [getattr(module, ours) for module in modules])[0] is not None:  # a bias
             setattr(place, theirs, torch.cat(parts).detach().float().cpu().numpy())
 
 
@@ -63,8 +62,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     try:
         from ctranslate2 import specs
     except ImportError as error:
-        message = 'CTranslate2 is not installed: pip install "annotated-transformer[export]"'
-        raise ImportError(message) from error
+        raise ImportError('no CTranslate2: pip install "annotated-transformer[export]"') from error
     c, sides = model.config, list[Any]()
     d_k, d_v = (width or c.d_model // c.heads for width in (c.d_k, c.d_v))
     if d_k != d_v:
@@ -125,8 +123,7 @@ def export_ctranslate2(
     `quantization` is CTranslate2's, such as int8. Raises FileExistsError for a folder that is not
     empty, ValueError if CTranslate2 cannot compute such a model, ImportError if it is missing.
     """
-    folder = Path(folder).resolve()
-    if folder.exists() and (folder.is_file() or any(folder.iterdir())):
+    if (folder := Path(folder).resolve()).exists() and (folder.is_file() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is not empty: take another folder")
     spec = specification(model, tokenizer)
     from ctranslate2.converters import Converter

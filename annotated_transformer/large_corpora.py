@@ -158,7 +158,7 @@ def prepare(
 
     Args:
         data: wmt14-en-de, wmt14-en-fr, or files: one TSV, two texts, JSON lines or Parquet.
-        output: The folder; if not given, one with the name of the corpus.
+        output: The folder, needed for files; that of WMT14 has its name if not given.
         columns: Source and target, such as 0 1 in a TSV, translation.de translation.en elsewhere.
         vocabulary_size: Entries of the joint vocabulary; WMT14 has the paper's by default.
         tokenizer: File of a tokenizer to use instead.

@@ -282,8 +282,7 @@ def draw_main_clause(rng: Random, question: bool = False) -> Clause:
     if question:
         return clause
     masculine = [phrase for phrase in clause.objects if phrase.gender == "m"]
-    dice = rng.random()
-    if dice < 0.1:
+    if (dice := rng.random()) < 0.1:
         early = reason(rng, clause.past)
         opening = join(Phrase(early.german[1:], early.english), linked(",", ","))
         return clause._replace(front=opening, fronted=True)

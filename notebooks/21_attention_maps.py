@@ -478,9 +478,8 @@ assert honest > 60
 # %% tags=["export"]
 def word_of_token(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return for each token of a text the place of its word in `words(text)`; -1 without words."""
-    ends, start = [], 0
-    for word in words(text):
-        ends.append(start := text.index(word, start) + len(word))
+    start = 0
+    ends = [start := text.index(word, start) + len(word) for word in words(text)]
     spans = tokenizer.library.encode(text, add_special_tokens=False).offsets
     # Spaces after the last word go to it
     return [min(sum(end < stop for end in ends), len(ends) - 1) for _, stop in spans]

@@ -103,14 +103,13 @@ def folder_lock(folder: Path) -> Iterator[None]:
         with FileLock(folder / ".lock", timeout=0):
             yield
     except Timeout:
-        message = f"another process is working in {folder}: wait for it, or take another folder"
-        raise BlockingIOError(message) from None
+        raise BlockingIOError(f"another process is working in {folder}: wait for it") from None
 
 
 # %% [markdown]
 # ## Saving and loading
 #
-# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. Before anything of the size that the configuration claims is built, the weights are counted: all that a damaged or malicious `config.json` can still ask for is a table of positions, a million rows at most and as wide as the stream.
+# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. `save` writes these two notes in any order; we put them into one, so that equal models are equal files. Before anything of the size that the configuration claims is built, the weights are counted: all that a damaged or malicious `config.json` can still ask for is a table of positions, a million rows at most and as wide as the stream.
 
 # %% tags=["export"]
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -132,10 +131,13 @@ def save_model(
     """
     check_vocabulary(model := getattr(model, "_orig_mod", model), tokenizer)  # compiled or not
     config = json.dumps(asdict(model.config), indent=2)
-    weights = {n: t.half() if half else t for n, t in model.state_dict().items()}
     notes = {"tokenizer": tokenizer.sha256, "config": config}
+    raw = save({n: t.half() if half else t for n, t in model.state_dict().items()}, notes)
+    end = 8 + int.from_bytes(raw[:8], "little")  # of the header, to which `save` adds notes
+    header = json.loads(raw[8:end]) | {"__metadata__": notes}  # in any order
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(end - 8)
     contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.text.encode()}
-    for name, content in {**contents, WEIGHTS: save(weights, notes)}.items():
+    for name, content in {**contents, WEIGHTS: raw[:8] + text + raw[end:]}.items():
         with atomic_write(Path(folder) / name) as aside:
             aside.write_bytes(content)
 

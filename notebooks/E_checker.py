@@ -145,8 +145,7 @@ def difference(yours: Outcome, right: Outcome) -> str:
         if (nan := mine.isnan() & ~other.isnan()).any():
             return f"{nan.sum()} of {nan.numel()} numbers are NaN"
         near = 1e-4 * float(other.nan_to_num(0.0, 0.0, 0.0).abs().mean())
-        far = ~torch.isclose(mine, other, rtol=0.0, atol=near, equal_nan=True)
-        if far.any():
+        if (far := ~torch.isclose(mine, other, rtol=0.0, atol=near, equal_nan=True)).any():
             return f"{far.sum()} of {far.numel()} numbers differ"
     return ""
 
@@ -187,24 +186,23 @@ def check(part: str, yours: Callable[..., Any]) -> str:
 # %% tags=["export"]
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, axis: int = -1, turned: bool = False,
-    by: Callable[[int], float] = lambda d: d**0.5, hidden: float = -torch.inf, late: bool = False,
+    by: Callable[[int], float] = lambda d: d**0.5, hidden: float = -torch.inf,
 ) -> Tensor:  # fmt: skip
-    """Attention with steps to exchange: divisor, softmax axis, hidden score; when to hide what."""
+    """Attention with steps to exchange: divisor, softmax axis, hidden score; what to hide."""
     scores = q @ k.mT / by(k.size(-1))
     mask = torch.tensor(not turned) if mask is None else mask
-    if late:
-        return scores.softmax(axis) * mask @ v
     return scores.masked_fill(mask if turned else ~mask, hidden).softmax(axis) @ v
 
 
 def attention_exercise() -> Exercise:
     """`attention(query (B, T, d_k), key (B, S, d_k), value (B, S, d_v), mask (T, S) or None)`."""
     (q, k, v), mask = normal(2, (3, 4, 5), (3, 6, 5), (3, 6, 7)), normal(4, (4, 6))[0] > 0
-    far = F.pad(200 * q[..., 1:], (0, 1), value=1.0), F.pad(k[..., 1:], (0, 1), value=-800 * 5**0.5)
+    deep = torch.arange(1.0, 5).to(q)[:, None].expand(3, 4, 1)  # each row further down
+    far = torch.cat([200 * q[..., 1:], deep], -1), F.pad(k[..., 1:], (0, 1), value=-1600 * 5**0.5)
     inputs = {
         "without a mask": (*normal(1, (2, 3, 7), (2, 5, 7), (2, 5, 6)), None),
         "with a mask": (q, k, v, mask),
-        "with a mask and scores of many hundreds below 0": (*far, v, mask),
+        "with a mask and scores of thousands below 0": (*far, v, mask),
     }
     mistakes: Mistakes = {
         "the softmax runs over the queries, not over the keys (dim=-1)": partial(attend, axis=-2),
@@ -215,7 +213,9 @@ def attention_exercise() -> Exercise:
         "the mask is inverted: True means `may attend`": partial(attend, turned=True),
         "the mask is not used": lambda q, k, v, mask: attend(q, k, v, None),
         "a hidden score is 0, like any other, not minus infinity": partial(attend, hidden=0.0),
-        "weights are hidden after the softmax: rows do not sum to 1": partial(attend, late=True),
+        "weights are hidden after the softmax: rows do not sum to 1": lambda q, k, v, mask: (
+            attend(q, k, torch.eye(k.size(-2)).to(q), None) * (mask is None or mask) @ v
+        ),
     }  # fmt: skip
     return Exercise(F.scaled_dot_product_attention, inputs, mistakes)
 

@@ -240,6 +240,8 @@ def train(
             score=bleu if watched else None, folder=output, report=report,
             loss=speed.FastLoss(model, settings.label_smoothing, precision),
         )  # fmt: skip
+        if rank_and_world_size()[0] == 0:
+            report({})  # the files, where a run was killed before its first report
 
 
 # %% [markdown]
@@ -375,7 +377,7 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
 # | 0 | all went well | the results |
 # | 2 | an option or the input is wrong | tyro's box about the option, or one sentence: what, where, and what to do |
 # | 141 | the next program in a pipe stopped reading, as in `head -1` | nothing |
-# | 130 | Ctrl+C, outside a training run | nothing |
+# | 130 | Ctrl+C, outside a training run | nothing (but a traceback in the first second or two, while Python still imports) |
 # | 143 | a training run was asked to stop, by Ctrl+C or SIGTERM | the step, and that the same command continues there |
 # | 1 | a bug, or a GPU out of memory | Python's traceback |
 
@@ -385,7 +387,7 @@ MISTAKES = (Stopped, MissingData, ValueError, ArithmeticError, OSError, MemoryEr
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; exits with code 2 and one line for bad input."""
+    """Run the command line; exits with code 2 and says what is wrong with bad input."""
     arguments, name = sys.argv[1:] if arguments is None else arguments, "annotated-transformer"
     presets = re.findall(r"--preset[= ](\S+)", " ".join(arguments))
     options = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)

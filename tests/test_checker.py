@@ -318,6 +318,19 @@ def test_the_formula_of_the_paper_is_right_in_single_precision(scores):
     assert check("attention", attention) == "attention: right"
 
 
+@pytest.mark.parametrize("axes", [None, (-2, -1), -1])
+def test_the_largest_score_belongs_to_a_row(axes: tuple[int, int] | int | None):
+    def attention(q, k, v, mask):
+        scores = q @ k.mT / q.size(-1) ** 0.5
+        scores = scores if mask is None else scores.masked_fill(~mask, -1e9)
+        most = scores.max() if axes is None else scores.amax(axes, keepdim=True)
+        share = (scores - most).exp()
+        return share / share.sum(-1, keepdim=True) @ v
+
+    said = check("attention", attention)
+    assert said == "attention: right" if axes == -1 else "NaN" in said
+
+
 @pytest.mark.parametrize("hidden", [-math.inf, -1e4, -1e9, -1e30, torch.finfo(torch.float32).min])
 def test_an_inverted_mask_is_named_however_it_hides(hidden):
     def attention(q, k, v, mask):

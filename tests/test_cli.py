@@ -294,6 +294,24 @@ def test_too_few_pairs_to_watch(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
+def test_killed_before_its_first_report_it_puts_pairs_aside_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = table(tmp_path / "pairs.tsv", grammar(60, seed=7))
+    command = ["train", "--data", pairs, "--output", tmp_path / "run", *FAST, "--steps", 6]
+    save = run_folder.save_checkpoint
+
+    def save_and_die(*arguments: Any) -> None:
+        save(*arguments)
+        raise SystemExit("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "save_checkpoint", save_and_die)
+        assert run(*command).code == "killed"
+    assert not (tmp_path / "run" / "test.tsv").exists()
+    assert run(*command).code == 0 and (tmp_path / "run" / "test.tsv").exists()
+
+
 def test_told_to_stop_it_leaves_a_checkpoint_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

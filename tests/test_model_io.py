@@ -152,6 +152,12 @@ def test_what_is_saved_comes_back_to_the_bit(saved: Path) -> None:
     assert names(saved) == ["config.json", "model.safetensors", "tokenizer.json"]
 
 
+def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+    for number in range(8):  # safetensors orders its notes by chance
+        save_model(make(), TOKENIZER, tmp_path / str(number))
+    assert len({path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}) == 1
+
+
 def test_a_compiled_model_is_saved_like_any_other(tmp_path: Path) -> None:
     save_model(torch.compile(make()), TOKENIZER, tmp_path)  # type: ignore[arg-type]
     again, _ = load_model(tmp_path)
