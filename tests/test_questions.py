@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from tokenizers import pre_tokenizers
 
 from tools.chapters import ROOT
 
@@ -89,6 +90,27 @@ def test_every_question_names_its_thread_and_a_section() -> None:
         anchors.append(anchor)
         threads += cited
     assert len({*anchors}) == len(anchors) and len({*threads}) == len(threads)
+
+
+def test_vowel_signs_are_pieces_of_their_own() -> None:
+    """What the page says of an Arabic sentence, and its remedy."""
+    text = text_of(PAGES["questions"])
+    (remedy,) = re.findall(r'`re\.sub\("(\[.+?\])", "", text\)`', text)
+    sentence = "قَرَأَ صَدِيقِي كِتَابًا فِي الْحَدِيقَةِ أَمْسِ"
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    signs, plain = len(cut(sentence)), len(cut(re.sub(remedy, "", sentence)))
+    assert f"of six words is {signs} pieces with them and {plain} without" in text
+    assert len(sentence.split()) == 6
+
+
+def test_the_price_is_computed_in_the_chapter() -> None:
+    text, cells = text_of(PAGES["questions"]), nbformat.read(ROOT / "notebooks/27_wmt14.ipynb", 4)
+    printed = "".join(out.get("text", "") for c in cells.cells for out in c.get("outputs", []))
+    one, other = (
+        re.findall(rf"base 1 x {gpu} .* ([\d.]+) hours at 20%", printed)[0]
+        for gpu in ("H100", "RTX 4090")
+    )
+    assert f"takes {one} hours on one H100 and {other} on an RTX 4090" in text
 
 
 def test_symptoms_quote_the_log() -> None:
