@@ -381,6 +381,30 @@ def test_the_table_of_serving_is_its_logs() -> None:
     assert f"{min(gains):.1f} to {max(gains):.1f} times as fast with two threads as" in chapter
 
 
+def test_three_kernels_take_longer_than_the_goal() -> None:
+    """What the README says of the seconds that a lead over CTranslate2 would leave."""
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    logs = (ROOT / "benchmarks" / "results" / f"{name}.jsonl" for name in (
+        "shares-captions-de-en", "serving-captions-de-en-1"
+    ))  # fmt: skip
+    shares, served = ([json.loads(line) for line in log.read_text().splitlines()] for log in logs)
+    spent, allowed = {}, {}
+    for line in shares:
+        if line.get("products") == "oneDNN":
+            kernels = ("matrix products", "attention", "search")
+            spent[line["beam"]] = line["seconds"] * sum(line[name] for name in kernels)
+    for beam, search in ((1, "greedy"), (4, "beam 4")):
+        (rate,) = (
+            r["sentences_per_second"]
+            for r in served
+            if r.get("system") == "CTranslate2 float32" and "bleu" in r and r["search"] == search
+        )
+        allowed[beam] = 400 / rate / 1.1
+        assert spent[beam] > allowed[beam]
+    assert f"do with {allowed[4]:.2f} seconds" in text and f"take {spent[4]:.2f} by" in text
+    assert f"(greedily {spent[1]:.2f}, where {allowed[1]:.2f} would be needed)" in text
+
+
 @pytest.mark.slow
 def test_the_gpu_list_is_rehearsed_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Every part measures something, once; what it leaves alone is what it says it measures."""
