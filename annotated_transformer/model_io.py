@@ -93,8 +93,8 @@ def save_model(
     config = json.dumps(asdict(model.config), indent=2)
     notes = {"tokenizer": tokenizer.sha256, "config": config}
     raw = save({n: t.half() if half else t for n, t in model.state_dict().items()}, notes)
-    end = 8 + int.from_bytes(raw[:8], "little")  # of the header, to which `save` adds notes
-    header = json.loads(raw[8:end]) | {"__metadata__": notes}  # in any order
+    end = 8 + int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8:end]) | {"__metadata__": notes}  # which `save` orders by chance
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(end - 8)
     contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.text.encode()}
     for name, content in {**contents, WEIGHTS: raw[:8] + text + raw[end:]}.items():

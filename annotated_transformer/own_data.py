@@ -145,7 +145,8 @@ def split_pairs(
         texts = (unicodedata.normalize("NFC", text.casefold()) for text in pair[:2])
         texts = ("".join(filter(str.isalnum, text)) or text.strip() for text in texts)
         keys.append([f"{side} {text}" for side, text in enumerate(texts)])
-        group[max(map(first, keys[-1]))] = min(map(first, keys[-1]))
+        one, other = sorted(map(first, keys[-1]))
+        group[other] = one
     splits = Splits([], [], [])
     for pair, key in zip(pairs, keys):
         at = hash_share(first(key[0]), seed)

@@ -136,11 +136,12 @@ def main(
     name = model.name if model else "captions-de-en"
     settings = {"benchmark": "serving", "model": name, "corpus": f"{corpus} test_2016_flickr"}
     command = f"python benchmarks/serving.py --threads {threads} --rounds {rounds}"
-    larger = f" --max-tokens {max_tokens}" if max_tokens != 2048 else ""
-    settings |= {"command": command + larger + " --bf16" * bf16}
+    command += f" --model {model}" if model else ""
+    command += f" --max-tokens {max_tokens}" if max_tokens != 2048 else ""
+    settings |= {"command": command + " --bf16" * bf16}
     settings |= {"threads": threads, "max_tokens": max_tokens, "clock": "wall"}
     settings |= {"sentences": len(lines)}
-    ending = f"-{max_tokens}" if larger else ""
+    ending = f"-{max_tokens}" if max_tokens != 2048 else ""
     common.write_log(results, f"serving-{name}-{threads}{ending}", settings, records)
 
 

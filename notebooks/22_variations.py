@@ -90,7 +90,7 @@ assert abs(mean - 0.1) < 1e-12 and abs(error - 4.30 * 0.1 / math.sqrt(3)) < 1e-9
 # %% [markdown]
 # With three seeds, bars of one standard error miss the truth in two experiments of five. The paper gives one number a row and says nothing of seeds, so we can't tell which of its small differences are more than chance.
 #
-# {numref}`fig-variations` is the result. (In the paper's table an empty cell means *as in base*. Its perplexities are per word piece, and its BLEU is on newstest2013, without averaging, so neither is to be compared with Table 2.) The rest of the chapter says what was trained, and reads it row by row.
+# {numref}`fig-variations` is the result. (In the paper's table an empty cell means *as in base*. Its perplexities are per word piece; counted per word they would be larger. Its BLEU is on newstest2013, without averaging, so don't compare it with that of Table 2.) The rest of the chapter says what was trained, and reads it row by row.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 lines = Path("../benchmarks/results/variations.jsonl").read_text(encoding="utf-8").splitlines()

@@ -92,6 +92,16 @@ def test_every_question_names_its_thread_and_a_section() -> None:
     assert len({*anchors}) == len(anchors) and len({*threads}) == len(threads)
 
 
+def test_the_hours_of_the_whole_book() -> None:
+    """Reading at 200 words a minute, and the times beside the exercises."""
+    chapters = [text_of(path) for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))]
+    told = text_of(ROOT / "book" / "how_to_read.md")
+    minutes = sum(int(n) for text in chapters for n in re.findall(r"\(★+, (\d+) min\b", text))
+    assert f"a time beside them add up to {minutes / 60:.0f}." in told
+    assert "some six hours of reading" in told
+    assert 5.5 < sum(len(text.split()) for text in chapters) / 200 / 60 < 7
+
+
 def test_vowel_signs_are_pieces_of_their_own() -> None:
     """What the page says of an Arabic sentence, and its remedy."""
     text = text_of(PAGES["questions"])
