@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from annotated_transformer.layers import DecoderLayer
@@ -275,13 +275,16 @@ mkl_linear = F.linear
 
 
 @contextmanager
-def fast_products() -> Iterator[None]:
-    """Inside the block, F.linear is ours, on a processor that gains by it."""
+def fast_kernels() -> Iterator[None]:
+    """Inside the block, F.linear is ours where that pays, and no attention is left to cuDNN."""
+    kernels, cudnn = torch.backends.cuda, torch.backends.cuda.cudnn_sdp_enabled()
     F.linear = linear if mkl_is_slow() and F.linear is mkl_linear else F.linear
+    kernels.enable_cudnn_sdp(False)
     try:
         yield
     finally:
         F.linear = mkl_linear if F.linear is linear else F.linear
+        kernels.enable_cudnn_sdp(cudnn or kernels.cudnn_sdp_enabled())
 
 
 # --- Batches side by side ---
@@ -322,7 +325,7 @@ def translate(
         found = beam_search(model, source.to(device), beam, alpha, max_extra_tokens)
         return [(n, tokenizer.decode(best.tokens)) for n, (best,) in zip(batch, found)]
 
-    with evaluating(model), fast_products():
+    with evaluating(model), fast_kernels():
         parts = (side_by_side if device.type == "cpu" else map)(search, groups)
         written = dict(pair for part in parts for pair in part)
     return [written.get(n, "") for n in range(len(sources))]
@@ -344,8 +347,7 @@ def filter_logits(logits: Tensor, top_k: int | None = None, top_p: float | None 
 
 def sample(
     model: Transformer, source: Tensor, temperature: float = 1.0, top_k: int | None = None,
-    top_p: float | None = None, generator: torch.Generator | None = None,
-    max_extra_tokens: int = 50,
+    top_p: float | None = None, generator: Generator | None = None, max_extra_tokens: int = 50,
 ) -> list[list[int]]:  # fmt: skip
     """Draw a translation of each source (B, S) token by token; ids without `<s>` and `</s>`."""
     if not 0.01 <= temperature <= 100:

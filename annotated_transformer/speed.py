@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated_transformer.batching import plan_batches
-from annotated_transformer.decoding import fast_products
+from annotated_transformer.decoding import fast_kernels
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
@@ -76,13 +76,13 @@ def chunked_loss(
     """
     away = states * (F.embedding(labels, weight) - weight.mean(dim=0))
     total = label_smoothing * away.sum(dim=-1).masked_fill(labels == PAD, 0).sum()
-    inputs: Any = [tensor.detach().requires_grad_() for tensor in (states, weight)]
-    for some, wanted in zip(inputs[0].split(chunk), labels.split(chunk)):
-        loss = label_smoothed_loss(F.linear(some, inputs[1]), wanted, label_smoothing=0)
+    table, parts = weight.detach().requires_grad_(), states.detach().split(chunk)
+    for part, wanted in zip(parts, labels.split(chunk)):
+        loss = label_smoothed_loss(F.linear(part.requires_grad_(), table), wanted, 0)
         loss.backward()
         total = total + loss.detach()
     # Adds nothing but the gradients, which are known already
-    known = (states * inputs[0].grad).sum() + (weight * inputs[1].grad).sum()
+    known = (states * torch.cat([part.grad for part in parts])).sum() + (weight * table.grad).sum()
     return total + known - known.detach()
 
 
@@ -117,7 +117,7 @@ class FastLoss(SmoothedLoss):
         model, labels, bf16 = self.model, target[:, 1:].flatten(), self.precision == "bf16"
         narrow = torch.autocast(source.device.type, torch.bfloat16, bf16)
         # PyTorch's fused attention goes backward slowly in 16 bits, on a processor
-        with narrow, sdpa_kernel(SDPBackend.MATH) if bf16 and source.is_cpu else fast_products():
+        with narrow, sdpa_kernel(SDPBackend.MATH) if bf16 and source.is_cpu else fast_kernels():
             states = model.decode(target[:, :-1], model.encode(source), source).flatten(0, 1)
             return chunked_loss(states, model.embedding.weight, labels, self.label_smoothing)
 
@@ -181,8 +181,7 @@ def estimate(
     rows, source, target = np.array([(len(b), *lengths[b].max(axis=0)) for b in plan]).T
     epoch = sum(flops(config, source.repeat(rows), target.repeat(rows)).values())
     updates, parameters = training.steps * training.grad_accum_steps, parameter_count(config)
-    share = -(-rows // processes)
+    fixed, share = (18 if precision == "bf16" else 16) * parameters, -(-rows // processes)
     loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
     largest = max(activations(config, (share, source, target), precision) + loss)
-    fixed = (18 if precision == "bf16" else 16) * parameters
     return Estimate(parameters, epoch / len(plan) * updates, fixed + largest)

@@ -20,7 +20,7 @@ import tyro
 from torch import Tensor, nn
 
 from annotated_transformer.batching import pad
-from annotated_transformer.decoding import beam_search, fast_products
+from annotated_transformer.decoding import beam_search, fast_kernels
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.model_io import load_model
 from annotated_transformer.transformer import Transformer, evaluating
@@ -79,7 +79,7 @@ def check_same(model: Transformer, rival: Any, source: Tensor) -> None:
 
 def our_write(model: Transformer, beam: int, extra: int, source: Tensor) -> list[list[int]]:
     """Translate a batch of sources (B, S) with the decoder of chapter 19."""
-    with fast_products():
+    with fast_kernels():
         found = beam_search(model, source, beam=beam, alpha=0.6, max_extra_tokens=extra)
     return [list(best.tokens) for best, *_ in found]
 

@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from annotated_transformer.layers import DecoderLayer
@@ -927,7 +927,7 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int
 # %% [markdown]
 # ### Products on an AMD processor
 #
-# On x86, PyTorch takes matrix products in single precision from Intel's MKL, which runs at half speed on AMD's processors with AVX-512, instructions for sixteen numbers at once; oneDNN, another library inside PyTorch, doesn't. Every linear map calls `F.linear`. Inside the block of `fast_products`, this name stands for a function of ours, which leaves large products to oneDNN.
+# On x86, PyTorch takes matrix products in single precision from Intel's MKL, which runs at half speed on AMD's processors with AVX-512, instructions for sixteen numbers at once; oneDNN, another library inside PyTorch, doesn't. Every linear map calls `F.linear`. Inside the block of `fast_kernels`, this name stands for a function of ours, which leaves large products to oneDNN. (On a GPU the block has another use: it keeps attention from [a kernel that prepares itself anew for each length](25_speed.ipynb#does-this-training-use-flashattention).)
 
 
 # %% tags=["export", "hide-input"]
@@ -954,18 +954,21 @@ mkl_linear = F.linear
 
 
 @contextmanager
-def fast_products() -> Iterator[None]:
-    """Inside the block, F.linear is ours, on a processor that gains by it."""
+def fast_kernels() -> Iterator[None]:
+    """Inside the block, F.linear is ours where that pays, and no attention is left to cuDNN."""
+    kernels, cudnn = torch.backends.cuda, torch.backends.cuda.cudnn_sdp_enabled()
     F.linear = linear if mkl_is_slow() and F.linear is mkl_linear else F.linear
+    kernels.enable_cudnn_sdp(False)
     try:
         yield
     finally:
         F.linear = mkl_linear if F.linear is linear else F.linear
+        kernels.enable_cudnn_sdp(cudnn or kernels.cudnn_sdp_enabled())
 
 
 # %% tags=["nbval-ignore-output"]
 many, found = pad(sorted(sources, key=len)[:150]), {}
-for name, block in (("MKL", nullcontext), ("oneDNN", fast_products)) * 3:  # taking turns
+for name, block in (("MKL", nullcontext), ("oneDNN", fast_kernels)) * 3:  # taking turns
     start = process_time()
     with block():
         written = [best.tokens for (best,) in beam_search(model, many)]
@@ -1022,7 +1025,7 @@ def translate(
         found = beam_search(model, source.to(device), beam, alpha, max_extra_tokens)
         return [(n, tokenizer.decode(best.tokens)) for n, (best,) in zip(batch, found)]
 
-    with evaluating(model), fast_products():
+    with evaluating(model), fast_kernels():
         parts = (side_by_side if device.type == "cpu" else map)(search, groups)
         written = dict(pair for part in parts for pair in part)
     return [written.get(n, "") for n in range(len(sources))]
@@ -1263,8 +1266,7 @@ for temperature in (0.5, 2):
 # %% tags=["export"]
 def sample(
     model: Transformer, source: Tensor, temperature: float = 1.0, top_k: int | None = None,
-    top_p: float | None = None, generator: torch.Generator | None = None,
-    max_extra_tokens: int = 50,
+    top_p: float | None = None, generator: Generator | None = None, max_extra_tokens: int = 50,
 ) -> list[list[int]]:  # fmt: skip
     """Draw a translation of each source (B, S) token by token; ids without `<s>` and `</s>`."""
     if not 0.01 <= temperature <= 100:

@@ -23,7 +23,7 @@ if "google.colab" in sys.modules:
 sys.path.insert(0, "..")
 
 
-# %% [markdown]
+# %% [markdown] needs=["multi30k"]
 # # Variations
 #
 # This chapter changes one thing in the model at a time and trains it again: every row of the paper's Table 3 in miniature, from three seeds each (section 6.2 of the paper).

@@ -119,7 +119,7 @@ show_drawing(
 #
 # If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#the-same-result-as-on-one-gpu).
 #
-# We had no GPU. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library. What is said about GPUs is *computed*.
+# We never had several GPUs. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library. What is said about GPUs is *computed*.
 #
 # ## Three things to cut
 #
@@ -716,7 +716,7 @@ print(converting.number, "with products in 16 bits")
 assert 750 < counter.number < 900 and 1.4 < converting.number / counter.number < 1.6
 
 # %% [markdown]
-# (A wide model has as many as this narrow one.) In 16 bits, which the plan above takes, conversions add half as many again. At 8 microseconds each, 1,234 launches take 9.9 ms. With eight GPUs, 6 ms of work are handed out in 9.9, and the GPUs wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which makes few large operations out of many small ones, is one remedy, and a larger batch the other.
+# (A wide model has as many as this narrow one.) In 16 bits, which the plan above takes, conversions add half as many again. At 8 microseconds each ([some 40](25_speed.ipynb#on-a-gpu) in one virtual machine), 1,234 launches take 9.9 ms. With eight GPUs, 6 ms of work are handed out in 9.9, and they wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which joins small operations, is one remedy, and a larger batch the other.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20% of 989e12 operations a second, 1,234 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 5 GPUs and stays flat; with 100,000 it bends at about 20; with 400,000 it follows the ideal up to 64."}}
 style()

@@ -347,7 +347,7 @@ assert alone == scores
 # %% [markdown]
 # For WMT14 there are two records, of `wmt14/full` and of `wmt14`, and the first has `not_comparable` besides: a score computed in the authors' way, as far as it is known.
 #
-# This score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the network, and what only a GPU has: products of 16 bits, compiled layers, another way to exchange gradients.
+# This score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the network, and what only GPUs have: fast products of 16 bits, another way to exchange gradients.
 #
 # ## What it will take
 #
@@ -395,9 +395,11 @@ for name, hours in (("base", 12), ("big", 3.5 * 24)):
     print(f"{name}: {spent:.1e} spent, {runs[name, 1].flops / spent:.0%} of it in the model")
 
 # %% [markdown]
-# ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29% for base, because it counts 25,000 tokens a step; the batches planned here hold about 24,000.) We plan with 20% of a much higher peak. It is a guess, and everything below depends on it:
+# ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29% for base, because it counts 25,000 tokens a step; the batches planned here hold about 24,000.) We plan with 20% of a much higher peak. For made-up text, on one H200, [14% were measured](25_speed.ipynb#on-a-gpu) with base and 28% with big. Everything below depends on that share:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20% that we plan with; gray lines are the paper's hours on eight P100. Nothing here was measured."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20% that we plan with, the diamond what was measured on an H200, which has the same peak; gray lines are the paper's hours on eight P100."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
+log = Path("../benchmarks/results/gpu-NVIDIA-H200.jsonl").read_text().splitlines()
+measured = {line["name"]: line["mfu"] for line in map(json.loads, log[1:]) if "mfu" in line}
 shares = np.geomspace(0.03, 0.5, 30)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
 for axis, (name, color), paper in zip(axes, (("base", QUERY), ("big", KEY)), (12, 84)):
@@ -407,6 +409,9 @@ for axis, (name, color), paper in zip(axes, (("base", QUERY), ("big", KEY)), (12
         planned = plan.hours(PEAKS["H100"], count, 0.2)
         axis.plot(100 * shares, hours, line, color=color, lw=1.6)
         axis.plot(20, planned, "o", color=color)
+        if count == 1:
+            share = measured[name]
+            axis.plot(100 * share, plan.hours(PEAKS["H100"], 1, share), "D", color=color, mfc="w")
         for text, place in (
             (f"{planned:.1f}", (20, planned)),
             (f"{count} x H100", (30, hours[-7])),
@@ -456,7 +461,7 @@ for name, config in (("as the paper", recipe("big")), ("large batch", large)):
 # %% [markdown]
 # ### What is not in these hours
 #
-# Opening the corpus and, with `--compile`, compiling: minutes, once a start. Whether compiling pays on a GPU hasn't been measured with this code; add it to step 2, with another `--output`, and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of nearly 1,400 sentences. The times of two records in the log will tell how long one takes on your GPUs. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
+# Opening the corpus and, with `--compile`, compiling: minutes, once a start. [On a GPU](25_speed.ipynb#on-a-gpu) it took about a minute for each model and a tenth off the kernels' time; whether that pays, try: add it to step 2, with another `--output`, and compare `tokens_per_second`. Then the checkpoints, a second or so each, and the validations: 67 for base, 500 for big, each with greedy translations of nearly 1,400 sentences. The times of two records in the log will tell how long one takes on your GPUs. If it's 20 seconds, base spends 22 minutes on them and big 2.8 hours, on eight H100s more than on training. `--save-every` and `--steps` may change while a run is under way, so make the many checkpoints only where they are needed:
 #
 # ```bash
 # $run train --prepared wmt14-en-de --preset big --output big --save-every 12000 --steps 288000
@@ -610,8 +615,10 @@ assert "is not finite; it was not used" in told
 # |---|---|---|
 # | the commands, with a kill | yes, on this page | two processes on a CPU, grammar sentences |
 # | the download of WMT14 from the hub | no | the number of rows is what the hub states |
-# | 16 bits, compiling, several processes | in parts | on CPUs only: [speed](25_speed.ipynb#one-lever-at-a-time), [many GPUs](26_distributed.ipynb#the-same-result-as-on-one-gpu) |
-# | anything on a GPU | **no** | |
+# | 16 bits, compiling | yes | on one H200, with made-up text: [speed](25_speed.ipynb#on-a-gpu) |
+# | several processes | in parts | on CPUs: [many GPUs](26_distributed.ipynb#the-same-result-as-on-one-gpu) |
+# | `train`, stopped and continued, on a GPU | in parts | one H200: 600 steps with captions; one stop by a signal, which saved its state |
+# | several GPUs | **no** | |
 # | base and big on WMT14, either language | **no** | |
 #
 # ## The score to expect

@@ -157,14 +157,13 @@ def recipe(preset: str) -> TrainingConfig:
 
 
 def translate_together(
-    model: transformer.Transformer, tokenizer: Tokenizer, sentences: Sequence[str], beam: int,
-    alpha: float,
+    model: transformer.Transformer, tokenizer: Tokenizer, lines: list[str], beam: int, alpha: float,
 ) -> list[str]:  # fmt: skip
     """Translate sentences, each process its share of them; all processes get all translations."""
     rank, n = rank_and_world_size()
     room = 16_384 if model.embedding.weight.is_cuda else 2048
-    made = gather_texts(decode(model, tokenizer, sentences[rank::n], beam, alpha, max_tokens=room))
-    return [made[i % n][i // n].replace("\n", " ") for i in range(len(sentences))]
+    made = gather_texts(decode(model, tokenizer, lines[rank::n], beam, alpha, max_tokens=room))
+    return [made[i % n][i // n].replace("\n", " ") for i in range(len(lines))]
 
 
 PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"

@@ -20,7 +20,7 @@ import pytest
 import torch
 import tyro
 
-from annotated_transformer.data import MissingData
+from annotated_transformer.data import MissingData, multi30k
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.model_io import save_model
 from annotated_transformer.schedule import learning_rate
@@ -182,6 +182,10 @@ def test_the_table_of_starts_is_the_logs() -> None:
 
 
 def test_a_start_is_scored_before_and_after(tmp_path: Path) -> None:
+    try:
+        multi30k("test_2016_flickr")
+    except MissingData as error:
+        pytest.skip(str(error))
     rows = [f"{pair.target}\t{pair.source}\n" for pair in grammar(400, seed=1)]
     (tmp_path / "pairs.tsv").write_text("".join(rows))
     few = {"table": tmp_path / "pairs.tsv", "pairs": 300, "steps": 8, "tests": 3, "seeds": (0,)}
@@ -409,7 +413,7 @@ def test_three_kernels_take_longer_than_the_goal() -> None:
 def test_the_gpu_list_is_rehearsed_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Every part measures something, once; what it leaves alone is what it says it measures."""
     options: dict[str, Any] = {"device": "cpu", "tiny": True}
-    parts = ("throughput", "levers", "loss", "decoding", "steps", "processes")
+    parts = ("throughput", "levers", "loss", "decoding", "steps", "compiled", "processes")
     first = run("gpu", tmp_path, **options, parts=parts[:1])[1]
     settings, lines = run("gpu", tmp_path, **options)
     assert settings["scale"]["vocabulary"] == 300 and settings["peak"] > 0
@@ -422,9 +426,62 @@ def test_the_gpu_list_is_rehearsed_on_a_cpu(tmp_path: Path, capsys: pytest.Captu
     assert all(0 < line["mfu"] < 2 and line["launches"] > 100 for line in lines if "mfu" in line)
     whole, chunks = (found[f"{name}, smoothing 0.1"] for name in ("all logits", "chunked_loss"))
     assert whole["loss"] == pytest.approx(chunks["loss"], rel=1e-3)
-    one, two = found["one"]["updates"], found["two on one device"]["updates"]
+    assert found["100 steps of tiny"]["last_loss"] < found["100 steps of tiny"]["first_loss"]
+    one, two = found["one"]["updates"], found["two on one device, gloo"]["updates"]
     torch.testing.assert_close(torch.tensor(two), torch.tensor(one), rtol=1e-4, atol=1e-4)
     assert run("gpu", tmp_path, **options)[1] == lines  # nothing is measured twice
+
+
+def gpu_log(ending: str = "") -> dict[str, dict[str, Any]]:
+    """Return the lines of a log of an H200, by name."""
+    log = ROOT / "benchmarks" / "results" / f"gpu-NVIDIA-H200{ending}.jsonl"
+    return {line["name"]: line for line in map(json.loads, log.read_text().splitlines()[1:])}
+
+
+def test_the_chapter_quotes_what_the_gpu_did() -> None:
+    """Each number of the section on a GPU is in the logs."""
+    text = (ROOT / "notebooks" / "25_speed.py").read_text("utf-8")
+    gpu, first = gpu_log(), gpu_log("-first")
+    base, big, small = gpu["base"], gpu["big"], gpu["3,125 tokens"]
+    rate = {name: f"{line['tokens_per_second']:,}" for name, line in gpu.items() if "mfu" in line}
+    step, cudnn = 1000 * statistics.median(small["seconds"]) / 5, "cuDNN's attention"
+    all_logits, chunks = (gpu[f"{name}, smoothing 0.1"] for name in ("all logits", "chunked_loss"))
+    for said in (
+        f"`base` has {100 * base['mfu']:.0f} and `big` {100 * big['mfu']:.0f}.",
+        f"{100 * base['mfu']:.0f}% with `base`, {100 * big['mfu']:.0f}% with `big`.",
+        f"of {rate['base']} tokens a second, {rate['without sorted lengths']} are left without",
+        f"{rate[cudnn]} with {cudnn} (in the first 30 steps)",
+        f"{rate['fp32']} in fp32",
+        f"{step:.0f} ms for the {small['launches']:,} kernels of the smallest step",
+        f"{chunks['milliseconds']:.1f} against {all_logits['milliseconds']:.1f} for the loss",
+        f"save {all_logits['gigabytes'] - chunks['gigabytes']:.0f} GB and cost "
+        f"{chunks['milliseconds'] - all_logits['milliseconds']:.0f} ms",
+        f"take {gpu['greedy, fp32']['took_seconds']:.1f} s greedily and "
+        f"{gpu['beam 4, fp32']['took_seconds']:.1f} s with a beam of 4",
+        f"stable for {gpu['5,000 steps of base']['progress'][-1]['step']:,} steps",
+    ):
+        assert said in text, said
+    busy = {name: sum(line["kernels"].values()) for name, line in gpu.items() if "mfu" in line}
+    assert 0.29 < base["kernels"]["products"] / busy["base"] < 0.31
+    assert 0.37 < big["kernels"]["products"] / busy["big"] < 0.41
+    assert 0.15 < busy["3,125 tokens"] / step < 0.18 and 35 < 1000 * step / small["launches"] < 46
+    late = gpu["without reading ahead"]
+    assert 1.25 < base["tokens_per_second"] / late["tokens_per_second"] < 1.4
+    above = [
+        line["gigabytes"] / line["planned_gigabytes"] - 1 for name, line in gpu.items()
+        if name in ("base", "big") or name.endswith("00 tokens")
+    ]  # fmt: skip
+    assert -0.01 < min(above) < max(above) < 0.115
+    assert abs(gpu["fp32"]["gigabytes"] / gpu["fp32"]["planned_gigabytes"] - 0.93) < 0.005
+    torch.testing.assert_close(
+        first["two on one device, gloo"]["updates"], first["one"]["updates"], rtol=1e-5, atol=0
+    )
+    assert "Duplicate GPU detected" in first["two on one device, nccl"]["error"]
+    for name in ("base", "big"):
+        plain, compiled = (first[n]["kernels"].values() for n in (name, f"{name}, compiled"))
+        assert 0.88 < sum(compiled) / sum(plain) < 0.91
+        rounds = first[f"{name}, compiled"]
+        assert 45 < rounds["first_seconds"] + rounds["seconds"][0] + rounds["seconds"][4] < 60
 
 
 def test_made_up_text_has_the_shape_of_wmt14() -> None:

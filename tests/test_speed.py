@@ -495,28 +495,34 @@ def test_only_large_products_of_single_precision_go_another_way() -> None:
 
 
 @pytest.mark.parametrize("slow", [False, True])
-def test_the_block_of_fast_products_leaves_nothing_behind(
+def test_the_block_of_fast_kernels_leaves_nothing_behind(
     slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after an error either, nor when two blocks end in the order in which they began."""
-    before = F.linear
+    before, kernels = F.linear, torch.backends.cuda
     monkeypatch.setattr(decoding, "mkl_is_slow", lambda: slow)
-    with pytest.raises(KeyError), decoding.fast_products():
-        assert (F.linear is not before) == slow
+    with pytest.raises(KeyError), decoding.fast_kernels():
+        assert (F.linear is not before) == slow and not kernels.cudnn_sdp_enabled()
         raise KeyError
-    assert F.linear is before
+    assert F.linear is before and kernels.cudnn_sdp_enabled()
     other = functools.partial(before)  # a counter's or a quantizer's, say
     monkeypatch.setattr(F, "linear", other)
-    with decoding.fast_products():
+    with decoding.fast_kernels():
         assert F.linear is other
     assert F.linear is other
     monkeypatch.setattr(F, "linear", before)
-    first, second = decoding.fast_products(), decoding.fast_products()
+    first, second = decoding.fast_kernels(), decoding.fast_kernels()
     for block in (first, second):
         block.__enter__()
     for block in (first, second):
         block.__exit__(None, None, None)
-    assert F.linear is before
+    assert F.linear is before and kernels.cudnn_sdp_enabled()
+    monkeypatch.setattr(kernels, "enable_cudnn_sdp", lambda on: calls.append(on))
+    monkeypatch.setattr(kernels, "cudnn_sdp_enabled", lambda: False)
+    calls: list[bool] = []
+    with decoding.fast_kernels():  # of someone who had turned it off
+        pass
+    assert calls == [False, False]
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN")
