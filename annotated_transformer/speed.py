@@ -76,7 +76,8 @@ def chunked_loss(
     """
     away = states * (F.embedding(labels, weight) - weight.mean(dim=0))
     total = label_smoothing * away.sum(dim=-1).masked_fill(labels == PAD, 0).sum()
-    table, parts = weight.detach().requires_grad_(), states.detach().split(chunk)
+    table: Any = weight.detach().requires_grad_()
+    parts = states.detach().split(chunk)
     for part, wanted in zip(parts, labels.split(chunk)):
         loss = label_smoothed_loss(F.linear(part.requires_grad_(), table), wanted, 0)
         loss.backward()

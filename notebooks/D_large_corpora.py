@@ -142,8 +142,7 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 # %% tags=["export"]
 HELD_OUT, MOST_HELD_OUT = ("validation", "test"), 3_000  # pairs of each; one in 20 at most
 OUTCOMES = ["empty", "too long", "lengths apart", "untranslated", *HELD_OUT, "held out", "train"]
-MAX_TOKENS = 250  # on either side
-SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
+MAX_TOKENS, SAMPLE = 250, 1_000_000  # on a side; pairs that the vocabulary is learned from, at most
 
 
 def id_type(tokenizer: Tokenizer) -> str:
