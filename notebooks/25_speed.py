@@ -680,7 +680,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 # %% [markdown]
 # ## On a GPU
 #
-# One command measures what this chapter computes. On an H200, with PyTorch 2.11:
+# One command measures what this chapter computes. On an H200, with PyTorch 2.11; below *big*, each row is *base* with one change:
 #
 # ```bash
 # python benchmarks/gpu.py --peak 989e12
