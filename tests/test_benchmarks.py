@@ -461,6 +461,16 @@ def test_the_chapter_quotes_what_the_gpu_did() -> None:
         f"stable for {gpu['5,000 steps of base']['progress'][-1]['step']:,} steps",
     ):
         assert said in text, said
+    answers = (ROOT / "book" / "questions.md").read_text("utf-8")
+    took, other = base["gigabytes"], gpu["fp32"]
+    for said in (
+        f"{rate[cudnn]} target tokens a second instead of {rate['base']}",
+        f"took {took:.1f} GB for base and {big['gigabytes']:.1f} for big",
+        f"base with 12,500 tokens took {gpu['12,500 tokens']['gigabytes']:.1f},",
+        f"base took {other['gigabytes']:.1f} GB there, and "
+        f"{base['tokens_per_second'] / other['tokens_per_second']:.1f} times as long",
+    ):
+        assert said in answers, said
     busy = {name: sum(line["kernels"].values()) for name, line in gpu.items() if "mfu" in line}
     assert 0.29 < base["kernels"]["products"] / busy["base"] < 0.31
     assert 0.37 < big["kernels"]["products"] / busy["big"] < 0.41
