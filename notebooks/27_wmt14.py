@@ -387,7 +387,7 @@ for name in ("base", "big"):
     print(f"{name:4} {runs[name, 1].flops:.1e} operations")
 
 # %% [markdown]
-# By this estimate both models fit into one GPU with 24 GB; but [the one measurement](25_speed.ipynb#memory-and-hours-before-a-run) took up to 1.8 times as much for a batch, so big may need `--max-tokens 12500 --grad-accum-steps 2` there. Table 2 of the paper states the cost of training, too, but in another sense: time on the GPUs, times what such a GPU can sustain, 9.5e12 operations a second. The models' own products are a part of that:
+# By this estimate both models fit into one GPU with 24 GB, and the H200 took [at most 11% more](25_speed.ipynb#on-a-gpu): 17.6 GB for big. Where that is too much, `--max-tokens 12500 --grad-accum-steps 2` makes an update in two halves. Table 2 of the paper states the cost of training, too, but in another sense: time on the GPUs, times what such a GPU can sustain, 9.5e12 operations a second. The models' own products are a part of that:
 
 # %%
 for name, hours in (("base", 12), ("big", 3.5 * 24)):
