@@ -142,11 +142,11 @@ plt.show()
 
 
 # %% [markdown]
-# The output projection is a single matrix, and it takes 30% of the base model's work. The attention products, for which attention is famous, take less than one percent. (Their *time* is [another matter](#attention-without-the-matrix).)
+# The output projection is a single matrix, and it takes 30% of the base model's work. The attention products, for which attention is famous, take less than one percent.
 #
 # That changes with the length. In an encoder layer, each position costs $w S = 1{,}024 \, S$ multiplications in the products and 3.1 million in everything else. Of all the work that is 1% at 28 tokens, 8% at 256, a quarter at 1,024 and half at 3,072.
 #
-# Is the formula right? PyTorch has a counter of its own, which sees every product. It watches a small model whose $d_k$ and $d_v$ differ.
+# Is the formula right? PyTorch has a counter of its own. It watches a small model whose $d_k$ and $d_v$ differ.
 
 
 # %%
@@ -372,7 +372,7 @@ assert all(0.99 < small[name] < 1.01 < base[name] < 1.05 for name in others)
 #
 # FlashAttention ({cite:t}`dao2022flashattention`) made attention on GPUs several times as fast without saving a single operation. It saves bytes.
 #
-# Written as in [chapter 3](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte. An H200 does 989 · 10¹² operations in the time in which it moves 4.8 · 10¹² bytes, some 200 for each. So its arithmetic units mostly wait. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, and long rows don't fit.
+# Written as in [chapter 3](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte. An H200 does 989 · 10¹² operations in the time in which it moves 4.8 · 10¹² bytes, some 200 for each. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, and long rows don't fit.
 #
 # It doesn't. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and attention can be added to the pass. It takes three running values: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values with these weights. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
 #
@@ -428,7 +428,7 @@ assert readable > 4 * fused
 #
 # On a GPU, no. `scaled_dot_product_attention` chooses among several kernels, and its FlashAttention kernel for CUDA refuses an explicit mask (in PyTorch 2.13: "Flash Attention does not support non-null attn_mask"). We always pass one, so another fused kernel does the work.
 #
-# On an H100 or H200, in 16 bits, that would be cuDNN's, and a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. `base` began at a quarter of its speed. So training and translation happen in [a block](19_decoding.ipynb#products-on-an-amd-processor) that takes cuDNN off the list. The memory-efficient kernel, which works in blocks, too, takes any length.
+# On an H100 or H200, in 16 bits, that would be cuDNN's, and a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. `base` began at a quarter of its speed. So training and translation happen in [a block](19_decoding.ipynb#products-on-an-amd-processor) that takes cuDNN off the list. The memory-efficient kernel, which works in blocks, too, takes any length. At ours it is also the faster one: in the decoder's self-attention, which can do without a mask, FlashAttention's took 7.2 ms of a step and this one 3.4.
 #
 # ## The loss without the logits
 #
@@ -761,7 +761,7 @@ print(f"{long['last_loss']:.1f}, largest gradient {long['largest_gradient']:.1f}
 # %% [markdown]
 # - **We hoped for an MFU of 30% and 45%; `base` has 14 and `big` 28.** The profile says why: matrix products take three tenths of the kernels' time in base and two fifths in big. The rest moves bytes: attention on short sentences, casts between 32 and 16 bits, sums.
 # - **This machine hands over slowly**: 62 ms for the 1,389 kernels of the smallest step, and five sixths of that the GPU waits. From 50,000 positions on it hardly does.
-# - **Three levers count**: of 344,471 tokens a second, 74,364 are left without sorted lengths, 87,741 with cuDNN's attention (in the first 30 steps), 95,140 in fp32. Reading ahead brings a third. Most others differ by less than the rounds do.
+# - **Three levers count**: of 344,471 tokens a second, 74,364 are left without sorted lengths, 87,741 with cuDNN's attention (in the first 30 steps), 95,140 in fp32. Reading ahead brings a third. Most others differ less than the rounds.
 # - **Chunks** save 10 GB and cost 4 ms a step: 18.9 against 15.1 for the loss with all logits.
 # - **Memory** was 0 to 11% above the plan in bf16, 7% below in fp32.
 # - 3,003 sentences, with random weights, take 2.0 s greedily and 3.0 s with a beam of 4. With batches of 6,250 and the paper's rate, training was stable for 2,200 steps; 5,000 were planned, and time was up.
@@ -942,7 +942,7 @@ assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["byt
 #
 # 1. *Tokens a second*, from the progress line of the training. Times 0.38 · 10⁹ operations for base (1.29 · 10⁹ for big), divided by the peak, that's the MFU.
 # 2. *Precision.* Cards older than Ampere have no bf16, and the peak is that of fp32.
-# 3. *The batch.* Double `--max-tokens` for a hundred steps. If tokens a second rise much, the step was launch-bound, and larger batches with fewer steps are the cheapest gain.
+# 3. *The batch.* Double `--max-tokens` for a hundred steps. If tokens a second rise much, the step was launch-bound.
 #
 # ## What to remember
 #

@@ -461,6 +461,11 @@ def test_the_chapter_quotes_what_the_gpu_did() -> None:
         f"stable for {gpu['5,000 steps of base']['progress'][-1]['step']:,} steps",
     ):
         assert said in text, said
+    flash, rest, whole = (
+        sum(ms for ms, _, kernel in gpu[name]["slowest"] if word in kernel)
+        for name, word in (("causal kernel", "flash"), ("causal kernel", "fmha"), ("base", "fmha"))
+    )
+    assert f"took {flash:.1f} ms of a step and this one {whole - rest:.1f}." in text
     answers = (ROOT / "book" / "questions.md").read_text("utf-8")
     took, other = base["gigabytes"], gpu["fp32"]
     for said in (
