@@ -1,7 +1,7 @@
 """Measure on a GPU what chapter 25 says about GPUs: one command for all of it.
 
     python benchmarks/gpu.py --peak 989e12                  # an H200: dense bf16, by its data sheet
-    python benchmarks/gpu.py --parts throughput decoding    # two parts of six
+    python benchmarks/gpu.py --parts throughput decoding    # two parts of seven
     python benchmarks/gpu.py --device cpu --tiny            # a rehearsal of everything, in a minute
 
 Each measurement is a line of results/gpu-DEVICE.jsonl as soon as it is made, so a run that was
