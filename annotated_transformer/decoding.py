@@ -317,8 +317,13 @@ def translate(
         raise ValueError("sentences is one string: give a list of them")
     check_vocabulary(model, tokenizer)
     sources = [*encode_sources(tokenizer, sentences, model.config.max_length)]
-    groups = [*length_batches([len(source) for source in sources], max_tokens)]
-    device = model.embedding.weight.device
+    device, lengths = model.embedding.weight.device, [*map(len, sources)]
+    # As many batches for each of the threads, even ones, and not for a few sentences
+    jobs = min(4, torch.get_num_threads(), sum(lengths) // 512 or 1) if device.type == "cpu" else 1
+    cut = functools.partial(length_batches, lengths)
+    count = jobs * -(-len([*cut(max_tokens)]) // jobs)
+    rooms = (*range(512, max_tokens, max_tokens // 32 + 1), max_tokens)
+    groups = next(parts for parts in ([*cut(room)] for room in rooms) if len(parts) <= count)
 
     def search(batch: list[int]) -> list[tuple[int, str]]:
         source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)

@@ -6,10 +6,10 @@ devices and each other, and why every update stays what a single process would m
 5.2 of the paper).
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from os import environ
 
 import torch
 import torch.distributed as dist
@@ -52,12 +52,11 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
         yield place
         return
     if place.type == "cuda":
-        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        place = torch.device("cuda", int(environ["LOCAL_RANK"]))
         torch.cuda.set_device(place)
     # After a restart, the addresses in torchrun's store lead to processes that are dead
     store, rank, world_size = next(rendezvous("env://", timeout=PATIENCE))
-    one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
-    restart = os.environ["TORCHELASTIC_RESTART_COUNT"] if one_machine else "0"
+    restart = environ["TORCHELASTIC_RESTART_COUNT"] if environ["GROUP_WORLD_SIZE"] == "1" else "0"
     store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     dist.init_process_group(backend, None, PATIENCE, world_size, rank, store)

@@ -271,9 +271,8 @@ def relative_clause(rng: Random, noun: Phrase) -> Phrase:
 def reason(rng: Random, past: bool) -> Phrase:
     """`, weil die Frau schläft`: a conjunction and a clause with a noun as its subject."""
     verb = rng.choice(VERBS)
-    subject = draw_noun_phrase(rng, "nom", verb.roles["nom"], pronouns=0)
-    clause = draw_clause(rng, verb, past, {"nom": subject})
-    return behind_comma(clause, linked(*choose(rng, CONJUNCTIONS)))
+    opening = {"nom": draw_noun_phrase(rng, "nom", verb.roles["nom"], pronouns=0)}
+    return behind_comma(draw_clause(rng, verb, past, opening), linked(*choose(rng, CONJUNCTIONS)))
 
 
 def draw_main_clause(rng: Random, question: bool = False) -> Clause:

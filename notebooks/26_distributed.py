@@ -34,10 +34,10 @@ sys.path.insert(0, "..")
 # Process $r$ of $N$ has $n_r$ target tokens and a summed loss $\ell_r$. This is **data parallel** training, and by hand it takes fifteen lines. What one process alone wouldn't need are the three lines with `dist` and the slice `[rank::world_size]`.
 
 # %% tags=["export"]
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from os import environ
 
 import torch
 import torch.distributed as dist
@@ -46,6 +46,7 @@ from torch.distributed.rendezvous import rendezvous
 # %% tags=["hide-cell"]
 import inspect
 import json
+import os
 import re
 import runpy
 import subprocess
@@ -508,12 +509,11 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
         yield place
         return
     if place.type == "cuda":
-        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        place = torch.device("cuda", int(environ["LOCAL_RANK"]))
         torch.cuda.set_device(place)
     # After a restart, the addresses in torchrun's store lead to processes that are dead
     store, rank, world_size = next(rendezvous("env://", timeout=PATIENCE))
-    one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
-    restart = os.environ["TORCHELASTIC_RESTART_COUNT"] if one_machine else "0"
+    restart = environ["TORCHELASTIC_RESTART_COUNT"] if environ["GROUP_WORLD_SIZE"] == "1" else "0"
     store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     dist.init_process_group(backend, None, PATIENCE, world_size, rank, store)

@@ -205,8 +205,6 @@ TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
 
 def write_folder(folder: Path, rows: Any, encoded: Any, tokenizer: Tokenizer) -> dict[str, Any]:
     """Write what `encode_rows` has made of rows; return counts for the summary."""
-    from pooch import file_hash
-
     outcomes = encoded["outcome"].to_numpy()
     lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
     counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
@@ -222,8 +220,7 @@ def write_folder(folder: Path, rows: Any, encoded: Any, tokenizer: Tokenizer) ->
         chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
         lines = "".join("{}\t{}\n".format(*tidy(**row)) for row in chosen)
         (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
-    sha256 = {"tokenizer": tokenizer.sha256, "sha256": file_hash(folder / TOKENS)}
-    return {"pairs": counts, "tokens": int(lengths.sum()), **sha256}
+    return {"pairs": counts, "tokens": int(lengths.sum()), "tokenizer": tokenizer.sha256}
 
 
 def prepare(
@@ -290,6 +287,7 @@ def prepare(
             cache_file_name=str(cache / f"{key}.arrow"), new_fingerprint=key, desc="encoding",
         ).data  # fmt: skip
         summary = {"key": key, "settings": settings, **write_folder(folder, rows, encoded, known)}
+        summary["sha256"] = file_hash(folder / TOKENS)
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     remove(cache)
     return summary

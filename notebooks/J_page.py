@@ -72,11 +72,9 @@ assert (np.abs(whole * scales[:, None] - row) <= 0.501 * scales[:, None]).all()
 # %% tags=["export"]
 def pack(name: str, config: dict[str, Any], tokenizer: str, tensors: dict[str, np.ndarray]) -> str:
     """Return a model as JSON for a page, from its tokenizer's JSON and its tensors by name."""
-    packed = dict[str, np.ndarray]()
-    for key, tensor in tensors.items():
-        packed[key] = tensor.astype(np.float32)
-        if tensor.ndim == 2:
-            packed[key], packed[f"{key}.scales"] = quantize(packed[key])
+    packed = {key: tensor.astype(np.float32) for key, tensor in tensors.items()}
+    for key in [key for key, tensor in tensors.items() if tensor.ndim == 2]:
+        packed[key], packed[f"{key}.scales"] = quantize(packed[key])
     merges, weights = loads(tokenizer)["model"]["merges"], b64encode(save(packed)).decode()
     model = {"name": name, "config": config, "merges": merges, "weights": weights}
     return dumps(model, separators=(",", ":")).replace("<", "\\u003c")

@@ -512,6 +512,28 @@ def test_batches_side_by_side_are_those_one_by_one(
     assert torch.get_num_threads() == count and model.training
 
 
+@pytest.mark.parametrize(
+    ("count", "lines", "parts"),
+    [(1, 300, 2), (2, 300, 2), (4, 300, 4), (2, 700, 4), (3, 700, 6), (2, 120, 2), (4, 30, 1)],
+)
+def test_each_thread_gets_as_many_even_batches(
+    trained: Trained, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch,
+    count: int, lines: int, parts: int,
+) -> None:  # fmt: skip
+    """A few sentences stay together; for a batch too large for its threads, there are more."""
+    taken: list[int] = []
+
+    def look(model: Any, source: torch.Tensor, *_: Any) -> list[list[Hypothesis]]:
+        taken.append(source.numel())
+        return [[Hypothesis([], 0.0, 0.0)] for _ in source]
+
+    monkeypatch.setattr(decoding, "beam_search", look)
+    threads(count)
+    assert translate(*trained, (lines // 5) * LINES) == [""] * lines
+    assert len(taken) == parts and max(taken) <= 2048
+    assert max(taken) < 1.35 * min(taken) + 50
+
+
 def test_autocast_holds_for_all_batches(trained: Trained, threads: Callable[[int], None]) -> None:
     model, narrow = deepcopy(trained[0]), []
     model.encoder.register_forward_hook(lambda *_: narrow.append(torch.is_autocast_enabled("cpu")))
