@@ -48,12 +48,12 @@ from annotated_transformer.training import Stopped, Training, TrainingConfig, ru
 from annotated_transformer.transformer import Transformer, preset
 
 Record = dict[str, Any]
-KINDS = {  # words in the names of kernels
+KINDS = {  # words in the names of kernels; the first kind that fits ("Gamma" has an "mm")
+    "normalization": ("layer_norm", "LayerNorm", "GammaBeta"),
     "attention": ("fmha", "flash", "attention"),
     "products": ("gemm", "nvjet", "cutlass", "splitKreduce", "mm", "linear"),
     "loss": ("SoftMax", "nll_loss", "log_softmax"),
     "compiled": ("triton",),
-    "normalization": ("layer_norm", "LayerNorm", "GammaBeta"),
     "dropout": ("dropout",),
     "Adam": ("FusedOptimizer", "multi_tensor_apply"),
     "copies and numbers of 16 bits": ("copy", "Memcpy", "CatArray"),
