@@ -252,7 +252,7 @@ def measure(place: Place, setup: Setup) -> Record:
     kernels, n = kernel_times(turn, gpu), scale.updates
     busy, launches = (sum(map(of, kernels.values())) / n for of in (sum, len))
     places = sum(len(rows) * int(lengths[rows].max(axis=0).sum()) for rows in plan)
-    lengths = lengths[np.concatenate(plan)]
+    profiled, lengths = lengths[np.concatenate(plan[-n:])], lengths[np.concatenate(plan)]
     operations = sum(speed.flops(config, *lengths.T).values()) / int(lengths[:, 1].sum())
     rate = median(t / s for t, s in zip(tokens[1:], seconds[1:]))
     return {
@@ -262,6 +262,7 @@ def measure(place: Place, setup: Setup) -> Record:
         "planned_gigabytes": round(float(planned) / 1e9, 2),
         "launches": int(launches), "kernels": by_kind(kernels, n),
         "kernel_share": round(busy * n / seconds[1], 3),
+        "kernel_operations": float(sum(speed.flops(config, *profiled.T).values())) / n,
         "slowest": [
             [round(1e3 * sum(kernels[name]) / n, 3), len(kernels[name]) // n, name[:120]]
             for name in sorted(kernels, key=lambda name: -sum(kernels[name]))[:20]

@@ -364,7 +364,7 @@ others = ("causal kernel", "additive masks", "Q, K, V in one product")
 assert all(0.99 < small[name] < 1.01 < base[name] < 1.05 for name in others)
 
 # %% [markdown]
-# **Sorted lengths** count on any machine. With 32 random sentences a batch, the small model trains a quarter fewer useful tokens a second and the base model almost a third. **Fused Adam** is worth three percent to the small one. For the base model the median says eight, from five rounds that scatter by more than that.
+# **Sorted lengths** count on any machine. With 32 random sentences a batch, the small model trains a quarter fewer useful tokens a second and the base model almost a third. **Fused Adam** is worth three percent to the small one. The base model's eight are less than its rounds scatter.
 #
 # The others can't be told from noise: on the base model their medians lie two to four percent higher, and so does that of turning *off* the attention kernel, which should hurt. They hardly touch the matrix products, so they stay out of the package.
 #
@@ -759,7 +759,7 @@ print(f"{long['last_loss']:.1f}, largest gradient {long['largest_gradient']:.1f}
 
 
 # %% [markdown]
-# - **We hoped for an MFU of 30% and 45%; `base` has 14 and `big` 28.** The profile says why: matrix products take a quarter of the kernels' time in base, over a third in big. The rest moves bytes: attention on short sentences, casts between 32 and 16 bits, sums.
+# - **We hoped for an MFU of 30% and 45%; `base` has 14 and `big` 28.** The profile says why: matrix products take a quarter of the kernels' time in base, over a third in big. With attention, loss and Adam they alone would come to 27% and 40%. The rest moves bytes: casts between 32 and 16 bits, sums.
 # - **This machine hands over slowly**: 62 ms for the 1,389 kernels of the smallest step, and five sixths of that the GPU waits. From 50,000 positions on it hardly does.
 # - **Three levers count**: of 344,471 tokens a second, 74,364 are left without sorted lengths, 87,741 with cuDNN's attention (in the first 30 steps), 95,140 in fp32. Reading ahead brings a third. Most others differ less than the rounds.
 # - **Chunks** save 10 GB and cost 4 ms a step: 18.9 against 15.1 for the loss with all logits.
@@ -767,7 +767,7 @@ print(f"{long['last_loss']:.1f}, largest gradient {long['largest_gradient']:.1f}
 # - 3,003 sentences, with random weights, take 2.0 s greedily and 3.0 s with a beam of 4. With batches of 6,250 and the paper's rate, training was stable for 2,200 steps; 5,000 were planned, and time was up.
 # - Two processes on one GPU make the updates of one, through gloo; NCCL 2.28 refuses a shared GPU.
 #
-# **Compiled layers** ran only in [a first log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/gpu-NVIDIA-H200-first.jsonl), with attention still cuDNN's. Kernels took a tenth less time, compiling the best part of a minute; what a step gains today, it can't tell. `linear_cross_entropy` and several GPUs have not been measured.
+# **Compiled layers** ran only in [a first log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/gpu-NVIDIA-H200-first.jsonl), with attention still cuDNN's. Kernels took a tenth less time, compiling the best part of a minute. With the loss compiled, too, today's kernels alone would come to 18% and 30%. Not measured: `linear_cross_entropy`, several GPUs.
 
 
 # %% [markdown]

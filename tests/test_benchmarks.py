@@ -480,6 +480,17 @@ def test_the_chapter_quotes_what_the_gpu_did() -> None:
     assert 0.24 < base["kernels"]["products"] / busy["base"] < 0.26
     assert 0.35 < big["kernels"]["products"] / busy["big"] < 0.38
     assert 0.15 < busy["3,125 tokens"] / step < 0.18 and 35 < 1000 * step / small["launches"] < 46
+    most, fewer = list[str](), list[str]()  # MFU without the rest, and with the compiler's savings
+    for line in (base, big):
+        needed = sum(line["kernels"][kind] for kind in ("products", "attention", "loss", "Adam"))
+        plain, compiled = (
+            sum(first[f"{line['name']}{with_}"]["kernels"].values())
+            for with_ in ("", ", compiled with the loss")
+        )
+        for found, ms in ((most, needed), (fewer, busy[line["name"]] - plain + compiled)):
+            found.append(f"{line['kernel_operations'] / ms / 989e9:.0%}")
+    assert f"loss and Adam they alone would come to {most[0]} and {most[1]}." in text
+    assert f"too, today's kernels alone would come to {fewer[0]} and {fewer[1]}." in text
     late = gpu["without reading ahead"]
     assert 1.25 < base["tokens_per_second"] / late["tokens_per_second"] < 1.4
     above = [
