@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from os import environ
+from time import sleep
 
 import torch
 import torch.distributed as dist
@@ -498,9 +499,6 @@ def find_device(name: str | None = None) -> torch.device:
 
 
 # %% tags=["export"]
-PATIENCE = timedelta(minutes=20)  # how long one process waits for another
-
-
 @contextmanager
 def process_group(device: str | None = None) -> Iterator[torch.device]:
     """Join the processes that torchrun has started, if it has; give the device of this one."""
@@ -512,12 +510,13 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
         place = torch.device("cuda", int(environ["LOCAL_RANK"]))
         torch.cuda.set_device(place)
     # After a restart, the addresses in torchrun's store lead to processes that are dead
-    store, rank, world_size = next(rendezvous("env://", timeout=PATIENCE))
+    store, rank, world_size = next(rendezvous("env://"))
     restart = environ["TORCHELASTIC_RESTART_COUNT"] if environ["GROUP_WORLD_SIZE"] == "1" else "0"
     store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, None, PATIENCE, world_size, rank, store)
+    dist.init_process_group(backend, None, timedelta(minutes=20), world_size, rank, store)
     yield place
+    sleep(0.1)  # a thread of gloo that still had to free a tensor would abort Python's exit
     dist.destroy_process_group()  # not after an error: the others may wait in an all-reduce
 
 

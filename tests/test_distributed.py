@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from annotated_transformer.distributed import find_device, gather_texts, process_group
 from annotated_transformer.run_folder import last_checkpoint, read_checkpoint
@@ -100,6 +101,16 @@ def until_told(folder: Path) -> None:
 
     with process_group("cpu"):
         learn(folder, steps=100_000, report=report)
+
+
+def leave(home: Path) -> None:
+    """Sum a tensor that nobody keeps, and free the group at once: a thread of it may still wait."""
+    import torch.distributed.nn  # imported later, default arguments there would hold the group
+
+    with process_group("cpu"):
+        model = DDP(torch.nn.Linear(50, 50))
+        model(torch.randn(3, 50)).sum().backward()
+        torch.distributed.all_reduce(torch.ones(100_000))
 
 
 # --- The tests ---
@@ -214,6 +225,12 @@ def test_without_torchrun_there_is_one_process() -> None:
     assert find_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def test_processes_leave_while_a_thread_still_has_a_tensor(tmp_path: Path) -> None:
+    """A thread of gloo needs Python to free it: this hung, or aborted at the exit."""
+    done = launch("leave", tmp_path, 4)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_torchrun_told_to_stop_leaves_a_checkpoint(tmp_path: Path) -> None:
     done = launch("until_told", tmp_path / "run", 2)
@@ -237,4 +254,4 @@ def test_two_processes_make_the_updates_of_one_and_a_restart_changes_no_bit(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"together": together, "until_told": until_told}[sys.argv[1]](Path(sys.argv[2]))
+    {"together": together, "until_told": until_told, "leave": leave}[sys.argv[1]](Path(sys.argv[2]))
