@@ -687,7 +687,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 # ```
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu", "caption": "Where does the time of a step go on an H200? Left: share of the kernels' time in two training steps of base and of big, in bf16, 25,000 positions a side; compare the share of the operations above. Right: milliseconds of a step of base, by the size of the batch (filled), and how long kernels ran in two other steps (hollow). Up to 12,500 positions the GPU waits most of the time."}, "image": {"alt": "Left, matrix products take 25 percent of the kernels' time in base and 36 in big, attention 19, casts and copies 18 and 14. Right, a step takes some 62 to 67 milliseconds up to 25,000 positions, though kernels run in only 10 to 53 of them; beyond, both grow together."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu", "caption": "Where does the time of a step go on an H200? Left: share of the kernels' time in two training steps of base and of big with short sentences, in bf16, 25,000 positions a side; compare the share of the operations above. Right: milliseconds of a step of base, by the size of the batch (filled), and how long kernels ran in two other steps (hollow). Up to 12,500 positions the GPU waits most of the time."}, "image": {"alt": "Left, matrix products take 25 percent of the kernels' time in base and 36 in big, attention 19, casts and copies 18 and 14. Right, a step takes some 62 to 67 milliseconds up to 25,000 positions, though kernels run in only 10 to 53 of them; beyond, both grow together."}}
 def gpu_log(ending=""):
     text = Path(f"../benchmarks/results/gpu-NVIDIA-H200{ending}.jsonl").read_text()
     settings, *lines = map(json.loads, text.splitlines())
@@ -759,7 +759,7 @@ print(f"{long['last_loss']:.1f}, largest gradient {long['largest_gradient']:.1f}
 
 
 # %% [markdown]
-# - **We hoped for an MFU of 30% and 45%; `base` has 14 and `big` 28.** The profile says why: matrix products take a quarter of the kernels' time in base, over a third in big. With attention, loss and Adam they alone would come to 27% and 40%. The rest moves bytes: casts between 32 and 16 bits, sums.
+# - **We hoped for an MFU of 30% and 45%; `base` has 14 and `big` 28.** The profile says why: matrix products take a quarter of the kernels' time in base, over a third in big. With attention, loss and Adam alone they would come to some 33% and 47%; casts between 32 and 16 bits and sums take the rest.
 # - **This machine hands over slowly**: 62 ms for the 1,389 kernels of the smallest step, and five sixths of that the GPU waits. From 50,000 positions on it hardly does.
 # - **Three levers count**: of 344,471 tokens a second, 74,364 are left without sorted lengths, 87,741 with cuDNN's attention (in the first 30 steps), 95,140 in fp32. Reading ahead brings a third. Most others differ less than the rounds.
 # - **Chunks** save 10 GB and cost 4 ms a step: 18.9 against 15.1 for the loss with all logits.
@@ -767,7 +767,7 @@ print(f"{long['last_loss']:.1f}, largest gradient {long['largest_gradient']:.1f}
 # - 3,003 sentences, with random weights, take 2.0 s greedily and 3.0 s with a beam of 4. With batches of 6,250 and the paper's rate, training was stable for 2,200 steps; 5,000 were planned, and time was up.
 # - Two processes on one GPU make the updates of one, through gloo; NCCL 2.28 refuses a shared GPU.
 #
-# **Compiled layers** ran only in [a first log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/gpu-NVIDIA-H200-first.jsonl), with attention still cuDNN's. Kernels took a tenth less time, compiling the best part of a minute. With the loss compiled, too, today's kernels alone would come to 18% and 30%. Not measured: `linear_cross_entropy`, several GPUs.
+# **Compiled layers** ran only in [a first log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/gpu-NVIDIA-H200-first.jsonl), with attention still cuDNN's. Kernels took a tenth less time, compiling the best part of a minute. With the loss compiled, the profiled kernels would come to 18% and 30%. Not measured: `linear_cross_entropy`, several GPUs.
 
 
 # %% [markdown]
