@@ -500,7 +500,7 @@ def test_the_chapter_quotes_what_the_gpu_did() -> None:
 
 
 def test_why_the_gpu_falls_short_follows_from_the_logs() -> None:
-    """The four kinds of kernels that a step cannot do without, profiled and in the timed batches."""
+    """The four kinds of kernels that each step needs, in the profiled and the timed batches."""
     gpu, logs, first = importlib.import_module("gpu"), gpu_log(), gpu_log("-first")
     lengths = gpu.shaped(200_000, 37_000).lengths
     plan = gpu.plan_batches(lengths, 25_000, seed=0, epoch=0)[5:32]
