@@ -516,7 +516,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
     dist.init_process_group(backend, None, timedelta(minutes=20), world_size, rank, store)
     yield place
-    sleep(0.1)  # a thread of gloo that still had to free a tensor would abort Python's exit
+    sleep(0.1)  # a thread of gloo that still has to free a tensor could abort Python's exit
     dist.destroy_process_group()  # not after an error: the others may wait in an all-reduce
 
 

@@ -252,7 +252,7 @@ def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer,
     Raises FileNotFoundError if the folder of the training has fewer.
     """
     if not len(found := checkpoints(Path(folder))) >= last > 0:
-        raise FileNotFoundError(f"{folder} has {len(found)} checkpoints, {last} were asked for")
+        raise FileNotFoundError(f"checkpoints in {folder}: {len(found)}, asked for: {last}")
     contents = [read_checkpoint(path, mmap=True) for path in found[-last:]]
     model = Transformer(TransformerConfig(**contents[0]["config"]))
     for name, weights in model.state_dict().items():

@@ -388,7 +388,7 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
     result = run("average", "--run", trained, "--last", 1, "--output", tmp_path / "mean")
     assert result.code == 2 and "averaged.json holds no settings" in result.err
     result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
-    assert result.code == 2 and "3 checkpoints, 9 were asked for" in result.err
+    assert result.code == 2 and ": 3, asked for: 9" in result.err
     assert not (tmp_path / "none").exists()
     (tmp_path / "killed").mkdir()  # in the first write of all
     (tmp_path / "killed" / "averaged.json.123.unfinished").write_text("{")

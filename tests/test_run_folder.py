@@ -215,5 +215,5 @@ def test_large_checkpoints_are_mapped_into_memory(
 @pytest.mark.parametrize("last", [0, 3])
 def test_more_checkpoints_than_there_are(tmp_path: Path, last: int) -> None:
     go(tmp_path)
-    with pytest.raises(FileNotFoundError, match=f"has 2 checkpoints, {last} were asked for"):
+    with pytest.raises(FileNotFoundError, match=f": 2, asked for: {last}$"):
         average_checkpoints(tmp_path, last)

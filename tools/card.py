@@ -18,9 +18,10 @@ from annotated_transformer.cli import recipe
 from annotated_transformer.model_io import load_model
 from annotated_transformer.run_folder import LOG
 from annotated_transformer.transformer import PRESETS, TransformerConfig, parameter_count, preset
-from tools.everyday import PHRASES
+from tools.everyday import PHRASES, WORDS
 
 EVALUATION, JUDGED, CARD = "evaluation.jsonl", "judged.tsv", "README.md"
+STAGES = ("start.json", "start.jsonl"), ("start-2.json", "start-2.jsonl"), ("averaged.json", LOG)
 TIME = "%Y-%m-%d %H:%M:%S%z"
 LANGUAGES = {"de": "German", "en": "English"}
 
@@ -62,7 +63,9 @@ time, typed as if in a hurry, and many training pairs come again with other name
 numbers (`tools/everyday.py`). The second table also has greetings and other phrases
 that were written for this book (`tools/phrases.tsv`), short sentences with and without capitals and
 marks, two sentences in a row, other dates and half hours, surnames, titles, small towns and made-up
-names; what Tatoeba has for validation and test is put aside there, too.
+names. The third has all this and single words, which were written for this book as well
+(`tools/words.tsv`), alone and a few in a row, sentences with an emoji, and some in whose place the
+translation stands already. What Tatoeba has for validation and test is put aside there, too.
 {both}"""
 TRANSLATORS = """
 
@@ -187,9 +190,8 @@ Stage = tuple[dict[str, Any], list[dict[str, Any]]]  # what a model is the mean 
 
 
 def stages(folder: Path) -> list[Stage]:
-    """Return the training that the model's own began with, if there was one, and its own."""
-    names = ("start.json", "start.jsonl"), ("averaged.json", LOG)
-    there = [(folder / made, folder / log) for made, log in names if (folder / made).exists()]
+    """Return the trainings that the model's own began with, if there were any, and its own."""
+    there = [(folder / made, folder / log) for made, log in STAGES if (folder / made).exists()]
     return [(json.loads(made.read_text("utf-8")), read_lines(log)) for made, log in there]
 
 
@@ -199,20 +201,22 @@ def last_line(stage: Stage) -> dict[str, Any]:
 
 
 def commands(name: str, config: TransformerConfig, stage: Stage, number: int) -> str:
-    """Return the commands that make a model anew, from its settings; `number` is 1 or 2."""
+    """Return the commands that make a model anew, from its settings; `number` is 1, 2 or 3."""
     kind, _, direction = name.partition("-")
-    made_of, more = stage[0], "" if number == 1 else f"-{number}"
+    made_of, before, more = stage[0], *["", "", "-2", "-3"][number - 1 : number + 1]
     # A run may have been stopped before its end
     settings = made_of | {"training.steps": last_line(stage)["step"]}
     lines, corpus = list[str](), "--corpus multi30k"
     if kind == "everyday":
         table = f"everyday{more}.tsv"
         line = f"python -m tools.everyday deu-eng.zip {direction} {table}"
-        lines, corpus = [line + " --more" * bool(more)], f"--data {table}"
+        lines, corpus = [line + ["", " --more", " --words"][number - 1]], f"--data {table}"
     elif more:
         lines, corpus = [TRANSLATE], "--data captions-2.tsv"
     options = [f"annotated-transformer train {corpus} --preset {preset_of(config)}"]
-    options[0] += " --start model" if more else f" --vocabulary-size {config.vocabulary_size}"
+    options[0] += (
+        f" --start model{before}" if more else f" --vocabulary-size {config.vocabulary_size}"
+    )
     if config.dropout != preset(preset_of(config)).dropout:
         options[0] += f" --dropout {config.dropout}"
     for key, default in asdict(recipe(preset_of(config))).items():
@@ -253,8 +257,9 @@ def scores(name: str, made_of: dict[str, Any], records: list[dict[str, Any]]) ->
 
 
 def taught(sentences: Sequence[str], source: str) -> int:
-    """Count the sentences that stand in the phrases of the second table, however they are typed."""
-    lines = [line.split("\t") for line in PHRASES.read_text(encoding="utf-8").splitlines()]
+    """Count the sentences that stand in the written phrases and words, however they are typed."""
+    written = (path.read_text(encoding="utf-8") for path in (PHRASES, WORDS))
+    lines = [line.split("\t") for text in written for line in text.splitlines()]
     known, asked = (
         ["".join(filter(str.isalnum, text.casefold())) for text in texts]
         for texts in ([line[source == "en"] for line in lines], sentences)
@@ -275,7 +280,7 @@ def judged(path: Path, source: str) -> str:
     return f"""
 ## What a visitor tries first
 
-{len(rows)} sentences, translated with a beam of 4 and judged by hand, by one reader:
+{len(rows)} sentences and words, translated with a beam of 4 and judged by hand, by one reader:
 {told}.
 
 Take this as an impression, not a measurement: many of these sentences are common, and others may

@@ -10,7 +10,10 @@ of `phrases.tsv`; sentences of up to three words with and without capitals and m
 in a row; other dates, and other half hours; surnames, titles and made-up names, which only copying
 gets right.
 
-usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv [--more]
+With --words, the table has all of that and single words of `words.tsv`, alone and a few in a row,
+sentences with an emoji, and two in a row of which one may be translated already.
+
+usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv [--more | --words]
 """
 
 import re
@@ -106,6 +109,10 @@ HALVES = (
     rf"\b\d\d?:30\b|\b({'|'.join(HOURS.values())})[- ]thirty\b|\bhalf past \w+\b",
 )
 PHRASES = Path(__file__).with_name("phrases.tsv")  # German, English; written for this book
+WORDS = Path(__file__).with_name("words.tsv")  # the same; nouns and verbs with "the" and "to"
+WORDS_IN_A_ROW = 12  # for each word
+EMOJI = "😀 😂 🙂 😉 😊 😍 😘 😎 😅 😢 😭 😡 😱 🤔 🥰 👍 👏 🙏 💪 ❤ ❤️ 💕 🎉 🎂 🔥 🌹 ☀️ ⭐ 🍀 🚀"
+LATE = 5000  # sentences with an emoji, and two in a row, of which some are translated already
 
 
 def tatoeba(archive: Path) -> list[Pair]:
@@ -210,8 +217,48 @@ def more(learned: list[Pair], direction: str) -> list[Pair]:
     return rows + spelled + times + [turn(introduced(turn(p), draw)) for p in named]
 
 
-def pairs_of(archive: Path, direction: str, enlarge: bool = False) -> list[Pair]:
-    """Return all pairs of the table."""
+def inflected(german: str, english: str) -> list[tuple[str, str]]:
+    """Return a word of the list as it stands there, and without article or "to"."""
+    forms = [(german, english)]
+    if english.startswith("the "):
+        (article, noun), name = german.split(" "), english.removeprefix("the ")
+        some = "an" if re.match("[aeio]|u(?!ni)|hour", name) else "a"
+        forms += [
+            (noun, name),
+            (f"{'eine' if article == 'die' else 'ein'} {noun}", f"{some} {name}"),
+        ]
+    elif english.startswith("to "):
+        forms.append((german, english.removeprefix("to ")))
+    return forms
+
+
+def besides(learned: list[Pair], direction: str) -> list[Pair]:
+    """Return what visitors type besides: single words, emoji, and what is translated already."""
+    de, en = (0, 1) if direction == "de-en" else (1, 0)
+    lines = [line.split("\t") for line in WORDS.read_text("utf-8").splitlines()]
+    forms = [(form[de], form[en]) for line in lines for form in inflected(*line)]
+    known = dict(reversed(forms))  # the first translation of each
+    forms = [form for form in forms if known[form[0]] == form[1]]
+    draw, rows = Random(0), forms.copy()
+    for source, target in forms:
+        begun, meant = (text[0].upper() + text[1:] for text in (source, target))
+        rows += [(new, target) for new in (begun, source.lower()) if new not in known]
+        rows += [(begun + mark, meant + mark) for mark in ".!?"]
+    for at, form in WORDS_IN_A_ROW * [*enumerate(forms)]:  # neighbors are words of a kind
+        some = [*draw.choices(forms[max(0, at - 40) : at + 40], k=draw.randint(1, 2)), form]
+        joins = draw.choice([(", ", ", "), (" und ", " and "), (" oder ", " or "), (" ", " ")])
+        rows.append((joins[de].join(a for a, _ in some), joins[en].join(b for _, b in some)))
+    handy, emoji = [(p[0], p[1]) for p in learned if short(p, 7)], EMOJI.split()
+    drawn = [(pair, draw.choice(emoji)) for pair in draw.sample(handy, LATE)]
+    marked = [(f"{source} {mark}", f"{target} {mark}") for (source, target), mark in drawn]
+    same = [(target, target) for _, target in draw.sample(handy, LATE)]
+    mixed = draw.sample(marked + same + draw.sample(handy, LATE), LATE)
+    rows += marked + [(f"{a[0]} {b[0]}", f"{a[1]} {b[1]}") for a, b in pairwise(mixed)]
+    return [Pair(*row) for row in rows]
+
+
+def pairs_of(archive: Path, direction: str, enlarge: str = "") -> list[Pair]:
+    """Return all pairs of the table; `enlarge` is empty, --more or --words."""
     pairs = tatoeba(archive) + multi30k("train")
     if direction == "en-de":
         pairs = [Pair(target, source) for source, target, _ in pairs]
@@ -221,11 +268,12 @@ def pairs_of(archive: Path, direction: str, enlarge: bool = False) -> list[Pair]
     chosen = [p for p in learned if hash_share("\t".join(p[:2]), seed=2) < RENAMED]
     others = [(old, renamed(old, direction)) for old in chosen]
     table = pairs + hurried + [new for old, new in others if new[:2] != old[:2]]
-    return table + more(learned, direction) if enlarge else table
+    table += more(learned, direction) if enlarge else []
+    return table + besides(learned, direction) if enlarge == "--words" else table
 
 
 if __name__ == "__main__":
     archive, direction, output, *options = sys.argv[1:]
-    table = pairs_of(Path(archive), direction, options == ["--more"])
+    table = pairs_of(Path(archive), direction, *options)
     lines = (f"{source}\t{target}\n" for source, target, _ in table)
     Path(output).write_text("".join(lines), encoding="utf-8")

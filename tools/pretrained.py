@@ -9,7 +9,7 @@ are chosen on validation. With `--seeds` the model stays, and runs from other se
 alike, to show how far such scores vary. All scores go to the model's `evaluation.jsonl`. An
 everyday model is also scored against all that Tatoeba holds as translations of its sentences, and
 translates those of its `judged.tsv`; where a translation is new, somebody has to judge it again.
-With `--start`, settings and log of the model that the run began with are kept beside its own.
+With `--start`, settings and logs of the model that the run began with are kept beside its own.
 `python -m tools.card` writes the card from these files.
 """
 
@@ -33,6 +33,7 @@ from annotated_transformer.evaluation import score
 from annotated_transformer.model_io import load_model
 from annotated_transformer.own_data import filter_pairs, split_pairs
 from annotated_transformer.run_folder import CHECKPOINTS, LOG, SETTINGS
+from tools.card import STAGES
 from tools.everyday import pairs_of, tatoeba
 
 HOME = Path(__file__).parents[1] / "annotated_transformer" / "pretrained"
@@ -165,8 +166,10 @@ def main() -> None:
         for at, run in enumerate(options.runs):
             records += finish(run, Path(other, str(at)) if options.seeds else model, sets)
     if options.start:
-        for name, copied in (("averaged.json", "start.json"), (LOG, "start.jsonl")):
-            (model / copied).write_bytes((options.start / name).read_bytes())
+        there = [names for names in STAGES if (options.start / names[0]).exists()]
+        for names, copied in zip(there, STAGES):
+            for name, copy in zip(names, copied):
+                (model / copy).write_bytes((options.start / name).read_bytes())
     if options.archive and not options.seeds:
         about = {key: records[-1][key] for key in ("seed", "averaged", "threads")}
         records += [about | r for r in against_all(model, options.archive, sets["tatoeba"])]
