@@ -31,7 +31,7 @@ sys.path.insert(0, "..")
 #
 # ## Translate
 #
-# A small model comes with the package. It has read everyday sentences, greetings and photo captions in German and English, 200,000 pairs and variations of them, and nothing else.
+# A small model comes with the package. It has read everyday sentences, greetings, single words and photo captions in German and English, 200,000 pairs and variations of them, and nothing else.
 
 # %%
 from annotated_transformer import load_pretrained, translate

@@ -274,7 +274,7 @@ for direction in ("de-en", "en-de"):
 # %% [markdown]
 # On the left, one of several translations of a sentence is the reference, and two others are scored against it: one by a person and the model's (239 sentences into English, 598 into German). The person gets 41 into English and 40 into German, for translations that are all right. The model into English gets more, most likely because it has learned this corpus's favorite wordings. So a BLEU above a person's doesn't make a better translator.
 #
-# On the right are the model's translations of all test sentences, against one reference and against all that Tatoeba knows. Against one, the model into German looks ten points worse than its sister. Against all, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
+# On the right are the model's translations of all test sentences, against one reference and against all that Tatoeba knows. Against one, the model into German looks more than ten points worse than its sister. Against all, part of that is gone: English *you* is *du*, *ihr* or *Sie*, and one reference accepts one of them. A score belongs to its references. Between languages it can't be compared at all.
 #
 # ### COMET: a score that has read something
 #

@@ -161,7 +161,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
         (["train", "--output", "x", "--limit", "-5"], "limit must be above 0, not -5"),
         (["evaluate", "--model", "m", "--limit", "0"], "limit must be above 0, not 0"),
         (["train", "--output", "x", "--columns", "0", "7", "--data", "t.tsv"], "t.tsv, line 1"),
-        (["average", "--run", "nowhere", "--output", "x"], "nowhere has 0 checkpoints"),
+        (["average", "--run", "nowhere", "--output", "x"], "checkpoints in nowhere: 0"),
         (["prepare", "wmt99", "--output", "x", "--vocabulary-size", "300"], "wmt99"),
         (["prepare", "missing.tsv", "--vocabulary-size", "300"], "missing.tsv"),
         (["export", "--model", "nowhere", "--output", "x"], 'there is no model "nowhere"'),

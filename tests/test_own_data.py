@@ -20,12 +20,15 @@ from annotated_transformer.data import Pair, cache_folder, words
 from annotated_transformer.own_data import LONGEST, filter_pairs, read_pairs, split_pairs
 from annotated_transformer.synchronous_grammar import grammar
 from tools.everyday import (
+    EMOJI,
     HOURS,
+    LATE,
     MEN,
     MONTHS,
     TOWNS,
     WOMEN,
     at_other_times,
+    besides,
     introduced,
     pairs_of,
     renamed,
@@ -476,6 +479,24 @@ def test_the_everyday_tables_leave_the_test_unseen(direction: str, archive: Path
         aside.append([{p[:2] for p in part if frozenset(p[:2]) in known} for part in splits[1:]])
     assert aside[0] == aside[1]
     assert all(one <= two and len(two - one) < 3 for one, two in zip(aside[0], aside[2]))
+
+
+def test_single_words_come_alone_and_in_a_row() -> None:
+    """With article and without, begun with a capital or not; emoji stand on both sides."""
+    learned = [Pair(f"Satz {n}.", f"Sentence {n}.") for n in range(LATE)]
+    german, english = ([p[:2] for p in besides(learned, way)] for way in ("de-en", "en-de"))
+    words = {"der Hund": "the dog", "Hund": "dog", "hund": "dog", "ein Hund": "a dog"}
+    words |= {"Hund!": "Dog!", "gehen": "to go", "Gehen": "to go", "rote Rosen": "red roses"}
+    words |= {"eine Stunde": "an hour", "eine Universität": "a university", "ein Ei": "an egg"}
+    assert set(words.items()) <= set(german)
+    assert {("dog", "Hund"), ("to go", "gehen"), ("go", "gehen"), ("Hour", "Stunde")} <= set(
+        english
+    )
+    listed = [pair for pair in german if " und " in pair[0] and "Satz" not in pair[0]]
+    assert len(listed) > 10_000 and all(" and " in target for _, target in listed)
+    marked = [pair for pair in german if pair[0].split()[-1] in EMOJI.split()]
+    assert len(marked) > LATE and all(a.split()[-1] == b.split()[-1] for a, b in marked)
+    assert ("Sentence", "Sentence") in {(a.split()[0], b.split()[0]) for a, b in german}
 
 
 def test_other_dates_and_half_hours_are_the_same_in_both_languages() -> None:

@@ -27,6 +27,7 @@ from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from tools.card import card
 from tools.chapters import ROOT
+from tools.everyday import WORDS
 from tools.package import project, public_names
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -290,6 +291,21 @@ def test_the_captions_card_quotes_its_first_training() -> None:
     assert f"was stopped at {first[-1]['step']:,} because" in text
 
 
+def test_the_everyday_card_says_what_its_records_say() -> None:
+    """Why not all checkpoints were averaged; the last rows are of words that were not taught."""
+    folder = ROOT / "annotated_transformer" / "pretrained" / "everyday-de-en"
+    lines = (folder / "evaluation.jsonl").read_text("utf-8").splitlines()
+    validation = [json.loads(line) for line in lines if '"validation"' in line]
+    (twelve,) = (r["bleu"] for r in validation if r["averaged"] == 12)
+    text = " ".join(card(folder).split())
+    assert f"all twelve checkpoints has {twelve:.1f} BLEU on validation, with alpha" in text
+    assert '"last": 4' in (folder / "averaged.json").read_text("utf-8")
+    rows = (folder / "judged.tsv").read_text("utf-8").splitlines()[-20:]
+    listed = {line.split("\t")[0].split()[-1] for line in WORDS.read_text("utf-8").splitlines()}
+    words = [row.split("\t")[0] for row in rows]
+    assert len(words) == 20 and not {word for word in words if " " not in word} & listed
+
+
 def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     """The scores on validation that the card of everyday-en-de compares, each from its record."""
     path = ROOT / "benchmarks" / "results" / "everyday-en-de.jsonl"
@@ -325,6 +341,8 @@ def test_what_was_tried_for_a_better_model_is_the_logs() -> None:
     assert f"4,800 updates from the model above came to {best['BPE dropout', 4800]:.1f}." in text
     assert f"to {best['learning from one search of two', 4900]:.1f} after 4,900 updates," in text
     assert f"it came to {best['wider', 3600]:.1f} after 3,600, again two epochs." in text
+    words = [best[f"{kind}single words and emoji", 7000] for kind in ("", "held out: ")]
+    assert f"updates it had {words[0]:.1f} on validation and {words[1]:.1f} on" in text
     wider = (path.parent / "wider-en-de.jsonl").read_text("utf-8").splitlines()
     assert json.loads(wider[-1])["step"] == 3600 and json.loads(wider[-1])["epoch"] == 2
     assert f"{json.loads(wider[0])['parameters'] / 1e6:.1f} million parameters" in text

@@ -70,7 +70,8 @@ translation stands already. What Tatoeba has for validation and test is put asid
 TRANSLATORS = """
 
 The everyday models, whose translations the second training learned from, had learned from these
-captions and from pairs of [Tatoeba](https://tatoeba.org), by its contributors, under
+captions (but not yet from single words, as `everyday-de-en` has now) and from pairs of
+[Tatoeba](https://tatoeba.org), by its contributors, under
 [CC BY 2.0 France](https://creativecommons.org/licenses/by/2.0/fr/)."""
 DATA = {
     "captions": MULTI30K + TRANSLATORS,
@@ -101,12 +102,22 @@ of captions that the first training had seen; they say little. Training on with 
 tried, too: on validation, two seeds had 40.6 and 41.0 after 1,250 updates, of which no logs were
 kept. Earlier models had been scored on the test set.""",
     "everyday-de-en": """
-Earlier models had been scored on the same sets, the one that the second training began with among
-them. The other names, towns and numbers came into the data because the first model had failed at
-these in sentences that a visitor might type; all that the second table adds came into it for the
-same reason. Two trainings on earlier versions of that table were looked at, sentence by sentence
-and on validation; after the first, which was stopped early, the learning rate was lowered. All
-other choices were made on validation.""",
+Earlier models had been scored on the same sets, those that the second and the third training began
+with among them. The other names, towns and numbers came into the data because the first model had
+failed at these in sentences that a visitor might type; all that the second table adds came into it
+for the same reason. Two trainings on earlier versions of that table were looked at, sentence by
+sentence and on validation; after the first, which was stopped early, the learning rate was lowered.
+
+The third table was made when the model of the second turned out to make sentences of single words:
+*Hund* had become *Dogs!*, and *Ich liebe dich ❤* had become *I love you City.* It also has words
+and short phrases that were written for this book (`tools/words.tsv`), alone and a few in a row;
+sentences with an emoji; and two sentences in a row of which one may be English already. Trainings
+on two earlier versions of it were looked at. The first had few rows for each word and was stopped
+after 2,400 updates, when many words were still wrong; the second had words in a row with only a
+space between them, and made *a cup coffee* of *eine Tasse Kaffee*. The mean of all twelve
+checkpoints has 52.3 BLEU on validation, with alpha 0.6, but still makes *hound* of *Hund*, so the
+last four were taken. All other choices were made on validation. A word that isn't in that list
+still comes out wrong nearly always when it stands alone; the last twenty rows below show some.""",
     "everyday-en-de": """
 Earlier models had been scored on the same sets, the one that the second training began with among
 them. The other names, towns and numbers came into the data because a model of the other direction
@@ -146,8 +157,11 @@ shown 117,648 of their translations beside the pairs, of English to learn from a
 `everyday-de-en` had written for the German, came to 46.0 after 4,900 updates, two epochs. Widened
 to 7.1 million parameters and taught the two's probabilities of every next token instead, it came to
 46.0 after 3,600, again two epochs. The two in one search, twice the size, have 44.3 on the held-out
-pairs: below 45, too. The logs are `everyday-en-de.jsonl`, `teacher-en-de.jsonl` (the other start),
-`student-en-de.jsonl` and `wider-en-de.jsonl` (what was learned from both), in `benchmarks/results`.
+pairs: below 45, too. (Last, single words were added as in the third training of `everyday-de-en`.
+*dog*, of which the model above makes *Hunde!*, became *Hund*, but after 7,000 updates it had 45.6
+on validation and 42.8 on the held-out pairs.) The logs are `everyday-en-de.jsonl`,
+`teacher-en-de.jsonl` (the other start), `student-en-de.jsonl` and `wider-en-de.jsonl` (what was
+learned from both), in `benchmarks/results`.
 
 The model has room for what it was shown: it has 55.6 on 1,200 pairs of Tatoeba that it learned
 from. It lacks more such pairs, or a better way to learn from them. And much of what is missing lies
@@ -276,11 +290,12 @@ def judged(path: Path, source: str) -> str:
     if strange := set(counts) - {"right", "understandable", "wrong"}:
         raise ValueError(f"{path} has judgements {sorted(strange)}: right, understandable or wrong")
     told = ", ".join(f"{counts[name]} {name}" for name in ("right", "understandable", "wrong"))
+    kinds = "sentences and words" if any(" " not in row[0] for row in rows) else "sentences"
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"""
 ## What a visitor tries first
 
-{len(rows)} sentences and words, translated with a beam of 4 and judged by hand, by one reader:
+{len(rows)} {kinds}, translated with a beam of 4 and judged by hand, by one reader:
 {told}.
 
 Take this as an impression, not a measurement: many of these sentences are common, and others may

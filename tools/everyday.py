@@ -110,7 +110,7 @@ HALVES = (
 )
 PHRASES = Path(__file__).with_name("phrases.tsv")  # German, English; written for this book
 WORDS = Path(__file__).with_name("words.tsv")  # the same; nouns and verbs with "the" and "to"
-WORDS_IN_A_ROW = 12  # for each word
+WORDS_IN_A_ROW = 30  # rows for each form of a word
 EMOJI = "😀 😂 🙂 😉 😊 😍 😘 😎 😅 😢 😭 😡 😱 🤔 🥰 👍 👏 🙏 💪 ❤ ❤️ 💕 🎉 🎂 🔥 🌹 ☀️ ⭐ 🍀 🚀"
 LATE = 5000  # sentences with an emoji, and two in a row, of which some are translated already
 
@@ -246,8 +246,9 @@ def besides(learned: list[Pair], direction: str) -> list[Pair]:
         rows += [(begun + mark, meant + mark) for mark in ".!?"]
     for at, form in WORDS_IN_A_ROW * [*enumerate(forms)]:  # neighbors are words of a kind
         some = [*draw.choices(forms[max(0, at - 40) : at + 40], k=draw.randint(1, 2)), form]
-        joins = draw.choice([(", ", ", "), (" und ", " and "), (" oder ", " or "), (" ", " ")])
-        rows.append((joins[de].join(a for a, _ in some), joins[en].join(b for _, b in some)))
+        joins = draw.choice([(", ", ", "), (" und ", " and "), (" oder ", " or ")])
+        source, target = joins[de].join(a for a, _ in some), joins[en].join(b for _, b in some)
+        rows.append((source.lower() if draw.random() < TYPED else source, target))
     handy, emoji = [(p[0], p[1]) for p in learned if short(p, 7)], EMOJI.split()
     drawn = [(pair, draw.choice(emoji)) for pair in draw.sample(handy, LATE)]
     marked = [(f"{source} {mark}", f"{target} {mark}") for (source, target), mark in drawn]

@@ -4,12 +4,13 @@
     python -m tools.pretrained captions-de-en RUN [RUN ...] --seeds
     python -m tools.pretrained everyday-de-en RUN --start MODEL --archive deu-eng.zip
 
-How many checkpoints to average (the fewest within 0.1 BLEU of the best), and the length penalty,
-are chosen on validation. With `--seeds` the model stays, and runs from other seeds are scored
-alike, to show how far such scores vary. All scores go to the model's `evaluation.jsonl`. An
-everyday model is also scored against all that Tatoeba holds as translations of its sentences, and
-translates those of its `judged.tsv`; where a translation is new, somebody has to judge it again.
-With `--start`, settings and logs of the model that the run began with are kept beside its own.
+How many checkpoints to average (the fewest within 0.1 BLEU of the best, if not `--last`), and the
+length penalty, are chosen on validation. With `--seeds` the model stays, and runs from other seeds
+are scored alike, to show how far such scores vary. All scores go to the model's `evaluation.jsonl`.
+An everyday model is also scored against all that Tatoeba holds as translations of its sentences,
+and translates those of its `judged.tsv`; where a translation is new, somebody has to judge it
+again. With `--start`, settings and logs of the model that the run began with are kept beside its
+own.
 `python -m tools.card` writes the card from these files.
 """
 
@@ -102,8 +103,10 @@ def thin(log: Path) -> None:
     log.write_text("".join(kept), encoding="utf-8")
 
 
-def finish(run: Path, model: Path, sets: dict[str, list[Pair]]) -> list[dict[str, Any]]:
-    """Average a run into a model as validation says; return all scores."""
+def finish(
+    run: Path, model: Path, sets: dict[str, list[Pair]], last: int | None = None
+) -> list[dict[str, Any]]:
+    """Average a run into a model as validation says, or the `last`; return all scores."""
     validation, *others = sets
     seed = json.loads((run / SETTINGS).read_text("utf-8"))["training.seed"]
     held = len(list((run / CHECKPOINTS).glob("step-*")))
@@ -116,10 +119,10 @@ def finish(run: Path, model: Path, sets: dict[str, list[Pair]]) -> list[dict[str
         return records[-1]["bleu"]
 
     found = {}
-    for last in [n for n in AVERAGED if n <= held]:
-        cli.average(run, model, last, half=True)
-        found[last] = measure(validation, last)
-    best = next(last for last, bleu in found.items() if bleu > max(found.values()) - 0.1)
+    for number in [n for n in AVERAGED if n <= held]:
+        cli.average(run, model, number, half=True)
+        found[number] = measure(validation, number)
+    best = last or next(n for n, bleu in found.items() if bleu > max(found.values()) - 0.1)
     cli.average(run, model, best, half=True)
     thin(model / LOG)
     rest = {alpha: measure(validation, best, alpha=alpha) for alpha in ALPHAS[1:]}
@@ -156,6 +159,7 @@ def main() -> None:
         "--seeds", action="store_true", help="the model stays; add scores of others"
     )
     parser.add_argument("--home", type=Path, default=HOME, help="folder of the models")
+    parser.add_argument("--last", type=int, choices=AVERAGED, help="how many, whatever they score")
     parser.add_argument("--start", type=Path, help="folder of the model that the run began with")
     options = parser.parse_args()
     if len(options.runs) > 1 and not options.seeds:
@@ -164,7 +168,8 @@ def main() -> None:
     records = list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as other:
         for at, run in enumerate(options.runs):
-            records += finish(run, Path(other, str(at)) if options.seeds else model, sets)
+            home = Path(other, str(at)) if options.seeds else model
+            records += finish(run, home, sets, options.last)
     if options.start:
         there = [names for names in STAGES if (options.start / names[0]).exists()]
         for names, copied in zip(there, STAGES):
