@@ -41,7 +41,7 @@ SETS = {
         "captions": "Multi30k, test_2016_flickr",
     },
     "everyday": {
-        "validation": "Tatoeba, validation; averaging and alpha were chosen on it",
+        "validation": "Tatoeba, validation; choices were made on it",
         "tatoeba": "Tatoeba, held out",
         "every": "the same, against all translations that Tatoeba has (`nrefs:var`)",
         "several": "of these, sentences with several translations, against one of them",
@@ -63,9 +63,7 @@ time, typed as if in a hurry, and many training pairs come again with other name
 numbers (`tools/everyday.py`). The second table also has greetings and other phrases
 that were written for this book (`tools/phrases.tsv`), short sentences with and without capitals and
 marks, two sentences in a row, other dates and half hours, surnames, titles, small towns and made-up
-names. The third has all this and single words, which were written for this book as well
-(`tools/words.tsv`), alone and a few in a row, sentences with an emoji, and some in whose place the
-translation stands already. What Tatoeba has for validation and test is put aside there, too.
+names; what Tatoeba has for validation and test is put aside there, too.
 {both}"""
 TRANSLATORS = """
 
@@ -116,8 +114,9 @@ on two earlier versions of it were looked at. The first had few rows for each wo
 after 2,400 updates, when many words were still wrong; the second had words in a row with only a
 space between them, and made *a cup coffee* of *eine Tasse Kaffee*. The mean of all twelve
 checkpoints has 52.3 BLEU on validation, with alpha 0.6, but still makes *hound* of *Hund*, so the
-last four were taken. All other choices were made on validation. A word that isn't in that list
-still comes out wrong nearly always when it stands alone; the last twenty rows below show some.""",
+last four were taken. (By then it and the second version had been scored on the held-out pairs.) All
+other choices were made on validation. A word that isn't in that list still comes out wrong nearly
+always when it stands alone; the last twenty rows below show some.""",
     "everyday-en-de": """
 Earlier models had been scored on the same sets, the one that the second training began with among
 them. The other names, towns and numbers came into the data because a model of the other direction
