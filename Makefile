@@ -12,11 +12,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LISTS := $(wildcard tools/requirements/*.txt)
 SITE := _build/html/index.html
 SPHINX := -b html -j auto -W --keep-going -q -d _build/doctrees
-TWO := -n 2 --dist loadfile# two processes; a file, and so a notebook, stays in one
+PROCESSES := -n 2 --dist loadfile# two processes; a file, and so a notebook, stays in one
 PORT ?= 8000
 PYTHONS ?= python3.10 python3.14# the oldest and the newest
 TORCHES ?= 2.6.0 2.13.0
-SPELLED := README.md CONTRIBUTING.md CHANGELOG.md book/*.md notebooks/*.py tools tests
+SPELLED := README.md CONTRIBUTING.md CHANGELOG.md book/*.md book/site/*.py notebooks/*.py tools tests
 UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
 
 .PHONY: help book serve pdf publish-check test test-slow test-matrix check execute export lint clean
@@ -41,20 +41,20 @@ publish-check: $(VENV)/test.done book ## spelling, links, what others read about
 
 test: $(VENV)/test.done ## check, test and run every notebook, in ten minutes on two cores
 	@$(BIN)/python -m tools.check
-	@$(BIN)/python -m pytest --nbval $(TWO) -m "not slow"
+	@$(BIN)/python -m pytest --nbval $(PROCESSES) -m "not slow"
 
 test-slow: $(VENV)/test.done ## more seeds, every variant, a training in full; the built site in a browser
-	@$(BIN)/python -m pytest $(TWO) -m slow --hypothesis-profile nightly
-	@$(BIN)/python -m pytest $(TWO) tests/browser
+	@$(BIN)/python -m pytest $(PROCESSES) -m slow --hypothesis-profile nightly
+	@$(BIN)/python -m pytest $(PROCESSES) tests/browser
 
 # Torch as pip finds it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes the small builds
 test-matrix: ## the model's tests with each of PYTHONS and TORCHES that is there
 	@for python in $(PYTHONS); do for torch in $(TORCHES); do \
 	  command -v $$python >/dev/null || { echo "$$python: not installed"; continue; }; \
-	  place=_build/matrix/$$python-$$torch; $$python -m venv $$place; \
-	  $$place/bin/python -m pip install -q torch==$$torch . pytest hypothesis || { echo "$$python, torch $$torch: cannot be installed"; continue; }; \
+	  venv=_build/matrix/$$python-$$torch; $$python -m venv $$venv; \
+	  $$venv/bin/python -m pip install -q torch==$$torch . pytest hypothesis || { echo "$$python, torch $$torch: cannot be installed"; continue; }; \
 	  echo "$$python, torch $$torch:"; \
-	  $$place/bin/python -m pytest -q -m "not slow" tests/test_model.py tests/test_schedule.py tests/test_batching.py; \
+	  $$venv/bin/python -m pytest -q -m "not slow" tests/test_model.py tests/test_schedule.py tests/test_batching.py; \
 	done; done
 
 check: $(VENV)/test.done ## script = notebook = package, import law, ruff, mypy

@@ -6,28 +6,27 @@ the metadata of its title cell: `needs=["multi30k"]`.
 """
 
 import functools
-import importlib
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported; kernels and commands inherit it
+# Before torch is imported; kernels and commands inherit it
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @functools.cache
-def missing(dataset: str) -> str | None:
+def reason_to_skip(dataset: str) -> str | None:
     """Return why a data set cannot be had, in one line, or None if it can."""
-    from annotated_transformer import data
+    from annotated_transformer.toolkit import downloads
 
     try:
         if dataset == "treebank":
-            sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
-            importlib.import_module("parsing").treebank()
+            from benchmarks.treebank import read_treebank
+
+            read_treebank()
         else:
-            getattr(data, dataset)("train")
-    except data.MissingData as error:
+            getattr(downloads, dataset)("train")
+    except downloads.MissingData as error:
         return str(error)
     return None
 
@@ -38,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         notebook = getattr(item.parent, "nb", None)
         if notebook is None:
             continue
-        for dataset in [d for cell in notebook.cells for d in cell.metadata.get("needs", [])]:
-            if reason := missing(dataset):
-                item.add_marker(pytest.mark.skip(reason=reason))
+        for cell in notebook.cells:
+            for dataset in cell.metadata.get("needs", []):
+                reason = reason_to_skip(dataset)
+                if reason is not None:
+                    item.add_marker(pytest.mark.skip(reason=reason))

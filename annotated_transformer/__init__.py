@@ -5,14 +5,40 @@ Names are imported when they are first used, so that importing the package costs
 beside this file lists them.
 """
 
-from ast import ImportFrom, parse
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
-_STUB = parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_HOMES = {n.name: s.module for s in _STUB.body if isinstance(s, ImportFrom) for n in s.names}
+_HOMES = {
+    "Transformer": "transformer",
+    "TransformerConfig": "transformer",
+    "preset": "toolkit.presets",
+    "Tokenizer": "tokenization",
+    "Pair": "data",
+    "multi30k": "toolkit.downloads",
+    "grammar": "toolkit.synchronous_grammar",
+    "read_pairs": "toolkit.own_data",
+    "filter_pairs": "toolkit.own_data",
+    "split_pairs": "toolkit.own_data",
+    "EncodedCorpus": "batching",
+    "encode_pairs": "batching",
+    "SmoothedLoss": "regularization",
+    "TrainingConfig": "toolkit.runs",
+    "train": "toolkit.runs",
+    "average_checkpoints": "toolkit.run_folder",
+    "save_model": "toolkit.model_io",
+    "load_model": "toolkit.model_io",
+    "load_pretrained": "toolkit.model_io",
+    "translate": "toolkit.translation",
+    "Scores": "evaluation",
+    "score": "evaluation",
+    "check": "toolkit.checker",
+    "export_ctranslate2": "toolkit.export",
+    "export_page": "toolkit.export",
+    "prepare": "toolkit.large_corpora",
+    "open_corpus": "toolkit.large_corpora",
+    "process_group": "toolkit.processes",
+}
 __all__ = list(_HOMES)
 
 

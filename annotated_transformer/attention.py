@@ -14,7 +14,8 @@ from torch import Tensor
 
 # --- The code ---
 
-Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
+# Boolean, True where a query may attend to a key; None hides nothing
+Mask = Tensor | None
 
 
 def attention(

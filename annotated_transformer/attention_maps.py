@@ -8,32 +8,55 @@ paper, and its Figures 3 to 5).
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from annotated_transformer.data import words
+from annotated_transformer.attention import Mask, attention
 from annotated_transformer.layers import DecoderLayer, EncoderLayer
-from annotated_transformer.multi_head_attention import MultiHeadAttention
+from annotated_transformer.multi_head_attention import MultiHeadAttention, split_heads
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
 from annotated_transformer.transformer import Transformer, evaluating
 
 # --- Taking the weights out ---
 
 
+def attention_weights(
+    module: MultiHeadAttention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = None,
+) -> Tensor:
+    """Return the weights (B, H, T, S) of a call of the module, before dropout; rows sum to 1.
+
+    Takes the arguments of that call: query (B, T, D), key and value (B, S, D), mask (B, 1, T, S).
+    """
+    queries = split_heads(module.query(query), module.heads)
+    keys = split_heads(module.key(key), module.heads)
+    values = split_heads(module.value(value), module.heads)
+    return attention(queries, keys, values, mask)[1]
+
+
 @contextmanager
-def keeping_weights(model: Transformer) -> Iterator[None]:
-    """Let all attention keep its weights inside the block; afterwards it is as before."""
-    modules = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    before = [(module.keep_weights, module.weights) for module in modules]
-    for module in modules:
-        module.keep_weights = True
+def keeping_weights(model: nn.Module) -> Iterator[dict[MultiHeadAttention, Tensor]]:
+    """Collect the weights (B, H, T, S) of each attention, those of its last call in the block."""
+    weights: dict[MultiHeadAttention, Tensor] = {}
+
+    def keep(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        weights[module] = attention_weights(module, *args, **kwargs).detach()
+
+    hooks = [
+        module.register_forward_hook(keep, with_kwargs=True)
+        for module in model.modules()
+        if isinstance(module, MultiHeadAttention)
+    ]
     try:
-        yield
+        yield weights
     finally:
-        for module, (keep, weights) in zip(modules, before):
-            module.keep_weights, module.weights = keep, weights
+        for hook in hooks:
+            hook.remove()
 
 
 class AttentionMaps(NamedTuple):
@@ -48,11 +71,12 @@ class AttentionMaps(NamedTuple):
     cross: Tensor
 
 
-def attention_modules(model: Transformer) -> dict[str, list[MultiHeadAttention]]:
+def attention_modules(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
     """Return the model's attention by its kind, encoder, decoder or cross, bottom layer first."""
+    encoder = [layer for layer in model.modules() if isinstance(layer, EncoderLayer)]
     decoder = [layer for layer in model.modules() if isinstance(layer, DecoderLayer)]
     return {
-        "encoder": [m.self_attention for m in model.modules() if isinstance(m, EncoderLayer)],
+        "encoder": [layer.self_attention for layer in encoder],
         "decoder": [layer.self_attention for layer in decoder],
         "cross": [layer.cross_attention for layer in decoder],
     }
@@ -65,93 +89,38 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
     more than one sentence, whose padding would blur the maps.
     """
     if source.size(0) != 1 or target.size(0) != 1:
-        raise ValueError(f"one sentence at a time, not {source.size(0)} and {target.size(0)}")
-    with keeping_weights(model), evaluating(model):
+        raise ValueError(
+            f"one sentence at a time, not {source.size(0)} and {target.size(0)}"
+        )
+    with evaluating(model), keeping_weights(model) as weights:
         model(source, target)
-        kinds = attention_modules(model).values()
-        kept = [[m.weights for m in kind if m.weights is not None] for kind in kinds]
-        return AttentionMaps(*map(torch.cat, kept))
+    maps = {}
+    for kind, modules in attention_modules(model).items():
+        maps[kind] = torch.cat([weights[module] for module in modules])
+    return AttentionMaps(**maps)
 
 
 def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """Return how each token reads, reserved ones as `</s>`, without the space before a word."""
-    return [SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids]
-
-
-# --- Word alignment by cross-attention ---
-
-
-def word_of_token(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return for each token of a text the place of its word in `words(text)`; -1 without words."""
-    start = 0
-    ends = [start := text.index(word, start) + len(word) for word in words(text)]
-    spans = tokenizer.library.encode(text, add_special_tokens=False).offsets
-    # Spaces after the last word go to it
-    return [min(sum(end < stop for end in ends), len(ends) - 1) for _, stop in spans]
-
-
-def merge_tokens(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) -> Tensor:
-    """Turn weights between tokens (..., T, S) into weights between words.
-
-    `rows` and `columns` name the word of each token, from 0. Keys are added up, queries averaged,
-    so rows still sum to 1; a word without a token of its own has zeros.
-    """
-    to = torch.eye(max(columns) + 1).to(weights)[list(columns)]
-    out = torch.eye(max(rows) + 1).to(weights)[list(rows)]
-    return (out / out.sum(dim=0).clamp(min=1)).T @ weights @ to
-
-
-# --- The alignment error rate ---
-
-Links = set[tuple[int, int]] | frozenset[tuple[int, int]]  # (source word, target word)
-
-
-def align(weights: Tensor, source_words: int) -> Links:
-    """Link each target word with the source word it looks at most, from weights (T, S) by word.
-
-    Columns from source_words on aren't words; a row that looks there most gets no link.
-    """
-    return {(i, j) for j, i in enumerate(weights.argmax(dim=-1).tolist()) if i < source_words}
-
-
-def alignment_error_rate(predicted: Sequence[Links], gold: Sequence[Links]) -> float:
-    """Return the alignment error rate of sentences whose gold links are sure, 0 (best) to 1.
-
-    Raises ValueError if the numbers of sentences differ.
-    """
-    if len(predicted) != len(gold):
-        raise ValueError(f"{len(predicted)} alignments for {len(gold)} sentences with gold links")
-    hits = sum(len(a & g) for a, g in zip(predicted, gold))
-    return 1 - 2 * hits / max(sum(len(a) + len(g) for a, g in zip(predicted, gold)), 1)
+    return [
+        SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids
+    ]
 
 
 # --- Take a head away ---
 
 
-def find_head(model: Transformer, kind: str, layer: int, head: int) -> MultiHeadAttention:
-    """Return the attention that a head is part of; layers and heads count from 0.
-
-    Raises ValueError if there is no such head, and says how many there are.
-    """
-    modules = (known := attention_modules(model)).get(kind, [])
-    if not (0 <= layer < len(modules) and 0 <= head < modules[layer].heads):
-        sizes = ", ".join(f"{name} {len(m)} x {m[0].heads}" for name, m in known.items())
-        raise ValueError(f"no head {head} in layer {layer} of {kind!r}: layers x heads are {sizes}")
-    return modules[layer]
-
-
 @contextmanager
-def without_head(model: Transformer, kind: str, layer: int, head: int) -> Iterator[None]:
+def without_head(model: nn.Module, kind: str, layer: int, head: int) -> Iterator[None]:
     """Silence one head inside the block; afterwards the model is bit for bit as before.
 
-    `kind` is encoder, decoder or cross; layers and heads count from 0. Raises ValueError if there
-    is no such head.
+    `kind` is encoder, decoder or cross; layers and heads count from 0.
     """
-    module = find_head(model, kind, layer, head)
+    module = attention_modules(model)[kind][layer]
     columns = module.output.weight.data.unflatten(1, (module.heads, -1))[:, head]
-    kept = columns.clone()
+    before = columns.clone()
     columns.zero_()
     try:
         yield
     finally:
-        columns.copy_(kept)
+        columns.copy_(before)

@@ -5,17 +5,13 @@ This chapter packs sentences of different lengths into tensors and wastes almost
 work (section 5.1 of the paper).
 """
 
-import hashlib
-import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import BOS, EOS, PAD
@@ -32,40 +28,44 @@ class Example(NamedTuple):
 
 
 @dataclass(eq=False)
-class EncodedCorpus(Dataset[Example]):
+class EncodedCorpus:
     """Examples in two flat arrays, which may lie in memory or in a mapped file.
 
     `tokens` holds all ids, example after example, source before target. `lengths` (N, 2) holds S
-    and T of each example, the positions that it takes in encoder and decoder. `sha256` names the
-    content; without it, it is computed.
+    and T of each example, the positions that it takes in encoder and decoder.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
-    sha256: str = ""
+    sha256: str = ""  # of the content, where somebody has computed it
 
     def __post_init__(self) -> None:
         sizes = self.lengths.sum(axis=1, dtype=np.int64) + 1
         self.starts = np.cumsum(sizes) - sizes
-        if not self.sha256:
-            self.sha256 = hashlib.sha256(self.tokens.tobytes() + self.lengths.tobytes()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Example:
-        start, (source, target) = self.starts[index], self.lengths[index]
-        middle = start + source
-        return Example(self.tokens[start:middle], self.tokens[middle : middle + target + 1])
+        source_length, target_length = self.lengths[index]
+        start = self.starts[index]
+        middle = start + source_length
+        end = middle + target_length + 1
+        return Example(self.tokens[start:middle], self.tokens[middle:end])
 
 
 def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
     """Encode sentence pairs, in order."""
-    rows = list[list[int]]()
-    for source, target, *_ in pairs:
-        rows += [*tokenizer.encode(source), EOS], [BOS, *tokenizer.encode(target), EOS]
-    lengths = np.array([*map(len, rows)], np.int64).reshape(-1, 2) - [0, 1]
-    return EncodedCorpus(np.array([*chain(*rows)], np.int32), lengths)
+    tokens: list[int] = []
+    lengths: list[tuple[int, int]] = []
+    for pair in pairs:
+        source = [*tokenizer.encode(pair[0]), EOS]
+        target = [BOS, *tokenizer.encode(pair[1]), EOS]
+        tokens += source + target
+        lengths.append((len(source), len(target) - 1))
+    return EncodedCorpus(
+        np.array(tokens, np.int32), np.array(lengths, np.int64).reshape(-1, 2)
+    )
 
 
 class Batch(NamedTuple):
@@ -76,23 +76,25 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> "Batch":
         """Copy both sides to a device, without waiting."""
-        return Batch(*(side.to(device, non_blocking=True) for side in self))
+        return Batch(
+            self.source.to(device, non_blocking=True),
+            self.target.to(device, non_blocking=True),
+        )
 
 
 def pad(rows: Sequence[Sequence[int] | np.ndarray]) -> Tensor:
     """Return rows of ids as one tensor (B, longest), filled up with PAD on the right."""
-    table = np.full((len(rows), max(map(len, rows))), PAD, np.int64)
-    for line, row in zip(table, rows):
-        line[: len(row)] = row
+    longest = max(len(row) for row in rows)
+    table = np.full((len(rows), longest), PAD, np.int64)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
     return torch.from_numpy(table)
 
 
-EMPTY = Example(np.array([EOS]), np.array([BOS, PAD]))  # has no label, so it adds no loss
-
-
 def collate(examples: Sequence[Example]) -> Batch:
-    """Return the batch of some examples; of none, a batch that adds nothing to the loss."""
-    sources, targets = zip(*(examples or [EMPTY]))
+    """Return the batch of some examples."""
+    sources = [example.source for example in examples]
+    targets = [example.target for example in examples]
     return Batch(pad(sources), pad(targets))
 
 
@@ -104,9 +106,10 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
 
     The longer side grows; in each of its widths T - S goes up or down by turns.
     """
-    widest = lengths.max(axis=1).astype(np.int64)
-    lean = lengths[:, 1].astype(np.int32) - lengths[:, 0]
-    return (2 * widest.max(initial=0) + 1) * widest + np.where(widest % 2 == 0, lean, -lean)
+    width = lengths.max(axis=1).astype(np.int64)
+    lean = lengths[:, 1].astype(np.int64) - lengths[:, 0]
+    turned = np.where(width % 2 == 0, lean, -lean)
+    return (2 * width.max(initial=0) + 1) * width + turned
 
 
 # --- A plan for an epoch ---
@@ -115,53 +118,47 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
 def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
     """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`."""
     widths = lengths.max(axis=1)
-    if (too_long := widths > most).any():
-        index = int(too_long.argmax())
-        what = f"{part} pair {index + 1} has {widths[index]} tokens, {holder} allows {most}"
-        raise ValueError(f"{what}: drop or split the pair, or raise {holder}")
+    too_long = np.flatnonzero(widths > most)
+    if len(too_long):
+        first = too_long[0]
+        raise ValueError(
+            f"{part} pair {first + 1} has {widths[first]} tokens, {holder} allows {most}: "
+            f"drop or split the pair, or raise {holder}"
+        )
 
 
 JITTER = 3.0  # how far chance moves an example along the line; below 4, it mixes no two widths
 
 
-def plan_batches(lengths: np.ndarray, max_tokens: int, seed: int, epoch: int) -> list[np.ndarray]:
+def plan_batches(
+    lengths: np.ndarray, max_tokens: int, seed: int, epoch: int
+) -> list[np.ndarray]:
     """Plan an epoch: each example of lengths (N, 2) once, as numbers of a batch, batches shuffled.
 
     No side of a batch has more than max_tokens positions, padding included. (seed, epoch) decide
     everything. Raises ValueError for an example that does not fit into a batch by itself.
     """
     check_fits(lengths, max_tokens, "training", "max_tokens")
-    rng = np.random.default_rng((seed, epoch))
-    order = np.argsort(snake_key(lengths) + JITTER * rng.random(len(lengths)), kind="stable")
-    widths, plan, start = lengths.max(axis=1).clip(1).astype(int)[order], list[np.ndarray](), 0
-    while start < len(order):
-        wide = widths[start : start + max_tokens // widths[start]]
-        rows = np.searchsorted(wide * np.arange(1, len(wide) + 1), max_tokens, side="right")
-        plan.append(order[start : start + rows])
-        start += int(rows)
-    return [plan[number] for number in rng.permutation(len(plan))]
+    chance = np.random.default_rng((seed, epoch))
+    key = snake_key(lengths) + JITTER * chance.random(len(lengths))
+    order = np.argsort(key, kind="stable")
+    batches = []
+    start = 0
+    for end, width in enumerate(lengths.max(axis=1)[order].tolist()):
+        if (end + 1 - start) * width > max_tokens:
+            batches.append(order[start:end])
+            start = end
+    if len(order):
+        batches.append(order[start:])
+    return [batches[number] for number in chance.permutation(len(batches))]
 
 
 # --- From the plan to the batches ---
 
 
-def ignore_signals(worker: int) -> None:
-    """Leave SIGTERM and SIGINT to the process that trains, which ends its worker itself."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def batches(
-    corpus: EncodedCorpus, max_tokens: int, seed: int = 0, epoch: int = 0, start: int = 0,
-    rank: int = 0, world_size: int = 1, gpu: bool = False,
-) -> DataLoader[Example]:  # fmt: skip
-    """Return the batches of an epoch from number `start` on; see plan_batches.
-
-    Each of `world_size` processes gets its share of every batch. For a GPU, a worker reads ahead.
-    """
-    plan: list[Any] = plan_batches(corpus.lengths, max_tokens, seed, epoch)[start:]
-    return DataLoader(
-        corpus, batch_sampler=[batch[rank::world_size] for batch in plan], collate_fn=collate,
-        num_workers=int(gpu), pin_memory=gpu, worker_init_fn=ignore_signals,
-        generator=torch.Generator(),
-    )  # fmt: skip
+    corpus: EncodedCorpus, max_tokens: int, seed: int = 0, epoch: int = 0
+) -> Iterator[Batch]:
+    """Yield the batches of an epoch, each example once; see plan_batches."""
+    for numbers in plan_batches(corpus.lengths, max_tokens, seed, epoch):
+        yield collate([corpus[number] for number in numbers])

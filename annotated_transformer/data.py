@@ -6,16 +6,8 @@ like from a small grammar, and 29,000 real captions from Multi30k (section 5.1 o
 paper).
 """
 
-import gzip
-import os
 import re
-import warnings
-from pathlib import Path
 from typing import NamedTuple
-
-with warnings.catch_warnings():  # it asks for a progress bar in notebooks that may be missing
-    warnings.simplefilter("ignore")
-    import pooch
 
 # --- A pair and its alignment ---
 
@@ -33,48 +25,3 @@ class Pair(NamedTuple):
 def words(text: str) -> list[str]:
     """The words and punctuation marks of a text, in order."""
     return re.findall(r"\w+|[^\w\s]", text)
-
-
-# --- Real captions ---
-
-COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
-MULTI30K = f"https://raw.githubusercontent.com/multi30k/dataset/{COMMIT}/data/task1/raw"
-MULTI30K_SHA256 = {
-    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
-    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
-    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
-    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
-    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
-    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
-}
-
-# --- From files to pairs ---
-
-
-def cache_folder() -> Path:
-    """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder."""
-    return Path(os.getenv("ANNOTATED_TRANSFORMER_CACHE") or pooch.os_cache("annotated-transformer"))
-
-
-class MissingData(RuntimeError):
-    """A data set is neither cached nor downloadable; one line names the files and a remedy."""
-
-
-def multi30k(split: str) -> list[Pair]:
-    """German captions and their English translations; `split` is train, val or test_2016_flickr.
-
-    Raises MissingData if they are neither in the cache nor downloadable.
-    """
-    if f"{split}.de.gz" not in MULTI30K_SHA256:
-        raise ValueError(f"Multi30k has no split {split!r}: take train, val or test_2016_flickr")
-    folder, sides = cache_folder() / "multi30k", []
-    pooch.get_logger().setLevel("WARNING")  # it would report each download
-    for name in (f"{split}.de.gz", f"{split}.en.gz"):
-        try:
-            path = pooch.retrieve(f"{MULTI30K}/{name}", MULTI30K_SHA256[name], name, folder)
-        except (OSError, ValueError) as error:  # no network, no room; what came is another file
-            names = ", ".join(MULTI30K_SHA256)
-            message = f"Multi30k is incomplete: put {names} from {MULTI30K} into {folder} ({error})"
-            raise MissingData(message) from error
-        sides.append(gzip.decompress(Path(path).read_bytes()).decode().rstrip("\n").split("\n"))
-    return [Pair(source.strip(), target.strip()) for source, target in zip(*sides, strict=True)]

@@ -6,22 +6,20 @@ length penalty (section 6.1 of the paper) or by sampling, with a KV cache that m
 step cheap.
 """
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from annotated_transformer.attention import Mask
 from annotated_transformer.layers import DecoderLayer
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask
-from annotated_transformer.model_io import check_vocabulary
-from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.multi_head_attention import (
+    MultiHeadAttention,
+    merge_heads,
+    split_heads,
+)
 from annotated_transformer.transformer import Transformer, evaluating
 
 # --- Why do searches prefer short sentences? ---
@@ -61,10 +59,15 @@ class Beams(NamedTuple):
 
 def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
     """Begin with `<s>` for each source (B, S)."""
-    total = torch.zeros(len(source), 1, device=source.device)
-    numbers, best = torch.arange(len(source), device=source.device), total.expand(-1, n_best)
-    tokens, free = torch.full_like(source[:, :1, None], BOS), torch.full_like(limit, beam)
-    return Beams(numbers, limit, free, best - torch.inf, tokens, total)
+    count, device = len(source), source.device
+    return Beams(
+        sentence=torch.arange(count, device=device),
+        limit=limit,
+        free=torch.full_like(limit, beam),
+        best=torch.full((count, n_best), -torch.inf, device=device),
+        tokens=torch.full_like(source[:, :1, None], BOS),
+        total=torch.zeros(count, 1, device=device),
+    )
 
 
 # --- Expand, score, prune: one `topk` ---
@@ -73,34 +76,56 @@ def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
 def check_finite(scores: Tensor) -> None:
     """Raise ValueError if the model's logits are infinite or NaN."""
     if not scores.isfinite().all():
-        raise ValueError("the model's logits are infinite or NaN: are its weights damaged?")
+        raise ValueError(
+            "the model's logits are infinite or NaN: are its weights damaged?"
+        )
 
 
 def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
     """Continue hypotheses by the best tokens of logits (B, R, |V|); return also parents (B, R)."""
     log_probability = logits.log_softmax(dim=-1)
     log_probability[..., [PAD, BOS]] = -torch.inf
-    candidates = log_probability.add_(beams.total[..., None]).flatten(1)
-    total, choice = candidates.topk(min(int(beams.free.max()), candidates.size(1)))
-    parent, token = choice // logits.size(-1), choice % logits.size(-1)
+    log_probability += beams.total[..., None]
+    candidates = log_probability.flatten(1)
+    places = min(int(beams.free.max()), candidates.size(1))
+    total, choice = candidates.topk(places)
     check_finite(total[:, 0])
+    parent = choice // logits.size(-1)
+    token = choice % logits.size(-1)
     # Finished hypotheses hold their places, so not all of these winners find one
-    total[torch.ones_like(total).cumsum(dim=1) > beams.free[:, None]] = -torch.inf
-    parts = [beams.tokens.take_along_dim(parent[..., None], dim=1), token[..., None]]
-    return beams._replace(tokens=torch.cat(parts, dim=-1), total=total), parent
+    rank = torch.arange(places, device=total.device)
+    total = total.where(rank < beams.free[:, None], -torch.inf)
+    words = beams.tokens.take_along_dim(parent[..., None], dim=1)
+    tokens = torch.cat([words, token[..., None]], dim=-1)
+    return beams._replace(tokens=tokens, total=total), parent
 
 
-def finish(beams: Beams, alpha: float) -> tuple[Beams, list[Tensor]]:
+class Finished(NamedTuple):
+    """The hypotheses that have finished in one step of a search, one in each row."""
+
+    sentence: Tensor  # (F,), number in the batch
+    tokens: Tensor  # (F, T), from <s> on
+    score: Tensor  # (F,)
+    log_probability: Tensor  # (F,)
+
+
+def finish(beams: Beams, alpha: float) -> tuple[Beams, Finished]:
     """Take out the hypotheses that have ended or reached their limit."""
     length = beams.tokens.size(-1) - 1  # without <s>
-    done = (beams.tokens[..., -1] == EOS) | (beams.limit[:, None] <= length)
-    done &= beams.total > -torch.inf
+    at_end = (beams.tokens[..., -1] == EOS) | (beams.limit[:, None] <= length)
+    done = at_end & (beams.total > -torch.inf)
     score = (beams.total / length_penalty(length, alpha)).where(done, -torch.inf)
     sentence = beams.sentence[:, None].expand_as(done)
-    finished = [part[done] for part in (sentence, beams.tokens, score, beams.total)]
-    best = torch.cat([beams.best, score], dim=1).topk(beams.best.size(1)).values
-    free, total = beams.free - done.sum(dim=1), beams.total.masked_fill(done, -torch.inf)
-    return beams._replace(free=free, best=best, total=total), finished
+    finished = Finished(
+        sentence[done], beams.tokens[done], score[done], beams.total[done]
+    )
+    n_best = beams.best.size(1)
+    running = beams._replace(
+        free=beams.free - done.sum(dim=1),
+        best=torch.cat([beams.best, score], dim=1).topk(n_best).values,
+        total=beams.total.masked_fill(done, -torch.inf),
+    )
+    return running, finished
 
 
 # --- When a search may stop ---
@@ -109,28 +134,45 @@ def finish(beams: Beams, alpha: float) -> tuple[Beams, list[Tensor]]:
 def still_open(beams: Beams, alpha: float) -> Tensor:
     """Return (B,), True where a running hypothesis may still come among the best N."""
     most = beams.total.amax(dim=1)
-    penalty = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
-    penalty = penalty.clamp(min=length_penalty(beams.tokens.size(-1), alpha))
-    return most / penalty > beams.best[:, -1]
+    at_limit = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
+    now = length_penalty(beams.tokens.size(-1), alpha)
+    return most / at_limit.clamp(min=now) > beams.best[:, -1]
 
 
 # --- The whole search ---
 
 
-def collect_n_best(steps: list[list[Tensor]], count: int, n_best: int) -> list[list[Hypothesis]]:
+def collect_n_best(
+    steps: list[Finished], count: int, n_best: int
+) -> list[list[Hypothesis]]:
     """Sort what has finished in each step: the best N hypotheses of each sentence, best first."""
-    found: list[list[Hypothesis]] = [[] for _ in range(count)]
-    for step in steps:
-        for number, tokens, score, total in zip(*(part.tolist() for part in step)):
+    hypotheses: list[list[Hypothesis]] = [[] for _ in range(count)]
+    for finished in steps:
+        rows = zip(*(column.tolist() for column in finished))
+        for sentence, tokens, score, log_probability in rows:
             ended = tokens[-1] == EOS
-            found[number].append(Hypothesis(tokens[1 : len(tokens) - ended], score, total, ended))
-    return [sorted(row, key=lambda h: h.score, reverse=True)[:n_best] for row in found]
+            words = tokens[1:-1] if ended else tokens[1:]
+            hypothesis = Hypothesis(words, score, log_probability, ended)
+            hypotheses[sentence].append(hypothesis)
+    for row in hypotheses:
+        row.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
+    return [row[:n_best] for row in hypotheses]
+
+
+def length_limit(model: Transformer, source: Tensor, max_extra_tokens: int) -> Tensor:
+    """Return how many tokens the translation of each source (B, S) may have, (B,)."""
+    limit = (source != PAD).sum(dim=1) + max_extra_tokens
+    return limit.clamp(max=model.config.max_length)
 
 
 def beam_search(
-    model: Transformer, source: Tensor, beam: int = 4, alpha: float = 0.6,
-    max_extra_tokens: int = 50, n_best: int = 1,
-) -> list[list[Hypothesis]]:  # fmt: skip
+    model: Transformer,
+    source: Tensor,
+    beam: int = 4,
+    alpha: float = 0.6,
+    max_extra_tokens: int = 50,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
     """Return the n_best best translations found for each source (B, S), best first (section 6.1).
 
     A hypothesis has at most max_extra_tokens more than its source. Beam 1 is greedy search.
@@ -139,12 +181,14 @@ def beam_search(
         raise ValueError(f"beam={beam} and n_best={n_best}: take 1 <= n_best <= beam")
     if not -5 <= alpha <= 5:
         raise ValueError(f"alpha={alpha} must be from -5 to 5; the paper takes 0.6")
-    limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
-    beams, steps = start_beams(source, limit, beam, n_best), list[list[Tensor]]()
+    limit = length_limit(model, source, max_extra_tokens)
+    beams = start_beams(source, limit, beam, n_best)
+    steps = []
     with evaluating(model):
         cache = Cache(model, source)
         while len(beams.sentence):
-            beams, parent = extend(beams, next_logits(model, beams.tokens[..., -1], cache))
+            logits = next_logits(model, beams.tokens[..., -1], cache)
+            beams, parent = extend(beams, logits)
             beams, finished = finish(beams, alpha)
             steps.append(finished)
             going = still_open(beams, alpha).nonzero()[:, 0]
@@ -156,6 +200,26 @@ def beam_search(
 # --- The KV cache ---
 
 
+def project(attention: MultiHeadAttention, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the keys and values (B, H, S, d_k or d_v) of vectors x (B, S, D)."""
+    keys = split_heads(attention.key(x), attention.heads)
+    values = split_heads(attention.value(x), attention.heads)
+    return keys, values
+
+
+def attend_to(
+    attention: MultiHeadAttention,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Mask = None,
+) -> Tensor:
+    """Map query (B, T, D) and projected keys and values to (B, T, D)."""
+    query = split_heads(attention.query(query), attention.heads)
+    heads = F.scaled_dot_product_attention(query, keys, values, mask)
+    return attention.output(merge_heads(heads))
+
+
 class Cache:
     """Keys and values that need not be computed twice, for R hypotheses of B sentences.
 
@@ -164,14 +228,23 @@ class Cache:
     """
 
     def __init__(self, model: Transformer, source: Tensor) -> None:
-        self.layers = [module for module in model.modules() if isinstance(module, DecoderLayer)]
-        self.length, self.mask, memory = 0, padding_mask(source), model.encode(source)
-        self.cross_kv = [layer.cross_attention.project(memory, memory) for layer in self.layers]
-        self.self_kv = [(keys[:, :, :0], values[:, :, :0]) for keys, values in self.cross_kv]
+        memory = model.encode(source)
+        self.length = 0
+        self.mask = padding_mask(source)
+        self.layers = [
+            m for m in model.decoder.modules() if isinstance(m, DecoderLayer)
+        ]
+        self.cross_kv = [
+            project(layer.cross_attention, memory) for layer in self.layers
+        ]
+        self.self_kv = [
+            (keys[:, :, :0], values[:, :, :0]) for keys, values in self.cross_kv
+        ]
 
     def keep(self, sentences: Tensor, parents: Tensor) -> None:
         """Keep the sentences of these numbers (B,), and of each the hypotheses parents (B, R)."""
-        rows, count = len(self.self_kv[0][0]), len(self.mask)
+        count = len(self.mask)
+        rows = len(self.self_kv[0][0])
         chosen = (sentences[:, None] * (rows // count) + parents).flatten()
         if len(sentences) < count:
             self.mask = self.mask[sentences]
@@ -182,26 +255,40 @@ class Cache:
 
 def pick(kv: tuple[Tensor, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return some rows of keys and values."""
-    return kv[0].index_select(0, rows), kv[1].index_select(0, rows)
+    keys, values = kv
+    return keys.index_select(0, rows), values.index_select(0, rows)
 
 
 # --- One word through the decoder ---
 
 
-def attend_to_past(x: Tensor, cache: Cache, number: int) -> Tensor:
-    """Self-attention of the newest tokens (B, R, D) in a layer, each to its own hypothesis."""
-    attention, rows = cache.layers[number].self_attention, x.flatten(0, 1)[:, None]
-    both = zip(cache.self_kv[number], attention.project(rows, rows))
-    keys, values = (torch.cat([old, new], dim=2) for old, new in both)
+def attend_to_past(
+    attention: MultiHeadAttention, x: Tensor, cache: Cache, number: int
+) -> Tensor:
+    """Self-attention of the newest tokens (B, R, D), each to its own hypothesis."""
+    rows = x.flatten(0, 1)[:, None]  # (B * R, 1, D)
+    past_keys, past_values = cache.self_kv[number]
+    new_keys, new_values = project(attention, rows)
+    keys = torch.cat([past_keys, new_keys], dim=2)
+    values = torch.cat([past_values, new_values], dim=2)
     cache.self_kv[number] = keys, values
-    return attention.attend(rows, keys, values).view_as(x)
+    return attend_to(attention, rows, keys, values).view_as(x)
 
 
 def layer_step(x: Tensor, cache: Cache, number: int) -> Tensor:
     """Pass the newest tokens (B, R, D) through one decoder layer."""
-    layer, source_kv = cache.layers[number], cache.cross_kv[number]
-    x = layer.residuals[0](x, lambda y: attend_to_past(y, cache, number))
-    x = layer.residuals[1](x, lambda y: layer.cross_attention.attend(y, *source_kv, cache.mask))
+    layer = cache.layers[number]
+    source_keys, source_values = cache.cross_kv[number]
+
+    def look_back(y: Tensor) -> Tensor:
+        return attend_to_past(layer.self_attention, y, cache, number)
+
+    def look_at_source(y: Tensor) -> Tensor:
+        cross = layer.cross_attention
+        return attend_to(cross, y, source_keys, source_values, cache.mask)
+
+    x = layer.residuals[0](x, look_back)
+    x = layer.residuals[1](x, look_at_source)
     return layer.residuals[2](x, layer.feed_forward)
 
 
@@ -218,157 +305,57 @@ def next_logits(model: Transformer, tokens: Tensor, cache: Cache) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-# --- From lines to translations ---
-
-
-def encode_sources(tokenizer: Tokenizer, sentences: Iterable[str], most: int) -> Iterator[Tensor]:
-    """Yield the ids (S,) of each sentence, with `</s>`; of one without words, none.
-
-    Raises ValueError for a sentence with more than `most` tokens, or one that isn't text.
-    """
-    for n, sentence in enumerate(sentences, start=1):
-        try:
-            ids = [*tokenizer.encode(sentence), EOS] if sentence.strip() else []
-        except (AttributeError, ValueError) as error:
-            raise ValueError(f"sentence {n} is no text: {error}") from error
-        if len(ids) > most:
-            raise ValueError(f"sentence {n} has {len(ids)} tokens, the limit is {most}: split it")
-        yield torch.tensor(ids)
-
-
-def length_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Group sentences of like length, long ones first; yields their numbers.
-
-    With padding a batch has at most max_tokens tokens; a longer sentence goes alone. Length 0
-    is left out.
-    """
-    order = sorted((n for n, length in enumerate(lengths) if length), key=lambda n: -lengths[n])
-    while order:
-        size = max(1, max_tokens // lengths[order[0]])
-        yield order[:size]
-        order = order[size:]
-
-
-# --- Products on an AMD processor ---
-
-
-@functools.cache
-def mkl_is_slow() -> bool:
-    """Return whether the processor is one of AMD's with AVX-512; only Linux tells."""
-    wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return wide and (cpu := Path("/proc/cpuinfo")).is_file() and "AuthenticAMD" in cpu.read_text()
-
-
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    """Return what F.linear does, by oneDNN where that pays, for input (..., D), weight (E, D)."""
-    # Not for small products (in multiplications), nor where PyTorch looks into them
-    special = torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu")
-    single = input.is_cpu and input.dtype == weight.dtype == torch.float32
-    if special or torch.is_anomaly_enabled() or not single or input.numel() * len(weight) < 2**21:
-        return mkl_linear(input, weight, bias)
-    if torch.is_grad_enabled():
-        return mkl_linear(input.to_mkldnn(), weight, bias).to_dense()
-    return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")  # no copies
-
-
-mkl_linear = F.linear
-
-
-@contextmanager
-def fast_kernels() -> Iterator[None]:
-    """Inside the block, F.linear is ours where that pays, and no attention is left to cuDNN."""
-    kernels, cudnn = torch.backends.cuda, torch.backends.cuda.cudnn_sdp_enabled()
-    F.linear = linear if mkl_is_slow() and F.linear is mkl_linear else F.linear
-    kernels.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        F.linear = mkl_linear if F.linear is linear else F.linear
-        kernels.enable_cudnn_sdp(cudnn or kernels.cudnn_sdp_enabled())
-
-
-# --- Batches side by side ---
-
-
-def side_by_side(job: Callable[[Any], Any], parts: Sequence[Any]) -> Iterable[Any]:
-    """Do a job on all parts, up to four at a time, which share the threads of PyTorch."""
-    threads = 1 if torch.is_autocast_enabled("cpu") else torch.get_num_threads()  # thread-local
-    if (workers := min(4, threads, len(parts))) < 2:
-        return map(job, parts)
-    try:
-        with ThreadPoolExecutor(workers, "", torch.set_num_threads, (threads // workers,)) as pool:
-            return [*pool.map(job, parts)]
-    finally:
-        torch.set_num_threads(threads)
-
-
-def translate(
-    model: Transformer, tokenizer: Tokenizer, sentences: Iterable[str], beam: int = 4,
-    alpha: float = 0.6, max_extra_tokens: int = 50, max_tokens: int = 2048,
-) -> list[str]:  # fmt: skip
-    """Translate sentences by beam search, the paper's by default; keeps the order.
-
-    Sentences without words stay empty. A batch has at most max_tokens source tokens; on a CPU, up
-    to four batches are searched at a time. Before you call this from threads of your own, call
-    model.eval().
-    Raises ValueError if a sentence is too long or no text, or if the tokenizer is not the model's.
-    """
-    if isinstance(sentences, str):
-        raise ValueError("sentences is one string: give a list of them")
-    check_vocabulary(model, tokenizer)
-    sources = [*encode_sources(tokenizer, sentences, model.config.max_length)]
-    device, lengths = model.embedding.weight.device, [*map(len, sources)]
-    # As many batches for each of the threads, even ones, and not for a few sentences
-    jobs = min(4, torch.get_num_threads(), sum(lengths) // 512 or 1) if device.type == "cpu" else 1
-    cut = functools.partial(length_batches, lengths)
-    count = jobs * -(-len([*cut(max_tokens)]) // jobs)
-    rooms = (*range(512, max_tokens, max_tokens // 32 + 1), max_tokens)
-    groups = next(parts for parts in ([*cut(room)] for room in rooms) if len(parts) <= count)
-
-    def search(batch: list[int]) -> list[tuple[int, str]]:
-        source = pad_sequence([sources[n] for n in batch], batch_first=True, padding_value=PAD)
-        found = beam_search(model, source.to(device), beam, alpha, max_extra_tokens)
-        return [(n, tokenizer.decode(best.tokens)) for n, (best,) in zip(batch, found)]
-
-    with evaluating(model), fast_kernels():
-        parts = (side_by_side if device.type == "cpu" else map)(search, groups)
-        written = dict(pair for part in parts for pair in part)
-    return [written.get(n, "") for n in range(len(sources))]
-
-
 # --- Sampling: drawing words at random ---
 
 
-def filter_logits(logits: Tensor, top_k: int | None = None, top_p: float | None = None) -> Tensor:
+def filter_logits(
+    logits: Tensor, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
     """Set logits (..., |V|) to minus infinity but for the top k, and of these those making up p."""
     ordered, tokens = logits.sort(dim=-1, descending=True)
     if top_k is not None:
         ordered[..., top_k:] = -torch.inf
     if top_p is not None and top_p < 1:
         share = ordered.softmax(dim=-1)
-        ordered[share.cumsum(dim=-1) - share >= top_p] = -torch.inf
+        before = share.cumsum(dim=-1) - share
+        ordered[before >= top_p] = -torch.inf
     return torch.empty_like(logits).scatter(-1, tokens, ordered)
 
 
 def sample(
-    model: Transformer, source: Tensor, temperature: float = 1.0, top_k: int | None = None,
-    top_p: float | None = None, generator: Generator | None = None, max_extra_tokens: int = 50,
-) -> list[list[int]]:  # fmt: skip
-    """Draw a translation of each source (B, S) token by token; ids without `<s>` and `</s>`."""
+    model: Transformer,
+    source: Tensor,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: Generator | None = None,
+    max_extra_tokens: int = 50,
+) -> list[list[int]]:
+    """Draw a translation of each source (B, S) token by token; ids without `<s>` and `</s>`.
+
+    Raises ValueError for a temperature, top_k or top_p out of its range.
+    """
     if not 0.01 <= temperature <= 100:
-        raise ValueError(f"temperature={temperature} must be from 0.01 to 100; greedy is beam=1")
-    if (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
-        raise ValueError(f"top_k={top_k} must be 1 or more, top_p={top_p} above 0 up to 1, or None")
-    limit = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
-    target, running = torch.full_like(source[:, :1], BOS), torch.ones_like(limit, dtype=torch.bool)
+        raise ValueError(
+            f"temperature={temperature} must be from 0.01 to 100; greedy is beam=1"
+        )
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k={top_k} must be 1 or more, or None")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p={top_p} must be above 0 up to 1, or None")
+    limit = length_limit(model, source, max_extra_tokens)
+    target = torch.full_like(source[:, :1], BOS)
+    running = torch.ones_like(limit, dtype=torch.bool)
     with evaluating(model):
         cache = Cache(model, source)
         while running.any():
             logits = next_logits(model, target[:, -1:], cache)[:, 0]
             check_finite(logits.amax(dim=-1))
             logits[:, [PAD, BOS]] = -torch.inf
-            shares = filter_logits(logits / temperature, top_k, top_p).softmax(dim=-1)
-            token = shares.multinomial(1, generator=generator)[:, 0].where(running, PAD)
+            logits = filter_logits(logits / temperature, top_k, top_p)
+            drawn = logits.softmax(dim=-1).multinomial(1, generator=generator)
+            token = drawn[:, 0].where(running, PAD)
             target = torch.cat([target, token[:, None]], dim=1)
             running &= (token != EOS) & (target.size(1) <= limit)
-    return [[token for token in row if token not in (PAD, EOS)] for row in target[:, 1:].tolist()]
+    written = target[:, 1:].tolist()
+    return [[token for token in row if token not in (PAD, EOS)] for row in written]

@@ -6,58 +6,48 @@ devices and each other, and why every update stays what a single process would m
 5.2 of the paper).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from os import environ
-from time import sleep
+from contextlib import nullcontext
 
-import torch
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
-# --- One score for all ---
+from annotated_transformer.regularization import SmoothedLoss
+
+# --- The lines of the training loop ---
 
 
-def gather_texts(texts: list[str]) -> list[list[str]]:
-    """Return the texts of all processes, in the order of their ranks; alone, one's own."""
-    found = [texts] * (dist.get_world_size() if dist.is_initialized() else 1)
+def rank_and_world_size() -> tuple[int, int]:
+    """Return the number of this process and of all that train together: (0, 1) for one alone."""
+    if not dist.is_initialized():
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
+
+
+def all_reduce_mean(numbers: Tensor) -> Tensor:
+    """Return the mean of numbers over all processes, in double precision."""
+    total = numbers.double()
     if dist.is_initialized():
-        dist.all_gather_object(found, texts)
-    return found
+        dist.all_reduce(total)
+    return total / rank_and_world_size()[1]
 
 
-# --- In and out ---
+class DataParallelLoss(SmoothedLoss):
+    """A loss whose gradients are averaged over all processes, once per update.
 
-
-def find_device(name: str | None = None) -> torch.device:
-    """Return the device of this name, such as cpu or cuda; without one, a GPU if there is one.
-
-    Raises ValueError for any that is not there.
+    `batches_per_update` is the number of its calls, each with a backward pass, in an update.
     """
-    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    found = [*(["cuda"] if gpus else []), *gpus, "cpu"]
-    if name is not None and name not in found:
-        raise ValueError(f"there is no device {name!r} here: take one of {', '.join(found)}")
-    return torch.device(name or found[0])
 
+    def __init__(self, loss: SmoothedLoss, batches_per_update: int = 1) -> None:
+        super().__init__(loss.model, loss.label_smoothing)
+        self.parallel = DistributedDataParallel(loss)
+        self.batches_per_update = batches_per_update
+        self.calls = 0
 
-@contextmanager
-def process_group(device: str | None = None) -> Iterator[torch.device]:
-    """Join the processes that torchrun has started, if it has; give the device of this one."""
-    place = find_device(device)
-    if not dist.is_torchelastic_launched():
-        yield place
-        return
-    if place.type == "cuda":
-        place = torch.device("cuda", int(environ["LOCAL_RANK"]))
-        torch.cuda.set_device(place)
-    # After a restart, the addresses in torchrun's store lead to processes that are dead
-    store, rank, world_size = next(rendezvous("env://"))
-    restart = environ["TORCHELASTIC_RESTART_COUNT"] if environ["GROUP_WORLD_SIZE"] == "1" else "0"
-    store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
-    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, None, timedelta(minutes=20), world_size, rank, store)
-    yield place
-    sleep(0.1)  # a thread of gloo that still has to free a tensor could abort Python's exit
-    dist.destroy_process_group()  # not after an error: the others may wait in an all-reduce
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Map source (B, S) and target (B, T + 1) to the loss of this process's sentences."""
+        self.calls += 1
+        last = self.calls % self.batches_per_update == 0
+        with nullcontext() if last else self.parallel.no_sync():
+            loss: Tensor = self.parallel(source, target)
+        return loss

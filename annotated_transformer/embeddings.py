@@ -23,7 +23,8 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look tokens (B, T) up: vectors (B, T, D), scaled by sqrt(d_model)."""
-        return F.embedding(tokens, self.weight) * self.scale
+        vectors = F.embedding(tokens, self.weight)
+        return vectors * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
         """Score every word of the vocabulary at every position: (B, T, D) to (B, T, |V|)."""

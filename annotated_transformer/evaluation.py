@@ -29,13 +29,15 @@ def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Raise ValueError unless there is one translation for each reference, and at least one."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise ValueError("a test set is a list of sentences, not one string")
-    if not 0 < len(hypotheses) == len(references):
+    if len(hypotheses) != len(references) or not references:
         counts = f"{len(hypotheses):,} translations for {len(references):,} references"
         raise ValueError(f"{counts}: there must be one for each, and at least one")
 
 
 # Thai, Lao, Burmese and Khmer; Japanese and Chinese
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+)
 
 
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
@@ -46,10 +48,16 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     Raises ValueError if they differ in number or there are none.
     """
     check_lines(hypotheses, references)
-    spaced = len(UNSPACED.sub("", text := "".join(references))) >= len(text) / 2
-    bleu, chrf = BLEU(tokenize="13a" if spaced else "char"), CHRF()
-    both = [m.corpus_score([*hypotheses], [[*references]]).score for m in (bleu, chrf)]
-    return Scores(both[0], both[1], str(bleu.get_signature()), str(chrf.get_signature()))
+    text = "".join(references)
+    mostly_spaced = len(UNSPACED.sub("", text)) >= len(text) / 2
+    bleu = BLEU(tokenize="13a" if mostly_spaced else "char")
+    chrf = CHRF()
+    return Scores(
+        bleu.corpus_score(list(hypotheses), [list(references)]).score,
+        chrf.corpus_score(list(hypotheses), [list(references)]).score,
+        str(bleu.get_signature()),
+        str(chrf.get_signature()),
+    )
 
 
 # --- Why never to compare tokenized BLEU ---
@@ -57,12 +65,16 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
 
 def split_compounds(text: str) -> str:
     """Cut text nearly as the paper's authors did: 13a, plain quotes, compounds cut at hyphens."""
-    plain = re.sub("[„“”«»]", '"', re.sub("[‚‘’]", "'", text))
-    return re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", Tokenizer13a()(plain))
+    text = re.sub("[‚‘’]", "'", text)
+    text = re.sub("[„“”«»]", '"', text)
+    tokens = Tokenizer13a()(text)
+    return re.sub(r"(?<=\S)-(?=\S)", " ##AT##-##AT## ", tokens)
 
 
 def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Score nearly as the paper did (section 6.1): higher than `score`, comparable with nothing."""
     check_lines(hypotheses, references)
-    cut, wanted = ([split_compounds(line) for line in side] for side in (hypotheses, references))
-    return float(BLEU(tokenize="none", force=True).corpus_score(cut, [wanted]).score)
+    outputs = [split_compounds(line) for line in hypotheses]
+    wanted = [split_compounds(line) for line in references]
+    bleu = BLEU(tokenize="none", force=True)
+    return float(bleu.corpus_score(outputs, [wanted]).score)

@@ -21,4 +21,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D), each position by itself."""
-        return self.linear2(self.dropout(F.relu(self.linear1(x))))
+        hidden = F.relu(self.linear1(x))
+        hidden = self.dropout(hidden)
+        return self.linear2(hidden)

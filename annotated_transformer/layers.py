@@ -64,13 +64,19 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each inside a residual connection."""
 
     def __init__(
-        self, d_model: int, self_attention: MultiHeadAttention, feed_forward: FeedForward,
-        dropout: float = 0.1, pre_norm: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        self_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        dropout: float = 0.1,
+        pre_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.self_attention = self_attention
         self.feed_forward = feed_forward
-        self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(2))
+        self.residuals = nn.ModuleList(
+            Residual(d_model, dropout, pre_norm) for _ in range(2)
+        )
 
     def forward(self, x: Tensor, mask: Mask = None) -> Tensor:
         """Map states (B, S, D) to (B, S, D); mask (B, 1, 1, S) hides the padding."""
@@ -84,7 +90,9 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """A stack of encoder layers; with pre_norm, one last normalization."""
 
-    def __init__(self, layers: list[EncoderLayer], d_model: int, pre_norm: bool = False) -> None:
+    def __init__(
+        self, layers: list[EncoderLayer], d_model: int, pre_norm: bool = False
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
@@ -103,31 +111,46 @@ class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, feed-forward network, each in a residual."""
 
     def __init__(
-        self, d_model: int, self_attention: MultiHeadAttention, cross_attention: MultiHeadAttention,
-        feed_forward: FeedForward, dropout: float = 0.1, pre_norm: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        self_attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        dropout: float = 0.1,
+        pre_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
-        self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(3))
+        self.residuals = nn.ModuleList(
+            Residual(d_model, dropout, pre_norm) for _ in range(3)
+        )
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask
+    ) -> Tensor:
         """Map states (B, T, D) and memory (B, S, D) to (B, T, D)."""
         x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
+        x = self.residuals[1](
+            x, lambda y: self.cross_attention(y, memory, memory, memory_mask)
+        )
         return self.residuals[2](x, self.feed_forward)
 
 
 class Decoder(nn.Module):
     """A stack of decoder layers; with pre_norm, one last normalization."""
 
-    def __init__(self, layers: list[DecoderLayer], d_model: int, pre_norm: bool = False) -> None:
+    def __init__(
+        self, layers: list[DecoderLayer], d_model: int, pre_norm: bool = False
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask
+    ) -> Tensor:
         """Map embedded target (B, T, D) and memory (B, S, D) to states (B, T, D)."""
         for layer in self.layers:
             x = layer(x, memory, mask, memory_mask)

@@ -11,7 +11,10 @@ from torch import Tensor
 
 # --- The padding mask ---
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3  # <pad>, <s>, </s>, <unk>
+PAD = 0  # <pad>
+BOS = 1  # <s>
+EOS = 2  # </s>
+UNK = 3  # <unk>
 
 
 def padding_mask(tokens: Tensor) -> Tensor:
@@ -20,7 +23,8 @@ def padding_mask(tokens: Tensor) -> Tensor:
     Takes token ids (B, S); returns booleans (B, 1, 1, S), True where a key may be attended to.
     The paper does not mention this mask.
     """
-    return (tokens != PAD)[:, None, None, :]
+    is_word = tokens != PAD
+    return is_word[:, None, None, :]
 
 
 # --- The causal mask ---
@@ -31,7 +35,8 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
     Returns booleans (length, length): row t is True up to and including column t.
     """
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    everything = torch.ones(length, length, dtype=torch.bool, device=device)
+    return everything.tril()
 
 
 # --- Both at once ---
@@ -42,4 +47,5 @@ def target_mask(tokens: Tensor) -> Tensor:
 
     Takes token ids (B, T); returns booleans (B, 1, T, T): padding and causal mask in one.
     """
-    return padding_mask(tokens) & causal_mask(tokens.size(1), tokens.device)
+    past = causal_mask(tokens.size(1), tokens.device)
+    return padding_mask(tokens) & past

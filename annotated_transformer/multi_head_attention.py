@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated_transformer.attention import Mask, attention
+from annotated_transformer.attention import Mask
 
 # --- Split ---
 
@@ -38,32 +38,12 @@ def head_width(d_model: int, heads: int) -> int:
         ValueError: heads does not divide d_model; the message names values that do.
     """
     if d_model % heads:
-        fitting = [h for h in range(1, 65) if d_model % h == 0]
-        what = f"heads={heads} does not divide d_model={d_model}"
-        raise ValueError(f"{what}: take heads from {fitting}, or give both d_k and d_v")
+        divisors = [h for h in range(1, 65) if d_model % h == 0]
+        raise ValueError(
+            f"heads={heads} does not divide d_model={d_model}: "
+            f"take heads from {divisors}, or give both d_k and d_v"
+        )
     return d_model // heads
-
-
-# --- Fast, or with weights to look at ---
-
-
-def run_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return attention's output and, only with keep_weights, its weights, without gradients.
-
-    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
-    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
-
-    Raises:
-        TypeError: the mask is not boolean.
-    """
-    if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
-    if keep_weights:
-        output, weights = attention(query, key, value, mask, dropout)
-        return output, weights.detach()
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
 
 
 # --- The module ---
@@ -73,29 +53,36 @@ class MultiHeadAttention(nn.Module):
     """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
     def __init__(
-        self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
-        bias: bool = False, dropout: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        heads: int,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        d_k, d_v = (width or head_width(d_model, heads) for width in (d_k, d_v))
+        d_k = d_k or head_width(d_model, heads)
+        d_v = d_v or head_width(d_model, heads)
+        self.heads = heads
         self.query = nn.Linear(d_model, heads * d_k, bias)
         self.key = nn.Linear(d_model, heads * d_k, bias)
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
-        self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
+        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
-        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
-        return self.attend(query, *self.project(key, value), mask)
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
+    ) -> Tensor:
+        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D).
 
-    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
-        return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
+        Raises TypeError for a mask that is not boolean.
+        """
+        if mask is not None and mask.dtype != torch.bool:
+            raise TypeError(f"the mask is {mask.dtype}: make it boolean")
         query = split_heads(self.query(query), self.heads)
-        rate = self.dropout.p if self.dropout.training else 0.0
-        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
-        return self.output(merge_heads(output))
+        key = split_heads(self.key(key), self.heads)
+        value = split_heads(self.value(value), self.heads)
+        rate = self.dropout.p if self.training else 0.0
+        heads = F.scaled_dot_product_attention(query, key, value, mask, rate)
+        return self.output(merge_heads(heads))

@@ -5,27 +5,27 @@ A positional encoding is a vector that is added to each word's embedding and tel
 where in the sentence the word stands (section 3.5 of the paper).
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 
-def sinusoid(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
+def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
 
-    They are computed in double precision and rounded once, to dtype (None: the default type).
+    They are computed in double precision and rounded once, to the default type.
 
     Raises:
         ValueError: d_model is odd, so that a sine would be left without its cosine.
     """
     if d_model % 2:
-        raise ValueError(f"d_model={d_model} is odd: sine and cosine come in pairs, make it even")
+        raise ValueError(
+            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
+        )
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
-    return pairs.flatten(-2).to(dtype or torch.get_default_dtype())
+    return pairs.flatten(-2).to(torch.get_default_dtype())
 
 
 # --- Adding positions in code ---
@@ -44,8 +44,10 @@ class Positions(nn.Module):
         """
         end = offset + x.size(-2)
         if end > len(self.table):
-            what = f"{end} positions are needed, the model has {len(self.table)}"
-            raise ValueError(f"{what}: shorten the sentence, or build it with a larger max_length")
+            raise ValueError(
+                f"{end} positions are needed, the model has {len(self.table)}: "
+                "shorten the sentence, or build the model with a larger max_length"
+            )
         return x + self.table[offset:end]
 
 
@@ -55,13 +57,6 @@ class SinusoidalPositions(Positions):
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
         self.register_buffer("table", sinusoid(max_length, d_model), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """Move or cast the module; the table is computed anew, so that `double()` is exact."""
-        super()._apply(fn, recurse)
-        table = sinusoid(len(self.table), self.table.size(1), self.table.dtype)
-        self.table = table.to(self.table.device)
-        return self
 
 
 # --- Learned positions ---

@@ -15,4 +15,7 @@ def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -
     """
     if step < 1 or warmup < 1:
         raise ValueError(f"step and warmup count from 1, not from {min(step, warmup)}")
-    return lr_scale / sqrt(d_model) * min(1 / sqrt(step), step / (warmup * sqrt(warmup)))
+    rise = step / (warmup * sqrt(warmup))
+    fall = 1 / sqrt(step)
+    scale = lr_scale / sqrt(d_model)
+    return scale * min(rise, fall)

@@ -6,7 +6,7 @@ on a GPU: the loss in chunks, products in 16 bits, compiled layers (section 5.2 
 paper).
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,50 +14,38 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from annotated_transformer.batching import plan_batches
-from annotated_transformer.decoding import fast_kernels
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
-from annotated_transformer.training import TrainingConfig
-from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
+from annotated_transformer.transformer import Transformer, TransformerConfig
 
 # --- Which part of the model does the work ---
 
 
-def flops(c: TransformerConfig, source: Any, target: Any) -> dict[str, float]:
+def flops(
+    config: TransformerConfig, source: np.ndarray | int, target: np.ndarray | int
+) -> dict[str, float]:
     """Count the operations of training on sentences of `source` and `target` positions, by block.
 
-    Takes two numbers, or two arrays with one number a sentence. A multiplication and an addition
+    Takes two numbers, or two arrays with one number per sentence. A multiplication and an addition
     count as two, and the backward pass as two forward passes.
     """
-    s, t = (torch.as_tensor(lengths, dtype=torch.float64) for lengths in (source, target))
-    width = c.heads * sum(size or c.d_model / c.heads for size in (c.d_k, c.d_v))
-    forward = {
-        "attention projections": 3 * c.layers * c.d_model * width * (s + t),
-        "attention products": c.layers * width * (s * s + t * t + s * t),
-        "feed-forward": 2 * c.layers * c.d_model * c.d_ff * (s + t),
-        "output projection": c.d_model * c.vocabulary_size * t,
+    s = np.asarray(source, dtype=np.float64)
+    t = np.asarray(target, dtype=np.float64)
+    d = config.d_model
+    d_k = config.d_k or d // config.heads
+    d_v = config.d_v or d // config.heads
+    width = config.heads * (d_k + d_v)
+    layers = config.layers
+    multiplications = {
+        "attention projections": 3 * layers * d * width * (s + t),
+        "attention products": layers * width * (s * s + t * t + s * t),
+        "feed-forward": 2 * layers * d * config.d_ff * (s + t),
+        "output projection": d * config.vocabulary_size * t,
     }
-    return {block: 3 * 2 * float(products.sum()) for block, products in forward.items()}
-
-
-# --- The speed of the machine ---
-
-Precision = Literal["fp32", "bf16"]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def measured_peak(device: torch.device, precision: Precision = "fp32", size: int = 0) -> float:
-    """Return the operations a second of a product of two matrices (size, size), best of five.
-
-    Without a size, they are so large that on this device handing the product over does not count.
-    """
-    from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
-
-    size = size or (8192 if device.type == "cuda" else 1024)
-    both = torch.randn(2, size, size, dtype=DTYPES[precision], device=device)
-    timer = Timer("a @ b", globals=dict(zip("ab", both)), num_threads=torch.get_num_threads())
-    return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
+    return {
+        block: 3 * 2 * float(numbers.sum())
+        for block, numbers in multiplications.items()
+    }
 
 
 # --- The loss without the logits ---
@@ -67,60 +55,78 @@ CHUNK = 1024  # positions
 
 @torch.enable_grad()
 def chunked_loss(
-    states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.1, chunk: int = CHUNK
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.1,
+    chunk: int = CHUNK,
 ) -> Tensor:
     """Return the label-smoothed loss of states (N, D) against labels (N,), summed over real tokens.
 
     It includes the output projection with weight (|V|, D). Loss and gradient are computed `chunk`
     positions at a time: the logits of all never exist at once. Second derivatives are wrong.
     """
-    away = states * (F.embedding(labels, weight) - weight.mean(dim=0))
-    total = label_smoothing * away.sum(dim=-1).masked_fill(labels == PAD, 0).sum()
+    margin = states * (F.embedding(labels, weight) - weight.mean(dim=0))
+    margins = margin.sum(dim=-1).masked_fill(labels == PAD, 0)
+    total = label_smoothing * margins.sum()
+
     table: Any = weight.detach().requires_grad_()
     parts = states.detach().split(chunk)
-    for part, wanted in zip(parts, labels.split(chunk)):
-        loss = label_smoothed_loss(F.linear(part.requires_grad_(), table), wanted, 0)
+    for part, part_labels in zip(parts, labels.split(chunk)):
+        logits = F.linear(part.requires_grad_(), table)
+        loss = label_smoothed_loss(logits, part_labels, label_smoothing=0)
         loss.backward()
         total = total + loss.detach()
-    # Adds nothing but the gradients, which are known already
-    known = (states * torch.cat([part.grad for part in parts])).sum() + (weight * table.grad).sum()
-    return total + known - known.detach()
 
-
-# --- Numbers of 16 bits ---
-
-
-def best_precision(device: torch.device | str) -> Precision:
-    """Return "bf16" for a GPU that has units for products of such numbers, else "fp32"."""
-    gpu = torch.device(device).type == "cuda"
-    return "bf16" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    # Add nothing but the gradients, which are known already
+    state_gradient = torch.cat([part.grad for part in parts])
+    carrier = (states * state_gradient).sum() + (weight * table.grad).sum()
+    return total + carrier - carrier.detach()
 
 
 # --- The fast loss ---
 
+Precision = Literal["fp32", "bf16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
 
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, with faster products: in 16 bits with "bf16", else by oneDNN.
+    """The same loss in chunks, and with "bf16" with products in 16 bits.
 
     Measure it under no_grad: inference_mode would keep it from its gradient.
     """
 
     def __init__(
-        self, model: Transformer, label_smoothing: float = 0.1, precision: Precision = "fp32"
+        self,
+        model: Transformer,
+        label_smoothing: float = 0.1,
+        precision: Precision = "fp32",
     ) -> None:
         super().__init__(model, label_smoothing)
         if precision not in DTYPES:
-            raise ValueError(f"precision={precision!r} must be one of {', '.join(DTYPES)}")
+            raise ValueError(
+                f"precision={precision!r} must be one of {', '.join(DTYPES)}"
+            )
         self.precision = precision
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
-        model, labels, bf16 = self.model, target[:, 1:].flatten(), self.precision == "bf16"
-        narrow = torch.autocast(source.device.type, torch.bfloat16, bf16)
-        # PyTorch's fused attention goes backward slowly in 16 bits, on a processor
-        with narrow, sdpa_kernel(SDPBackend.MATH) if bf16 and source.is_cpu else fast_kernels():
-            states = model.decode(target[:, :-1], model.encode(source), source).flatten(0, 1)
-            return chunked_loss(states, model.embedding.weight, labels, self.label_smoothing)
+        model = self.model
+        bf16 = self.precision == "bf16"
+        # In 16 bits, a CPU goes back through the fused attention slowly
+        kernels = [SDPBackend.MATH] if bf16 and source.is_cpu else FUSED
+        with (
+            torch.autocast(source.device.type, torch.bfloat16, enabled=bf16),
+            sdpa_kernel(kernels),  # never cuDNN's
+        ):
+            states = model.decode(target[:, :-1], model.encode(source), source)
+            return chunked_loss(
+                states.flatten(0, 1),
+                model.embedding.weight,
+                target[:, 1:].flatten(),
+                self.label_smoothing,
+            )
 
 
 # --- Compiling a layer ---
@@ -129,60 +135,17 @@ class FastLoss(SmoothedLoss):
 def compile_layers(model: Transformer, backend: str = "inductor") -> None:
     """Compile each layer of a model in place, for batches of all sizes.
 
-    Layers of a kind share their programs. Raises OSError if a compiler is missing.
+    Layers of a kind share their programs; Dynamo's limit for them is raised for this process.
+    Raises OSError if a compiler is missing.
     """
+    number = model.embedding.weight[0].detach()
     try:
-        torch.compile(lambda x: x + 1, backend=backend)(model.embedding.weight[0].detach())
+        torch.compile(lambda x: x + 1, backend=backend)(number)
     except Exception as error:  # of Dynamo, of Triton, of a C++ compiler
-        why = " ".join(str(error).split())[:200]
-        raise OSError(f"cannot compile: install g++ or triton, or do without ({why})") from error
+        reason = " ".join(str(error).split())[:200]
+        raise OSError(
+            f"cannot compile: install g++ or triton, or do without ({reason})"
+        ) from error
     torch._dynamo.config.cache_size_limit = 64  # programs; beyond them Dynamo gives up
     for layer in [*model.encoder.layers, *model.decoder.layers]:
         layer.compile(dynamic=True, backend=backend)
-
-
-# --- Memory and hours before a run ---
-
-
-def activations(c: TransformerConfig, shape: Any, precision: Precision = "fp32") -> Any:
-    """Return the bytes that layers keep for the backward pass of a batch, about.
-
-    Its shape: the numbers of sentences, of source and of target positions.
-    """
-    (rows, source, target), d, bf16 = shape, c.d_model, precision == "bf16"
-    width = 3 * c.heads * sum(size or d / c.heads for size in (c.d_k, c.d_v)) + c.d_ff
-    layer = source * (width + (6 + 2 * bf16) * d) + target * (width + (9 + 3 * bf16) * d)
-    return (2 if bf16 else 4) * rows * (c.layers * layer + (2 * source + target) * d)
-
-
-class Estimate(NamedTuple):
-    """What a run will take: parameters, operations in all, bytes of the largest batch."""
-
-    parameters: int
-    flops: float
-    memory_bytes: float
-
-    def hours(self, peak: float, gpus: int = 1, mfu: float = 0.2) -> float:
-        """Return the hours on GPUs of some peak, of which training gets a share."""
-        return self.flops / (gpus * peak * mfu) / 3600
-
-
-def estimate(
-    config: TransformerConfig, training: TrainingConfig, lengths: np.ndarray,
-    precision: Precision = "fp32", processes: int = 1,
-) -> Estimate:  # fmt: skip
-    """Estimate a training run with FastLoss on examples of these lengths (N, 2), before it begins.
-
-    The memory is that of one process. Raises ValueError if there are no examples, or if one does
-    not fit into a batch.
-    """
-    plan = plan_batches(lengths, training.max_tokens, training.seed, epoch=0)
-    if not plan or processes < 1:
-        raise ValueError(f"there are no sentence pairs to train on, or no GPUs ({processes})")
-    rows, source, target = np.array([(len(b), *lengths[b].max(axis=0)) for b in plan]).T
-    epoch = sum(flops(config, source.repeat(rows), target.repeat(rows)).values())
-    updates, parameters = training.steps * training.grad_accum_steps, parameter_count(config)
-    fixed, share = (18 if precision == "bf16" else 16) * parameters, -(-rows // processes)
-    loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
-    largest = max(activations(config, (share, source, target), precision) + loss)
-    return Estimate(parameters, epoch / len(plan) * updates, fixed + largest)

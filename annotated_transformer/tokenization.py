@@ -7,7 +7,7 @@ with one vocabulary for both languages (section 5.1 of the paper).
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as HFTokenizer
@@ -22,22 +22,35 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
 # --- A tokenizer in code ---
 
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())  # a visible sign for each of the 256
+# A visible sign for each of the 256 bytes
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
 
 def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
     """A tokenizer of the library: ids 0 to 3 are special, then bytes, then what the merges make."""
     names = list(SPECIAL.values())
-    entries = dict.fromkeys([*names, *BYTES, *map("".join, merges)])
-    library = HFTokenizer(models.BPE({entry: i for i, entry in enumerate(entries)}, [*merges]))
+    joined = [left + right for left, right in merges]
+    entries = dict.fromkeys(names + BYTES + joined)  # two merges may make the same
+    numbers = {entry: number for number, entry in enumerate(entries)}
+    library = HFTokenizer(models.BPE(numbers, list(merges)))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     library.add_special_tokens(names)
-    library.encode_special_tokens = True  # "</s>" in a text is four characters like any others
+    # "</s>" in a text is four characters like any others
+    library.encode_special_tokens = True
     return library
 
 
 # --- Learning the merges ---
+
+
+def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
+    """The texts one by one: of a pair, both sides."""
+    for text in texts:
+        if isinstance(text, str):
+            yield text
+        else:
+            yield from text[:2]
 
 
 def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
@@ -45,14 +58,17 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
     if isinstance(texts, (str, Pair)):
         raise ValueError("texts is a single text or pair: put it into a list")
     if not 260 <= vocabulary_size <= 1_000_000:
-        raise ValueError(f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000")
+        raise ValueError(
+            f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000"
+        )
     library = byte_level_bpe([])
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size, special_tokens=[*SPECIAL.values()],
-        initial_alphabet=BYTES, show_progress=False,
-    )  # fmt: skip
-    sides = ([text] if isinstance(text, str) else text[:2] for text in texts)
-    library.train_from_iterator((side for both in sides for side in both), trainer)
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=BYTES,
+        show_progress=False,
+    )
+    library.train_from_iterator(each_text(texts), trainer)
     return str(library.to_str())
 
 
@@ -62,13 +78,18 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
     """The tokenizer that a JSON describes; raises ValueError if `train_bpe` did not make it."""
     try:
-        told = json.loads(text)
-        library = byte_level_bpe([(left, right) for left, right in told["model"]["merges"]])
-        if told["normalizer"] or HFTokenizer.from_str(text).to_str() != library.to_str():
+        content = json.loads(text)
+        merges = [(left, right) for left, right in content["model"]["merges"]]
+        library = byte_level_bpe(merges)
+        if content["normalizer"]:  # asked first: the library ends at a broken one
+            raise ValueError("it changes texts before it cuts them")
+        if HFTokenizer.from_str(text).to_str() != library.to_str():
             raise ValueError("it differs from what Tokenizer.train makes")
         return library
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"{origin} is not a tokenizer of this package: {error}") from error
+        raise ValueError(
+            f"{origin} is not a tokenizer of this package: {error}"
+        ) from error
 
 
 class Tokenizer:
@@ -79,7 +100,8 @@ class Tokenizer:
 
     def __init__(self, text: str, origin: str | Path = "this text") -> None:
         self.library = read_bpe(text, origin)
-        self.text, self.sha256 = text, hashlib.sha256(text.encode()).hexdigest()
+        self.text = text
+        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
@@ -89,23 +111,25 @@ class Tokenizer:
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a saved tokenizer; raises ValueError if the file is something else."""
-        return cls(Path(path).read_bytes().decode(errors="replace"), path)
+        text = Path(path).read_bytes().decode(errors="replace")
+        return cls(text, origin=path)
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as JSON."""
         Path(path).write_bytes(self.text.encode())
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
-        return Tokenizer, (self.text,)
+        return Tokenizer, (self.text,)  # how a copy is made
 
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without start or end; a lone surrogate raises ValueError."""
-        text.encode()  # its error names the place, the library's does not
+        text.encode()  # its error names the position, the library's does not
         return list(self.library.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; special ones are left out."""
-        return str(self.library.decode([index for index in ids if index not in SPECIAL]))
+        ids = [index for index in ids if index not in SPECIAL]
+        return str(self.library.decode(ids))

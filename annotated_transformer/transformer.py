@@ -8,7 +8,6 @@ lets it learn its first task (sections 3.1 to 3.4 of the paper).
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,14 +18,21 @@ from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.layers import Decoder, DecoderLayer, Encoder, EncoderLayer
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask, target_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention, head_width
-from annotated_transformer.positional_encoding import LearnedPositions, SinusoidalPositions
+from annotated_transformer.positional_encoding import (
+    LearnedPositions,
+    Positions,
+    SinusoidalPositions,
+)
 
 # --- One configuration ---
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """All that shapes the model; the defaults are the paper's base model. Checked when made."""
+    """All that shapes the model; the defaults are the paper's base model (section 3).
+
+    Raises ValueError for a size below 1, or heads that do not divide d_model.
+    """
 
     vocabulary_size: int
     layers: int = 6  # N, of the encoder and of the decoder
@@ -35,8 +41,8 @@ class TransformerConfig:
     heads: int = 8  # h
     d_k: int | None = None  # None: d_model / heads
     d_v: int | None = None  # None: d_model / heads
-    dropout: float = 0.1  # P_drop, on each sub-layer's output, and on embedding + position
-    attention_dropout: float = 0.0  # on the attention weights; not in the paper's translation
+    dropout: float = 0.1  # P_drop, on each sub-layer's output and on the embeddings
+    attention_dropout: float = 0.0  # on the attention weights; not in the paper
     relu_dropout: float = 0.0  # inside the feed-forward network; not in the paper
     attention_bias: bool = False  # not in the paper
     pre_norm: bool = False  # not in the paper
@@ -44,76 +50,51 @@ class TransformerConfig:
     max_length: int = 1024  # positions
 
     def __post_init__(self) -> None:
-        check_config(self)
-
-
-def check_config(config: TransformerConfig) -> None:
-    """Refuse a configuration that no model can have.
-
-    Raises:
-        ValueError: names the field, its value and what would do.
-    """
-    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
-    sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
-    for name in sizes:
-        size = getattr(config, name)
-        if not isinstance(size, int) or not 1 <= size <= 1_000_000:
-            raise ValueError(f"{name}={size!r} must be a whole number from 1 to 1,000,000")
-    for name in ("attention_bias", "pre_norm"):
-        if not isinstance(getattr(config, name), bool):
-            raise ValueError(f"{name}={getattr(config, name)!r} must be True or False")
-    for name in ("dropout", "attention_dropout", "relu_dropout"):
-        if not 0 <= getattr(config, name) < 1:
-            raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")
-    if config.vocabulary_size < 5:
-        raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
-    if config.d_k is None or config.d_v is None:
-        head_width(config.d_model, config.heads)
-    if config.positions not in ("sinusoidal", "learned"):
-        raise ValueError(f'positions="{config.positions}" must be "sinusoidal" or "learned"')
-    if config.positions == "sinusoidal" and config.d_model % 2:
-        raise ValueError(f"d_model={config.d_model} must be even, or take positions='learned'")
+        sizes = (self.vocabulary_size, self.layers, self.d_model, self.d_ff, self.heads)
+        if min(sizes) < 1:
+            raise ValueError(f"all sizes must be at least 1: {self}")
+        if self.d_k is None or self.d_v is None:
+            head_width(self.d_model, self.heads)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
-    "captions": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.3},
-    "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
-    "base": {}, "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16},
-    "A-h32": {"heads": 32}, "B-dk16": {"d_k": 16}, "B-dk32": {"d_k": 32},
-    "C-N2": {"layers": 2}, "C-N4": {"layers": 4}, "C-N8": {"layers": 8}, "C-d256": {"d_model": 256},
-    "C-d1024": {"d_model": 1024}, "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},
-    "D-dropout0.0": {"dropout": 0.0}, "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {}, "D-smoothing0.2": {}, "E-learned": {"positions": "learned"},
+    "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
-}  # fmt: skip
-
-
-def preset(name: str, **changes: Any) -> TransformerConfig:
-    """Return a named configuration, with changes; without one, the vocabulary has 37,000 words.
-
-    Raises:
-        ValueError: there is no preset of that name, or the changed one is no valid model.
-    """
-    if name not in PRESETS:
-        raise ValueError(f'there is no preset "{name}": take one of {", ".join(PRESETS)}')
-    return TransformerConfig(**{"vocabulary_size": 37_000, **PRESETS[name], **changes})
-
+}
 
 # --- Parts from a configuration ---
 
 
-def build_stacks(c: TransformerConfig) -> tuple[Encoder, Decoder]:
-    """Make the encoder and the decoder, each layer anew."""
-    d, form = c.d_model, (c.dropout, c.pre_norm)
-    attention = partial(
-        MultiHeadAttention, d, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
+def make_attention(c: TransformerConfig) -> MultiHeadAttention:
+    """Make one attention of a layer."""
+    return MultiHeadAttention(
+        c.d_model, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
     )
-    network = partial(FeedForward, d, c.d_ff, c.relu_dropout)
-    encoder = [EncoderLayer(d, attention(), network(), *form) for _ in range(c.layers)]
-    decoder = [DecoderLayer(d, attention(), attention(), network(), *form) for _ in range(c.layers)]
-    return Encoder(encoder, d, c.pre_norm), Decoder(decoder, d, c.pre_norm)
+
+
+def make_feed_forward(c: TransformerConfig) -> FeedForward:
+    """Make the network of a layer."""
+    return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
+
+
+def make_encoder(c: TransformerConfig) -> Encoder:
+    """Make the encoder, each layer anew."""
+    layers = []
+    for _ in range(c.layers):
+        parts = make_attention(c), make_feed_forward(c)
+        layers.append(EncoderLayer(c.d_model, *parts, c.dropout, c.pre_norm))
+    return Encoder(layers, c.d_model, c.pre_norm)
+
+
+def make_decoder(c: TransformerConfig) -> Decoder:
+    """Make the decoder, each layer anew."""
+    layers = []
+    for _ in range(c.layers):
+        parts = make_attention(c), make_attention(c), make_feed_forward(c)
+        layers.append(DecoderLayer(c.d_model, *parts, c.dropout, c.pre_norm))
+    return Decoder(layers, c.d_model, c.pre_norm)
 
 
 # --- How weights start ---
@@ -138,10 +119,15 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        positions = LearnedPositions if config.positions == "learned" else SinusoidalPositions
-        self.positions = positions(config.d_model, config.max_length)
+        if config.positions == "learned":
+            self.positions: Positions = LearnedPositions(
+                config.d_model, config.max_length
+            )
+        else:
+            self.positions = SinusoidalPositions(config.d_model, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder, self.decoder = build_stacks(config)
+        self.encoder = make_encoder(config)
+        self.decoder = make_decoder(config)
         initialize(self)
 
     def embed(self, tokens: Tensor, offset: int = 0) -> Tensor:
@@ -154,26 +140,13 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Read target tokens (B, T) beside the memory; return states (B, T, D)."""
-        return self.decoder(self.embed(target), memory, target_mask(target), padding_mask(source))
+        masks = target_mask(target), padding_mask(source)
+        return self.decoder(self.embed(target), memory, *masks)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
-        return self.embedding.logits(self.decode(target, self.encode(source), source))
-
-
-# --- Counting parameters ---
-
-
-def parameter_count(model: nn.Module | TransformerConfig) -> int:
-    """Count the parameters of a model, or of the model that a configuration describes."""
-    if isinstance(model, nn.Module):
-        return sum(parameter.numel() for parameter in model.parameters())
-    c, d, norm = model, model.d_model, 2 * model.d_model
-    k, v = (c.heads * (width or d // c.heads) for width in (c.d_k, c.d_v))
-    attention = 2 * d * (k + v) + c.attention_bias * (2 * k + v + d)
-    network = 2 * d * c.d_ff + c.d_ff + d
-    stacks = c.layers * (3 * attention + 2 * network + 5 * norm) + c.pre_norm * 2 * norm
-    return stacks + d * (c.vocabulary_size + (c.positions == "learned") * c.max_length)
+        memory = self.encode(source)
+        return self.embedding.logits(self.decode(target, memory, source))
 
 
 # --- Writing a sentence ---
@@ -200,14 +173,18 @@ def greedy_decode(
     Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
     Readable and slow: each step computes all positions anew.
     """
-    limits = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
-    target, running = torch.full_like(source[:, :1], BOS), torch.ones_like(limits, dtype=torch.bool)
+    limit = (source != PAD).sum(dim=1) + max_extra_tokens
+    limit = limit.clamp(max=model.config.max_length)
+    target = torch.full_like(source[:, :1], BOS)
+    running = torch.ones_like(limit, dtype=torch.bool)
     with evaluating(model):
         memory = model.encode(source)
         while running.any():
-            logits = model.embedding.logits(model.decode(target, memory, source)[:, -1])
+            states = model.decode(target, memory, source)
+            logits = model.embedding.logits(states[:, -1])
             logits[:, [PAD, BOS]] = -torch.inf  # neither is ever a next word
             word = logits.argmax(dim=-1).where(running, PAD)
             target = torch.cat([target, word[:, None]], dim=1)
-            running &= (word != EOS) & (target.size(1) <= limits)
-    return [[word for word in row if word not in (PAD, EOS)] for row in target[:, 1:].tolist()]
+            running &= (word != EOS) & (target.size(1) <= limit)
+    written = target[:, 1:].tolist()
+    return [[word for word in row if word not in (PAD, EOS)] for row in written]

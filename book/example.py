@@ -25,7 +25,8 @@ X = torch.tensor(
 # One row a feature of the word that asks, one column a feature of the word it looks for
 W_Q = torch.tensor(
     [
-        [0.0, 1.0, 0.5, 0.0],  # a noun looks for its verb, and less urgently for an adjective
+        # a noun looks for its verb, and less urgently for an adjective
+        [0.0, 1.0, 0.5, 0.0],
         [1.5, 0.0, 0.0, 0.0],  # a verb for its nouns
         [1.0, 0.0, 0.0, 0.0],  # an adjective for its noun
         [1.0, 0.0, 0.5, 0.0],  # an article for its noun, and an adjective before it

@@ -20,11 +20,18 @@ KEY = "#D55E00"  # vermilion: what a position offers to be found by
 VALUE = "#009E73"  # green: what a position hands over
 POSITION = "#CC79A7"  # pink: where a token stands
 RESIDUAL = "#555555"  # gray: the stream that layers add to
-INK, PAPER = "#1A1A1A", "#FFFFFF"  # follow the theme of the page
+# These two follow the theme of the page
+INK = "#1A1A1A"
+PAPER = "#FFFFFF"
 
 # --- From a chart to the page ---
 
-LABELS = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12}
+LABELS = {
+    "labelColor": INK,
+    "titleColor": INK,
+    "labelFontSize": 12,
+    "titleFontSize": 12,
+}
 LINES = {"domainColor": INK, "tickColor": INK, "tickSize": 4, "grid": False}
 
 FONTS = "Liberation Sans, Arial, Helvetica, sans-serif"  # all of one width
@@ -33,8 +40,11 @@ THEME: dict[str, Any] = {
     "background": None,
     "aria": False,  # the picture as a whole has a label; its thousand marks need none
     "view": {"stroke": None, "continuousWidth": 420, "continuousHeight": 240},
-    "axis": LABELS | LINES | {"titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 5},
-    "legend": LABELS | {"titleFontWeight": "normal", "symbolType": "stroke", "symbolSize": 300},
+    "axis": LABELS
+    | LINES
+    | {"titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 5},
+    "legend": LABELS
+    | {"titleFontWeight": "normal", "symbolType": "stroke", "symbolSize": 300},
     "header": LABELS,
     "title": {"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
     "text": {"color": INK, "fontSize": 12},
@@ -61,16 +71,23 @@ def draw(chart: alt.TopLevelMixin, label: str) -> tuple[str, dict[str, Any]]:
 
 def themed_svg(svg: str, label: str) -> str:
     """Make a drawn SVG fit for any page: unique ids, a spoken label, the page's ink and paper."""
-    svg = re.sub(r' (class|role|aria-[a-z]+|pointer-events|font-family)="[^"]*"', "", svg)
+    svg = re.sub(
+        r' (class|role|aria-[a-z]+|pointer-events|font-family)="[^"]*"', "", svg
+    )
     svg = re.sub(r"\d+\.\d{5,}", lambda number: f"{float(number[0]):.2f}", svg)
-    prefix = "f" + hashlib.sha256(svg.encode()).hexdigest()[:8]
-    for number, old in enumerate(dict.fromkeys(re.findall(r' id="([^"]+)"', svg))):
-        svg = re.sub(
-            rf'(id="|url\(#|href="#){re.escape(old)}(?=[")])', rf"\1{prefix}-{number}", svg
-        )
+    prefix = f"f{short_hash(svg)}"
+    ids = dict.fromkeys(re.findall(r' id="([^"]+)"', svg))  # each once, in order
+    for number, old in enumerate(ids):
+        uses = rf'(id="|url\(#|href="#){re.escape(old)}(?=[")])'
+        svg = re.sub(uses, rf"\1{prefix}-{number}", svg)
     look = f"max-width:100%;height:auto;font-family:{FONTS}"
     head = f'<svg role="img" aria-label="{html.escape(label)}" style="{look}" '
     return page_colors(svg.replace("<svg ", head, 1))
+
+
+def short_hash(text: str) -> str:
+    """Return eight hexadecimal digits that depend on a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def page_colors(text: str) -> str:
@@ -87,13 +104,19 @@ def show(chart: alt.TopLevelMixin, alt: str) -> None:
         alt: the finding in at most two sentences, for readers who do not see the picture.
     """
     svg, spec = draw(chart, alt)
+    data = json.dumps(spec, sort_keys=True)
     script = ""
-    if '"params"' in (data := json.dumps(spec, sort_keys=True)):
+    if '"params"' in data:
         safe = page_colors(data).replace("</", "<\\/")
         script = f'<script type="application/json">{safe}</script>'
     page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{svg}{script}</figure>'
-    bundle = {"text/html": page, "image/png": picture(spec), "text/plain": f"[figure: {alt}]"}
-    display(bundle, raw=True)
+    display_all(page, picture(spec), alt)
+
+
+def display_all(page: str, image: bytes, alt: str) -> None:
+    """Display a figure in three forms: for the site, for GitHub and the PDF, and for a terminal."""
+    forms = {"text/html": page, "image/png": image, "text/plain": f"[figure: {alt}]"}
+    display(forms, raw=True)
 
 
 def picture(spec: dict[str, Any]) -> bytes:
@@ -128,27 +151,32 @@ def heatmap(
         cell: side of a cell in pixels.
     """
     base = grid(matrix_table(matrix, mask), rows, columns, titles)
-    large = max(len(rows), len(columns)) > 8
-    layers = [shades(base, limit, color, signed, legend=large)]
-    layers += [] if large else [printed(base, limit, color, signed)]
-    layers += [] if mask is None else [hatched(base, cell)]
-    return alt.layer(*layers).properties(width=cell * len(columns), height=cell * len(rows))
+    is_large = max(len(rows), len(columns)) > 8
+    layers = [shades(base, limit, color, signed, legend=is_large)]
+    if not is_large:
+        layers.append(printed(base, limit, color, signed))
+    if mask is not None:
+        layers.append(hatched(base, cell))
+    return alt.layer(*layers).properties(
+        width=cell * len(columns), height=cell * len(rows)
+    )
 
 
 def matrix_table(
     matrix: Sequence[Sequence[float]], mask: Sequence[Sequence[bool]] | None
 ) -> list[dict[str, Any]]:
     """Return one record a cell, values rounded to four decimals."""
-    return [
-        {
-            "row": i,
-            "column": j,
-            "value": round(float(v), 4) + 0.0,
-            "seen": mask is None or bool(mask[i][j]),
-        }
-        for i, line in enumerate(matrix)
-        for j, v in enumerate(line)
-    ]
+    records = []
+    for i, values in enumerate(matrix):
+        for j, value in enumerate(values):
+            record = {
+                "row": i,
+                "column": j,
+                "value": round(float(value), 4) + 0.0,  # no minus before a zero
+                "seen": mask is None or bool(mask[i][j]),
+            }
+            records.append(record)
+    return records
 
 
 def grid(
@@ -164,10 +192,13 @@ def grid(
     )
 
 
-def named_axis(field: str, names: Sequence[str], title: str, side: str) -> alt.X | alt.Y:
+def named_axis(
+    field: str, names: Sequence[str], title: str, side: str
+) -> alt.X | alt.Y:
     """Return the axis of a matrix: positions, labeled with names."""
     labels = f"{json.dumps(list(names))}[datum.value]"
-    angle = -45 if side == "top" and max(map(len, names), default=0) > 4 else 0
+    longest = max((len(name) for name in names), default=0)
+    angle = -45 if side == "top" and longest > 4 else 0
     axis = alt.Axis(
         labelExpr=labels,
         title=title,
@@ -178,19 +209,25 @@ def named_axis(field: str, names: Sequence[str], title: str, side: str) -> alt.X
         labelOverlap=False,
     )
     channel = alt.X if side == "top" else alt.Y
-    return channel(f"{field}:O", axis=axis, scale=alt.Scale(paddingInner=0.06, paddingOuter=0))
+    return channel(
+        f"{field}:O", axis=axis, scale=alt.Scale(paddingInner=0.06, paddingOuter=0)
+    )
 
 
-def shades(base: alt.Chart, limit: float, color: str, signed: bool, legend: bool) -> alt.Chart:
+def shades(
+    base: alt.Chart, limit: float, color: str, signed: bool, legend: bool
+) -> alt.Chart:
     """Fill the seen cells: color by weight, or by sign, purple above zero and orange below."""
-    seen = base.transform_filter("datum.seen")
+    visible = base.transform_filter("datum.seen")
     key = alt.Legend(title="value") if legend else None
     if signed:
         scale = alt.Scale(scheme="purpleorange", reverse=True, domain=[-limit, limit])
-        return seen.mark_rect().encode(fill=alt.Fill("value:Q", scale=scale, legend=key))
+        return visible.mark_rect().encode(
+            fill=alt.Fill("value:Q", scale=scale, legend=key)
+        )
     opacity = alt.Scale(domain=[0, limit], range=[0, 1])
     outline = {"stroke": INK, "strokeOpacity": 0.25, "strokeWidth": 0.5}
-    return seen.mark_rect(fill=color, **outline).encode(
+    return visible.mark_rect(fill=color, **outline).encode(
         fillOpacity=alt.FillOpacity("value:Q", scale=opacity, legend=key)
     )
 
@@ -232,17 +269,20 @@ def curves(
         x, y: Altair channels with title and scale.
         looks: value of `series` -> (color, dash pattern as lengths on and off).
     """
-    key = {"sort": None, "title": None}
-    colors = alt.Scale(domain=list(looks), range=[color for color, _ in looks.values()])
-    dashes = alt.Scale(domain=list(looks), range=[list(dash) for _, dash in looks.values()])
-    color = alt.Color(f"{series}:N", scale=colors, **key)
-    dash = alt.StrokeDash(f"{series}:N", scale=dashes, **key)
-    return alt.Chart(alt.Data(values=list(records))).mark_line().encode(x, y, color, dash)
+    palette = [color for color, _ in looks.values()]
+    patterns = [list(dash) for _, dash in looks.values()]
+    colors = alt.Scale(domain=list(looks), range=palette)
+    dashes = alt.Scale(domain=list(looks), range=patterns)
+    legend = {"sort": None, "title": None}
+    color = alt.Color(f"{series}:N", scale=colors, **legend)
+    dash = alt.StrokeDash(f"{series}:N", scale=dashes, **legend)
+    chart = alt.Chart(alt.Data(values=list(records)))
+    return chart.mark_line().encode(x, y, color, dash)
 
 
 # --- What each part pays ---
 
-PARTS = {  # as benchmarks/parts.py names them
+PARTS = {  # as benchmarks/experiments/parts.py names them
     "means": "means of embeddings",
     "attention": "+ attention (chapter 3)",
     "masks": "+ padding mask (4)",
@@ -258,9 +298,10 @@ PARTS = {  # as benchmarks/parts.py names them
 
 
 def parts_log() -> dict[str, dict[str, Any]]:
-    """Read the committed log of benchmarks/parts.py: part -> its record."""
-    log = Path(__file__).parents[1] / "benchmarks" / "results" / "parts.jsonl"
-    records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()[1:]]
+    """Read the committed log of benchmarks/experiments/parts.py: part -> its record."""
+    path = Path(__file__).parents[1] / "benchmarks" / "results" / "parts.jsonl"
+    _, *lines = path.read_text(encoding="utf-8").splitlines()  # without the settings
+    records = [json.loads(line) for line in lines]
     return {record["part"]: record for record in records}
 
 
@@ -273,13 +314,27 @@ def paid(part: str) -> dict[str, float]:
     Returns:
         The losses drawn: part -> nats a token.
     """
-    log, names = parts_log(), list(PARTS)
-    shown = names if part == "transformer" else names[: names.index(part) + 1]
-    losses = {name: log[name]["loss"] for name in shown}
+    log = parts_log()
+    names = list(PARTS)
+    if part != "transformer":
+        names = names[: names.index(part) + 1]
+    losses = {name: log[name]["loss"] for name in names}
     rows = [
-        {"part": PARTS[n], "loss": losses[n], "label": f"{losses[n]:.2f}", "new": n == part}
-        for n in shown
+        {
+            "part": PARTS[name],
+            "loss": loss,
+            "label": f"{loss:.2f}",
+            "new": name == part,
+        }
+        for name, loss in losses.items()
     ]
+    finding = ", ".join(f"{PARTS[name]}: {loss:.2f}" for name, loss in losses.items())
+    show(loss_bars(rows), alt=finding + ".")
+    return losses
+
+
+def loss_bars(rows: list[dict[str, Any]]) -> alt.LayerChart:
+    """Chart losses as bars with their numbers; the bar of the new part is filled."""
     base = alt.Chart(alt.Data(values=rows)).encode(
         alt.Y("part:N", sort=None, title=None, axis=alt.Axis(labelLimit=260)),
         alt.X(
@@ -291,10 +346,8 @@ def paid(part: str) -> dict[str, float]:
     )
     fill = alt.condition("datum.new", alt.value(INK), alt.value(PAPER))
     bars = base.mark_bar(stroke=INK, height={"band": 0.7}).encode(color=fill)
-    label = base.mark_text(align="left", dx=5).encode(text="label:N")
-    finding = ", ".join(f"{PARTS[name]}: {loss:.2f}" for name, loss in losses.items())
-    show((bars + label).properties(height={"step": 22}, width=300), alt=finding + ".")
-    return losses
+    labels = base.mark_text(align="left", dx=5).encode(text="label:N")
+    return (bars + labels).properties(height={"step": 22}, width=300)
 
 
 # --- Pictures that change ---
@@ -310,62 +363,92 @@ def show_steps(
         question: what the choice is about, read out before the buttons.
         start: the step shown at first.
     """
-    drawn = {name: draw(chart, label) for name, (chart, label) in steps.items()}
-    name = "s" + hashlib.sha256("".join(svg for svg, _ in drawn.values()).encode()).hexdigest()[:8]
-    buttons = panels = rules = ""
-    for i, (step, (svg, _)) in enumerate(drawn.items()):
-        chosen = " checked" if i == start else ""
-        buttons += f'<input type="radio" name="{name}" id="{name}-{i}"{chosen}>'
+    svgs = []
+    specs = []
+    for chart, label in steps.values():
+        svg, spec = draw(chart, label)
+        svgs.append(svg)
+        specs.append(spec)
+    name = f"s{short_hash(''.join(svgs))}"
+    buttons = ""
+    panels = ""
+    rules = ""
+    for i, (step, svg) in enumerate(zip(steps, svgs)):
+        checked = " checked" if i == start else ""
+        buttons += f'<input type="radio" name="{name}" id="{name}-{i}"{checked}>'
         buttons += f'<label for="{name}-{i}">{html.escape(step)}</label> '
         panels += f'<div class="step step-{i}">{svg}</div>'
         rules += f"#{name}:has(#{name}-{i}:checked) .step-{i}{{display:block}}"
     style = f"<style>#{name} .step{{display:none;overflow-x:auto}}{rules}</style>"
-    asked = html.escape(question)
-    group = f'<div role="radiogroup" aria-label="{asked}">{asked} {buttons}</div>'
-    page = (
-        f'<figure class="book-steps" id="{name}" style="margin:0">{style}{group}{panels}</figure>'
-    )
-    _, spec = list(drawn.values())[start]
-    plain = f"[figure: {list(steps.values())[start][1]}]"
-    display({"text/html": page, "image/png": picture(spec), "text/plain": plain}, raw=True)
+    title = html.escape(question)
+    group = f'<div role="radiogroup" aria-label="{title}">{title} {buttons}</div>'
+    head = f'<figure class="book-steps" id="{name}" style="margin:0">'
+    page = f"{head}{style}{group}{panels}</figure>"
+    _, label = list(steps.values())[start]
+    display_all(page, picture(specs[start]), label)
 
 
 # --- Boxes and arrows ---
 
 
 def words_at(
-    x: float, y: float, words: str, size: int = 13, color: str = INK, anchor: str = "middle"
+    x: float,
+    y: float,
+    words: str,
+    size: int = 13,
+    color: str = INK,
+    anchor: str = "middle",
 ) -> str:
     """Return a line of text for a drawing; y is its base line."""
-    place = f'x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="{anchor}"'
-    return f"<text {place}>{html.escape(words)}</text>"
+    attributes = (
+        f'x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" text-anchor="{anchor}"'
+    )
+    return f"<text {attributes}>{html.escape(words)}</text>"
 
 
 def box(
-    x: float, y: float, width: float, height: float, title: str, below: str = "", link: str = ""
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    title: str,
+    below: str = "",
+    link: str = "",
 ) -> str:
     """Return a box with a title, a smaller line below it, and a page that it opens."""
-    place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
-    parts = f'<rect {place} rx="6" fill="{PAPER}" stroke="{INK}"/>'
-    parts += words_at(x + width / 2, y + height / 2 + (-2 if below else 5), title)
-    parts += words_at(x + width / 2, y + height / 2 + 14, below, size=11) if below else ""
-    return f'<a href="{html.escape(link)}">{parts}</a>' if link else parts
+    size = f'width="{width:g}" height="{height:g}"'
+    svg = f'<rect x="{x:g}" y="{y:g}" {size} rx="6" fill="{PAPER}" stroke="{INK}"/>'
+    center_x = x + width / 2
+    center_y = y + height / 2
+    if below:
+        svg += words_at(center_x, center_y - 2, title)
+        svg += words_at(center_x, center_y + 14, below, size=11)
+    else:
+        svg += words_at(center_x, center_y + 5, title)
+    if link:
+        return f'<a href="{html.escape(link)}">{svg}</a>'
+    return svg
 
 
 def arrow(points: Sequence[tuple[float, float]], color: str = INK) -> str:
     """Return a line through points, with a head at the last."""
     (x0, y0), (x1, y1) = points[-2:]
     turn = math.degrees(math.atan2(y1 - y0, x1 - x0))
-    path = "L".join(f"{x:g},{y:g}" for x, y in points)
-    place = f'transform="translate({x1:g},{y1:g}) rotate({turn:.0f})"'
-    head = f'<path d="M0,0L-8,-4L-8,4z" fill="{color}" {place}/>'
-    return f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{head}'
+    position = f'transform="translate({x1:g},{y1:g}) rotate({turn:.0f})"'
+    head = f'<path d="M0,0L-8,-4L-8,4z" fill="{color}" {position}/>'
+    path = path_through(points)
+    return f'<path d="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{head}'
 
 
 def stream(points: Sequence[tuple[float, float]]) -> str:
     """Return the residual stream through points: a thick gray line."""
-    path = "L".join(f"{x:g},{y:g}" for x, y in points)
-    return f'<path d="M{path}" fill="none" stroke="{INK}" stroke-opacity="0.3" stroke-width="6"/>'
+    path = path_through(points)
+    return f'<path d="{path}" fill="none" stroke="{INK}" stroke-opacity="0.3" stroke-width="6"/>'
+
+
+def path_through(points: Sequence[tuple[float, float]]) -> str:
+    """Return straight lines through points, as SVG writes them."""
+    return "M" + "L".join(f"{x:g},{y:g}" for x, y in points)
 
 
 def plus(x: float, y: float) -> str:
@@ -385,7 +468,7 @@ def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> Non
     paper = f'><rect width="{width}" height="{height}" fill="{PAPER}"/>'
     image = vl_convert.svg_to_png(svg.replace(">", paper, 1), scale=1.5)
     page = f'<figure class="book-figure" style="margin:0">{page_colors(svg)}</figure>'
-    display({"text/html": page, "image/png": image, "text/plain": f"[figure: {alt}]"}, raw=True)
+    display_all(page, image, alt)
 
 
 # --- Plots from Matplotlib ---

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from math import sqrt
 from typing import Any, Literal
 
@@ -19,7 +18,8 @@ from torch import Tensor, nn
 
 # --- Attention (section 3.2.1) ---
 
-Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
+# Boolean, True where a query may attend to a key; None hides nothing
+Mask = Tensor | None
 
 
 def attention(
@@ -46,7 +46,10 @@ def attention(
 
 # --- Masks (sections 3.1 and 3.2.3) ---
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3  # <pad>, <s>, </s>, <unk>
+PAD = 0  # <pad>
+BOS = 1  # <s>
+EOS = 2  # </s>
+UNK = 3  # <unk>
 
 
 def padding_mask(tokens: Tensor) -> Tensor:
@@ -55,7 +58,8 @@ def padding_mask(tokens: Tensor) -> Tensor:
     Takes token ids (B, S); returns booleans (B, 1, 1, S), True where a key may be attended to.
     The paper does not mention this mask.
     """
-    return (tokens != PAD)[:, None, None, :]
+    is_word = tokens != PAD
+    return is_word[:, None, None, :]
 
 
 def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
@@ -63,7 +67,8 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
     Returns booleans (length, length): row t is True up to and including column t.
     """
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    everything = torch.ones(length, length, dtype=torch.bool, device=device)
+    return everything.tril()
 
 
 def target_mask(tokens: Tensor) -> Tensor:
@@ -71,7 +76,8 @@ def target_mask(tokens: Tensor) -> Tensor:
 
     Takes token ids (B, T); returns booleans (B, 1, T, T): padding and causal mask in one.
     """
-    return padding_mask(tokens) & causal_mask(tokens.size(1), tokens.device)
+    past = causal_mask(tokens.size(1), tokens.device)
+    return padding_mask(tokens) & past
 
 
 # --- Multi-head attention (section 3.2.2) ---
@@ -94,61 +100,51 @@ def head_width(d_model: int, heads: int) -> int:
         ValueError: heads does not divide d_model; the message names values that do.
     """
     if d_model % heads:
-        fitting = [h for h in range(1, 65) if d_model % h == 0]
-        what = f"heads={heads} does not divide d_model={d_model}"
-        raise ValueError(f"{what}: take heads from {fitting}, or give both d_k and d_v")
+        divisors = [h for h in range(1, 65) if d_model % h == 0]
+        raise ValueError(
+            f"heads={heads} does not divide d_model={d_model}: "
+            f"take heads from {divisors}, or give both d_k and d_v"
+        )
     return d_model // heads
-
-
-def run_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return attention's output and, only with keep_weights, its weights, without gradients.
-
-    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
-    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
-
-    Raises:
-        TypeError: the mask is not boolean.
-    """
-    if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
-    if keep_weights:
-        output, weights = attention(query, key, value, mask, dropout)
-        return output, weights.detach()
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
 
 
 class MultiHeadAttention(nn.Module):
     """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
     def __init__(
-        self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
-        bias: bool = False, dropout: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        heads: int,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        d_k, d_v = (width or head_width(d_model, heads) for width in (d_k, d_v))
+        d_k = d_k or head_width(d_model, heads)
+        d_v = d_v or head_width(d_model, heads)
+        self.heads = heads
         self.query = nn.Linear(d_model, heads * d_k, bias)
         self.key = nn.Linear(d_model, heads * d_k, bias)
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
-        self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
+        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
-        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
-        return self.attend(query, *self.project(key, value), mask)
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
+    ) -> Tensor:
+        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D).
 
-    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
-        return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
+        Raises TypeError for a mask that is not boolean.
+        """
+        if mask is not None and mask.dtype != torch.bool:
+            raise TypeError(f"the mask is {mask.dtype}: make it boolean")
         query = split_heads(self.query(query), self.heads)
-        rate = self.dropout.p if self.dropout.training else 0.0
-        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
-        return self.output(merge_heads(output))
+        key = split_heads(self.key(key), self.heads)
+        value = split_heads(self.value(value), self.heads)
+        rate = self.dropout.p if self.training else 0.0
+        heads = F.scaled_dot_product_attention(query, key, value, mask, rate)
+        return self.output(merge_heads(heads))
 
 
 # --- The feed-forward network (section 3.3) ---
@@ -165,7 +161,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D), each position by itself."""
-        return self.linear2(self.dropout(F.relu(self.linear1(x))))
+        hidden = F.relu(self.linear1(x))
+        hidden = self.dropout(hidden)
+        return self.linear2(hidden)
 
 
 # --- Embeddings (section 3.4) ---
@@ -182,7 +180,8 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look tokens (B, T) up: vectors (B, T, D), scaled by sqrt(d_model)."""
-        return F.embedding(tokens, self.weight) * self.scale
+        vectors = F.embedding(tokens, self.weight)
+        return vectors * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
         """Score every word of the vocabulary at every position: (B, T, D) to (B, T, |V|)."""
@@ -192,21 +191,23 @@ class Embedding(nn.Module):
 # --- Positional encoding (section 3.5) ---
 
 
-def sinusoid(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
+def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
 
-    They are computed in double precision and rounded once, to dtype (None: the default type).
+    They are computed in double precision and rounded once, to the default type.
 
     Raises:
         ValueError: d_model is odd, so that a sine would be left without its cosine.
     """
     if d_model % 2:
-        raise ValueError(f"d_model={d_model} is odd: sine and cosine come in pairs, make it even")
+        raise ValueError(
+            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
+        )
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
-    return pairs.flatten(-2).to(dtype or torch.get_default_dtype())
+    return pairs.flatten(-2).to(torch.get_default_dtype())
 
 
 class Positions(nn.Module):
@@ -222,8 +223,10 @@ class Positions(nn.Module):
         """
         end = offset + x.size(-2)
         if end > len(self.table):
-            what = f"{end} positions are needed, the model has {len(self.table)}"
-            raise ValueError(f"{what}: shorten the sentence, or build it with a larger max_length")
+            raise ValueError(
+                f"{end} positions are needed, the model has {len(self.table)}: "
+                "shorten the sentence, or build the model with a larger max_length"
+            )
         return x + self.table[offset:end]
 
 
@@ -233,13 +236,6 @@ class SinusoidalPositions(Positions):
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
         self.register_buffer("table", sinusoid(max_length, d_model), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """Move or cast the module; the table is computed anew, so that `double()` is exact."""
-        super()._apply(fn, recurse)
-        table = sinusoid(len(self.table), self.table.size(1), self.table.dtype)
-        self.table = table.to(self.table.device)
-        return self
 
 
 class LearnedPositions(Positions):
@@ -295,13 +291,19 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network, each inside a residual connection."""
 
     def __init__(
-        self, d_model: int, self_attention: MultiHeadAttention, feed_forward: FeedForward,
-        dropout: float = 0.1, pre_norm: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        self_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        dropout: float = 0.1,
+        pre_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.self_attention = self_attention
         self.feed_forward = feed_forward
-        self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(2))
+        self.residuals = nn.ModuleList(
+            Residual(d_model, dropout, pre_norm) for _ in range(2)
+        )
 
     def forward(self, x: Tensor, mask: Mask = None) -> Tensor:
         """Map states (B, S, D) to (B, S, D); mask (B, 1, 1, S) hides the padding."""
@@ -312,7 +314,9 @@ class EncoderLayer(nn.Module):
 class Encoder(nn.Module):
     """A stack of encoder layers; with pre_norm, one last normalization."""
 
-    def __init__(self, layers: list[EncoderLayer], d_model: int, pre_norm: bool = False) -> None:
+    def __init__(
+        self, layers: list[EncoderLayer], d_model: int, pre_norm: bool = False
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
@@ -328,31 +332,46 @@ class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, feed-forward network, each in a residual."""
 
     def __init__(
-        self, d_model: int, self_attention: MultiHeadAttention, cross_attention: MultiHeadAttention,
-        feed_forward: FeedForward, dropout: float = 0.1, pre_norm: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        self_attention: MultiHeadAttention,
+        cross_attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        dropout: float = 0.1,
+        pre_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.self_attention = self_attention
         self.cross_attention = cross_attention
         self.feed_forward = feed_forward
-        self.residuals = nn.ModuleList(Residual(d_model, dropout, pre_norm) for _ in range(3))
+        self.residuals = nn.ModuleList(
+            Residual(d_model, dropout, pre_norm) for _ in range(3)
+        )
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask
+    ) -> Tensor:
         """Map states (B, T, D) and memory (B, S, D) to (B, T, D)."""
         x = self.residuals[0](x, lambda y: self.self_attention(y, y, y, mask))
-        x = self.residuals[1](x, lambda y: self.cross_attention(y, memory, memory, memory_mask))
+        x = self.residuals[1](
+            x, lambda y: self.cross_attention(y, memory, memory, memory_mask)
+        )
         return self.residuals[2](x, self.feed_forward)
 
 
 class Decoder(nn.Module):
     """A stack of decoder layers; with pre_norm, one last normalization."""
 
-    def __init__(self, layers: list[DecoderLayer], d_model: int, pre_norm: bool = False) -> None:
+    def __init__(
+        self, layers: list[DecoderLayer], d_model: int, pre_norm: bool = False
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = LayerNorm(d_model) if pre_norm else nn.Identity()
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Mask, memory_mask: Mask
+    ) -> Tensor:
         """Map embedded target (B, T, D) and memory (B, S, D) to states (B, T, D)."""
         for layer in self.layers:
             x = layer(x, memory, mask, memory_mask)
@@ -364,7 +383,10 @@ class Decoder(nn.Module):
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """All that shapes the model; the defaults are the paper's base model. Checked when made."""
+    """All that shapes the model; the defaults are the paper's base model (section 3).
+
+    Raises ValueError for a size below 1, or heads that do not divide d_model.
+    """
 
     vocabulary_size: int
     layers: int = 6  # N, of the encoder and of the decoder
@@ -373,8 +395,8 @@ class TransformerConfig:
     heads: int = 8  # h
     d_k: int | None = None  # None: d_model / heads
     d_v: int | None = None  # None: d_model / heads
-    dropout: float = 0.1  # P_drop, on each sub-layer's output, and on embedding + position
-    attention_dropout: float = 0.0  # on the attention weights; not in the paper's translation
+    dropout: float = 0.1  # P_drop, on each sub-layer's output and on the embeddings
+    attention_dropout: float = 0.0  # on the attention weights; not in the paper
     relu_dropout: float = 0.0  # inside the feed-forward network; not in the paper
     attention_bias: bool = False  # not in the paper
     pre_norm: bool = False  # not in the paper
@@ -382,73 +404,49 @@ class TransformerConfig:
     max_length: int = 1024  # positions
 
     def __post_init__(self) -> None:
-        check_config(self)
-
-
-def check_config(config: TransformerConfig) -> None:
-    """Refuse a configuration that no model can have.
-
-    Raises:
-        ValueError: names the field, its value and what would do.
-    """
-    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
-    sizes += [name for name in ("d_k", "d_v") if getattr(config, name) is not None]
-    for name in sizes:
-        size = getattr(config, name)
-        if not isinstance(size, int) or not 1 <= size <= 1_000_000:
-            raise ValueError(f"{name}={size!r} must be a whole number from 1 to 1,000,000")
-    for name in ("attention_bias", "pre_norm"):
-        if not isinstance(getattr(config, name), bool):
-            raise ValueError(f"{name}={getattr(config, name)!r} must be True or False")
-    for name in ("dropout", "attention_dropout", "relu_dropout"):
-        if not 0 <= getattr(config, name) < 1:
-            raise ValueError(f"{name}={getattr(config, name)} must be a rate from 0 to below 1")
-    if config.vocabulary_size < 5:
-        raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
-    if config.d_k is None or config.d_v is None:
-        head_width(config.d_model, config.heads)
-    if config.positions not in ("sinusoidal", "learned"):
-        raise ValueError(f'positions="{config.positions}" must be "sinusoidal" or "learned"')
-    if config.positions == "sinusoidal" and config.d_model % 2:
-        raise ValueError(f"d_model={config.d_model} must be even, or take positions='learned'")
+        sizes = (self.vocabulary_size, self.layers, self.d_model, self.d_ff, self.heads)
+        if min(sizes) < 1:
+            raise ValueError(f"all sizes must be at least 1: {self}")
+        if self.d_k is None or self.d_v is None:
+            head_width(self.d_model, self.heads)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
-    "captions": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.3},
-    "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
-    "base": {}, "A-h1": {"heads": 1}, "A-h4": {"heads": 4}, "A-h16": {"heads": 16},
-    "A-h32": {"heads": 32}, "B-dk16": {"d_k": 16}, "B-dk32": {"d_k": 32},
-    "C-N2": {"layers": 2}, "C-N4": {"layers": 4}, "C-N8": {"layers": 8}, "C-d256": {"d_model": 256},
-    "C-d1024": {"d_model": 1024}, "C-ff1024": {"d_ff": 1024}, "C-ff4096": {"d_ff": 4096},
-    "D-dropout0.0": {"dropout": 0.0}, "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {}, "D-smoothing0.2": {}, "E-learned": {"positions": "learned"},
+    "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
-}  # fmt: skip
+}
 
 
-def preset(name: str, **changes: Any) -> TransformerConfig:
-    """Return a named configuration, with changes; without one, the vocabulary has 37,000 words.
-
-    Raises:
-        ValueError: there is no preset of that name, or the changed one is no valid model.
-    """
-    if name not in PRESETS:
-        raise ValueError(f'there is no preset "{name}": take one of {", ".join(PRESETS)}')
-    return TransformerConfig(**{"vocabulary_size": 37_000, **PRESETS[name], **changes})
-
-
-def build_stacks(c: TransformerConfig) -> tuple[Encoder, Decoder]:
-    """Make the encoder and the decoder, each layer anew."""
-    d, form = c.d_model, (c.dropout, c.pre_norm)
-    attention = partial(
-        MultiHeadAttention, d, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
+def make_attention(c: TransformerConfig) -> MultiHeadAttention:
+    """Make one attention of a layer."""
+    return MultiHeadAttention(
+        c.d_model, c.heads, c.d_k, c.d_v, c.attention_bias, c.attention_dropout
     )
-    network = partial(FeedForward, d, c.d_ff, c.relu_dropout)
-    encoder = [EncoderLayer(d, attention(), network(), *form) for _ in range(c.layers)]
-    decoder = [DecoderLayer(d, attention(), attention(), network(), *form) for _ in range(c.layers)]
-    return Encoder(encoder, d, c.pre_norm), Decoder(decoder, d, c.pre_norm)
+
+
+def make_feed_forward(c: TransformerConfig) -> FeedForward:
+    """Make the network of a layer."""
+    return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
+
+
+def make_encoder(c: TransformerConfig) -> Encoder:
+    """Make the encoder, each layer anew."""
+    layers = []
+    for _ in range(c.layers):
+        parts = make_attention(c), make_feed_forward(c)
+        layers.append(EncoderLayer(c.d_model, *parts, c.dropout, c.pre_norm))
+    return Encoder(layers, c.d_model, c.pre_norm)
+
+
+def make_decoder(c: TransformerConfig) -> Decoder:
+    """Make the decoder, each layer anew."""
+    layers = []
+    for _ in range(c.layers):
+        parts = make_attention(c), make_attention(c), make_feed_forward(c)
+        layers.append(DecoderLayer(c.d_model, *parts, c.dropout, c.pre_norm))
+    return Decoder(layers, c.d_model, c.pre_norm)
 
 
 def initialize(model: nn.Module) -> None:
@@ -467,10 +465,15 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        positions = LearnedPositions if config.positions == "learned" else SinusoidalPositions
-        self.positions = positions(config.d_model, config.max_length)
+        if config.positions == "learned":
+            self.positions: Positions = LearnedPositions(
+                config.d_model, config.max_length
+            )
+        else:
+            self.positions = SinusoidalPositions(config.d_model, config.max_length)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder, self.decoder = build_stacks(config)
+        self.encoder = make_encoder(config)
+        self.decoder = make_decoder(config)
         initialize(self)
 
     def embed(self, tokens: Tensor, offset: int = 0) -> Tensor:
@@ -483,23 +486,13 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
         """Read target tokens (B, T) beside the memory; return states (B, T, D)."""
-        return self.decoder(self.embed(target), memory, target_mask(target), padding_mask(source))
+        masks = target_mask(target), padding_mask(source)
+        return self.decoder(self.embed(target), memory, *masks)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
-        return self.embedding.logits(self.decode(target, self.encode(source), source))
-
-
-def parameter_count(model: nn.Module | TransformerConfig) -> int:
-    """Count the parameters of a model, or of the model that a configuration describes."""
-    if isinstance(model, nn.Module):
-        return sum(parameter.numel() for parameter in model.parameters())
-    c, d, norm = model, model.d_model, 2 * model.d_model
-    k, v = (c.heads * (width or d // c.heads) for width in (c.d_k, c.d_v))
-    attention = 2 * d * (k + v) + c.attention_bias * (2 * k + v + d)
-    network = 2 * d * c.d_ff + c.d_ff + d
-    stacks = c.layers * (3 * attention + 2 * network + 5 * norm) + c.pre_norm * 2 * norm
-    return stacks + d * (c.vocabulary_size + (c.positions == "learned") * c.max_length)
+        memory = self.encode(source)
+        return self.embedding.logits(self.decode(target, memory, source))
 
 
 @contextmanager
@@ -523,14 +516,18 @@ def greedy_decode(
     Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
     Readable and slow: each step computes all positions anew.
     """
-    limits = ((source != PAD).sum(dim=1) + max_extra_tokens).clamp(max=model.config.max_length)
-    target, running = torch.full_like(source[:, :1], BOS), torch.ones_like(limits, dtype=torch.bool)
+    limit = (source != PAD).sum(dim=1) + max_extra_tokens
+    limit = limit.clamp(max=model.config.max_length)
+    target = torch.full_like(source[:, :1], BOS)
+    running = torch.ones_like(limit, dtype=torch.bool)
     with evaluating(model):
         memory = model.encode(source)
         while running.any():
-            logits = model.embedding.logits(model.decode(target, memory, source)[:, -1])
+            states = model.decode(target, memory, source)
+            logits = model.embedding.logits(states[:, -1])
             logits[:, [PAD, BOS]] = -torch.inf  # neither is ever a next word
             word = logits.argmax(dim=-1).where(running, PAD)
             target = torch.cat([target, word[:, None]], dim=1)
-            running &= (word != EOS) & (target.size(1) <= limits)
-    return [[word for word in row if word not in (PAD, EOS)] for row in target[:, 1:].tolist()]
+            running &= (word != EOS) & (target.size(1) <= limit)
+    written = target[:, 1:].tolist()
+    return [[word for word in row if word not in (PAD, EOS)] for row in written]

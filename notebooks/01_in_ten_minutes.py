@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # The Transformer in ten minutes
@@ -58,7 +43,9 @@ print(translate(model, tokenizer, [news]))
 # %%
 ids = tokenizer.encode(german[1])
 print([(number, tokenizer.decode([number])) for number in ids])
-print(f"{len(tokenizer):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters")
+print(
+    f"{len(tokenizer):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters"
+)
 
 # %% [markdown]
 # ## Look inside
@@ -94,14 +81,23 @@ show(
 # Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute.
 
 # %% tags=["nbval-ignore-output"]
-from annotated_transformer import Tokenizer, Transformer, TrainingConfig, grammar, preset, train
+from annotated_transformer import (
+    Tokenizer,
+    Transformer,
+    TrainingConfig,
+    grammar,
+    preset,
+    train,
+)
 
 pairs = grammar(11_000)
 training, unseen = pairs[1000:], pairs[:1000]
 own_tokenizer = Tokenizer.train(training, vocabulary_size=700)
 torch.manual_seed(0)
 own = Transformer(
-    preset("tiny", vocabulary_size=len(own_tokenizer), d_model=64, d_ff=256, dropout=0.0)
+    preset(
+        "tiny", vocabulary_size=len(own_tokenizer), d_model=64, d_ff=256, dropout=0.0
+    )
 )
 config = TrainingConfig(steps=600, max_tokens=1024, warmup=100, lr_scale=0.3)
 losses = {}
@@ -112,7 +108,9 @@ def note(progress):
     print(f"step {progress['step']:3}  loss {progress['loss']:.2f}")
 
 
-train(own, own_tokenizer, training, config, report=note)
+own = train(own, own_tokenizer, training, config, report=note)
+
+# %% tags=["remove-cell"]
 assert losses[600] < 0.5 * losses[50]
 
 # %% [markdown]
@@ -124,6 +122,8 @@ for pair, sentence in list(zip(unseen, found))[:4]:
     print(f"{pair.source}\n    {sentence}")
 right = sum(sentence == pair.target for sentence, pair in zip(found, unseen))
 print(f"{right} of {len(found)} exactly as the grammar has them")
+
+# %% tags=["remove-cell"]
 assert right > 60
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training never asks for full certainty (label smoothing)."}}
@@ -150,7 +150,11 @@ show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then sl
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. Queries are blue, keys orange, values green: between the towers, queries come from the decoder, keys and values from the encoder. Each box opens its chapter."}}
 from book.figures import INK, KEY, QUERY, VALUE, arrow, box, show_drawing, words_at
 
-HEADS, NORM, NETWORK = "05_multi_head_attention.html", "09_layers.html", "06_feed_forward.html"
+HEADS, NORM, NETWORK = (
+    "05_multi_head_attention.html",
+    "09_layers.html",
+    "06_feed_forward.html",
+)
 
 
 def frame(x, y, height, name):
@@ -163,7 +167,10 @@ def sublayer(x, y, title, below, link):
     """A box with its sum and norm above; the stream runs from below and passes it on the left."""
     around = arrow([(x + 85, y + 72), (x - 10, y + 72), (x - 10, y - 21), (x, y - 21)])
     parts = [arrow([(x + 85, y + 90), (x + 85, y + 52)]), around]
-    parts += [box(x, y, 170, 52, title, below, link), arrow([(x + 85, y), (x + 85, y - 8)])]
+    parts += [
+        box(x, y, 170, 52, title, below, link),
+        arrow([(x + 85, y), (x + 85, y - 8)]),
+    ]
     return "".join([*parts, box(x, y - 34, 170, 26, "add & norm", link=NORM)])
 
 
@@ -181,21 +188,36 @@ drawing = [frame(E - 20, 306, 250, "encoder"), frame(D - 20, 180, 376, "decoder"
 drawing += [feet(E, "source tokens"), feet(D, "target tokens so far")]
 drawing += [sublayer(E, 482, "multi-head", "self-attention", HEADS)]
 drawing += [sublayer(E, 358, "feed-forward", "each position by itself", NETWORK)]
-drawing += [sublayer(D, 482, "multi-head", "self-attention, no future", "04_masks.html")]
+drawing += [
+    sublayer(D, 482, "multi-head", "self-attention, no future", "04_masks.html")
+]
 drawing += [sublayer(D, 358, "multi-head", "attention to the source", HEADS)]
 drawing += [sublayer(D, 234, "feed-forward", "each position by itself", NETWORK)]
 for shift, color in ((-8, KEY), (8, VALUE)):
-    up = [(E + 85 + shift, 324), (E + 85 + shift, 290 - shift), (E + 222 - shift, 290 - shift)]
+    up = [
+        (E + 85 + shift, 324),
+        (E + 85 + shift, 290 - shift),
+        (E + 222 - shift, 290 - shift),
+    ]
     drawing += [arrow([*up, (E + 222 - shift, 384 + shift), (D, 384 + shift)], color)]
 drawing += [arrow([(D + 85, 448), (D + 85, 410)], QUERY)]
 drawing += [arrow([(D + 85, 200), (D + 85, 160)])]
 drawing += [box(D, 118, 170, 42, "linear (the embedding)", link="07_embeddings.html")]
 drawing += [arrow([(D + 85, 118), (D + 85, 98)])]
 drawing += [box(D, 56, 170, 42, "softmax", "", "10_transformer.html")]
-drawing += [arrow([(D + 85, 56), (D + 85, 36)]), words_at(D + 85, 26, "next token: probabilities")]
-drawing += [words_at(E + 85, 590 + 140, "encoder", 15), words_at(D + 85, 590 + 140, "decoder", 15)]
+drawing += [
+    arrow([(D + 85, 56), (D + 85, 36)]),
+    words_at(D + 85, 26, "next token: probabilities"),
+]
+drawing += [
+    words_at(E + 85, 590 + 140, "encoder", 15),
+    words_at(D + 85, 590 + 140, "decoder", 15),
+]
 show_drawing(
-    drawing, 570, 745, "Two towers. The encoder's result enters the decoder as keys and values."
+    drawing,
+    570,
+    745,
+    "Two towers. The encoder's result enters the decoder as keys and values.",
 )
 
 # %% [markdown]
@@ -242,13 +264,20 @@ show_drawing(
 # the 500 pairs by heart. Chapters 17 and 18 come back to this.
 torch.manual_seed(0)
 few = Transformer(
-    preset("tiny", vocabulary_size=len(own_tokenizer), d_model=64, d_ff=256, dropout=0.0)
+    preset(
+        "tiny", vocabulary_size=len(own_tokenizer), d_model=64, d_ff=256, dropout=0.0
+    )
 )
 train(few, own_tokenizer, training[:500], config)
 again = translate(few, own_tokenizer, [pair.source for pair in unseen[:200]])
 by_heart = translate(few, own_tokenizer, [pair.source for pair in training[:200]])
-print(sum(s == pair.target for s, pair in zip(again, unseen)), "of 200 unseen ones right")
-print(sum(s == pair.target for s, pair in zip(by_heart, training)), "of 200 it has trained on")
+print(
+    sum(s == pair.target for s, pair in zip(again, unseen)), "of 200 unseen ones right"
+)
+print(
+    sum(s == pair.target for s, pair in zip(by_heart, training)),
+    "of 200 it has trained on",
+)
 
 # %% [markdown]
 # **3. The other way round** (★★, 10 min). Train the same network from English to German. Is that harder or easier, and why?

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
@@ -52,18 +37,25 @@ import altair as alt
 import torch
 from torch import nn
 
-from book.example import OFFERED, W_K, W_Q, W_V, WORDS, X
+from book.example import WORDS
 from book.figures import INK, arrow, box, curves, show, show_drawing, words_at
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-before", "caption": "How does what one word knows reach another? Top: a recurrent encoder hands over its last state and nothing else. Middle: with attention, all states are open to the decoder, but they are still made one after another. Bottom: in the Transformer every word looks at every word directly and at the same time; the arrows show what *likes* looks at."}}
 places, plum = [150, 240, 330, 420, 510], "#8A63A8"
 drawing = []
-for y, title in ((60, "one vector"), (190, "attention on top"), (320, "attention alone")):
+for y, title in (
+    (60, "one vector"),
+    (190, "attention on top"),
+    (320, "attention alone"),
+):
     drawing.append(words_at(6, y + 5, title, 14, INK, "start"))
     for x, word, number in zip(places, WORDS, "12345"):
         drawing += [words_at(x, y + 42, word, 14), box(x - 22, y - 15, 44, 30, "")]
         letter = "h" if y < 300 else "x"
-        drawing += [words_at(x - 3, y + 5, letter, 14), words_at(x + 4, y + 9, number, 10)]
+        drawing += [
+            words_at(x - 3, y + 5, letter, 14),
+            words_at(x + 4, y + 9, number, 10),
+        ]
     if y < 300:  # the chain
         drawing += [arrow([(x + 22, y), (x + 68, y)], plum) for x in places[:-1]]
         drawing.append(box(610, y - 19, 90, 38, "decoder"))
@@ -73,7 +65,9 @@ for x in places:
     drawing.append(arrow([(x, 175), (x, 148), (655, 148), (655, 171)]))
     if x != 420:
         side = 8 if x > 420 else -8
-        drawing.append(arrow([(x, 305), (x, 284), (420 + side, 284), (420 + side, 305)]))
+        drawing.append(
+            arrow([(x, 305), (x, 284), (420 + side, 284), (420 + side, 305)])
+        )
 show_drawing(
     drawing,
     710,
@@ -87,6 +81,8 @@ show_drawing(
 # {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six made-up numbers in `X`; [chapter 3](03_attention.ipynb#queries-keys-and-values) explains them, and the matrices used further down.
 
 # %%
+from book.example import X
+
 torch.manual_seed(0)
 encoder = nn.GRU(input_size=6, hidden_size=8, batch_first=True).double()
 for sentence in (X, X.repeat(10, 1)):
@@ -102,7 +98,11 @@ other = X.repeat(10, 1)
 other[0] = X[2]  # "cat" instead of the first "the"
 moved = (encoder(other[None])[0] - encoder(X.repeat(10, 1)[None])[0])[0].norm(dim=-1)
 for position in (1, 2, 5, 10):
-    print(f"after word {position:2}: {moved[position - 1] / moved[0]:.1%} of the change")
+    print(
+        f"after word {position:2}: {moved[position - 1] / moved[0]:.1%} of the change"
+    )
+
+# %% tags=["remove-cell"]
 assert moved[9] < 0.01 * moved[0]
 
 # %% [markdown]
@@ -133,6 +133,9 @@ assert moved[9] < 0.01 * moved[0]
 
 
 # %%
+from book.example import OFFERED, W_K, W_Q, W_V
+
+
 def additive_score(s, H, W, U, v):
     return torch.tanh(s @ W + H @ U) @ v
 
@@ -149,12 +152,16 @@ def named(blend):
     return {word: round(x, 2) for word, x in zip(OFFERED, blend.tolist())}
 
 
-W, U, v = torch.randn(4, 8).double(), torch.randn(6, 8).double(), torch.randn(8).double()
+W = torch.randn(4, 8).double()
+U = torch.randn(6, 8).double()
+v = torch.randn(8).double()
 query = (X @ W_Q)[3]  # of "likes"
 by_network = context(additive_score(query, X, W, U, v), X @ W_V)
 by_dot = context(dot_score(query, X @ W_K), X @ W_V)
 print("additive, untrained", named(by_network))
 print("dot product        ", named(by_dot))
+
+# %% tags=["remove-cell"]
 assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
 
 # %% [markdown]
@@ -174,13 +181,18 @@ def kernel_regression(query, keys, values, width):
     return closeness @ values / closeness.sum()
 
 
-keys, values, width = X @ W_K, X @ W_V, len(query) ** 0.25
+keys = X @ W_K
+values = X @ W_V
+width = len(query) ** 0.25
 alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
 regressed = kernel_regression(query, alike, values, width)
-torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
+by_distance = kernel_regression(query, keys, values, width)
 print("keys of length 2, both ways ", named(regressed))
 print("as they are, by dot product ", named(by_dot))
-print("as they are, by distance    ", named(kernel_regression(query, keys, values, width)))
+print("as they are, by distance    ", named(by_distance))
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
 
 # %% [markdown]
 # For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
@@ -219,29 +231,42 @@ for distance in (4, 16, 64, 256):
 # Here is an experiment. A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one attention layer. They read the same words with the same [positions](08_positional_encoding.ipynb#adding-positions-in-code) added, and are trained alike, from scratch for each $k$. They also have the same number of weights:
 
 # %% tags=["nbval-ignore-output"]
-sys.path.append("../benchmarks")
-import recall
+from benchmarks.experiments import recall
 
 for kind in recall.KINDS:
     share = recall.accuracy(kind, distance=4, steps=300)
-    print(f"{kind:11} {recall.weights(kind):,} weights, {share:.0%} right after 300 updates")
+    print(
+        f"{kind:11} {recall.weights(kind):,} weights, {share:.0%} right after 300 updates"
+    )
+
+# %% tags=["remove-cell"]
 assert len({recall.weights(kind) for kind in recall.KINDS}) == 1
 
 # %% [markdown]
 # That was one distance and only 300 updates. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Guessing would be right in 1 of 16 cases. Before you look, sketch the three curves.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Which layer can name the word k steps back? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18% at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/recall.py`."}}
-lines = Path("../benchmarks/results/recall.jsonl").read_text(encoding="utf-8").splitlines()
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Which layer can name the word k steps back? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18% at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/experiments/recall.py`."}}
+lines = (
+    Path("../benchmarks/results/recall.jsonl").read_text(encoding="utf-8").splitlines()
+)
 settings, *log = map(json.loads, lines)
-kinds = {"attention": (INK, [1, 0]), "GRU": (plum, [6, 3]), "convolution": (INK, [2, 2])}
+kinds = {
+    "attention": (INK, [1, 0]),
+    "GRU": (plum, [6, 3]),
+    "convolution": (INK, [2, 2]),
+}
 runs = [r for r in log if r.get("steps") == 1000]
 distances = sorted({r["distance"] for r in runs})
 recalled = {
-    (kind, k): mean(r["accuracy"] for r in runs if (r["kind"], r["distance"]) == (kind, k))
+    (kind, k): mean(
+        r["accuracy"] for r in runs if (r["kind"], r["distance"]) == (kind, k)
+    )
     for kind in kinds
     for k in distances
 }
-records = [{"layer": kind, "k": k, "right": round(a, 3)} for (kind, k), a in recalled.items()]
+records = [
+    {"layer": kind, "k": k, "right": round(a, 3)} for (kind, k), a in recalled.items()
+]
 x = alt.X(
     "k:Q",
     title="k: how many words ago",
@@ -250,23 +275,35 @@ x = alt.X(
 )
 padding = {"left": 5, "right": 20, "top": 5, "bottom": 5}
 y = alt.Y(
-    "right:Q", title="right answers", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
+    "right:Q",
+    title="right answers",
+    axis=alt.Axis(format="%"),
+    scale=alt.Scale(domain=[0, 1]),
 )
-guess = alt.Chart(alt.Data(values=[{"right": 1 / 16}])).mark_rule(strokeWidth=0.7).encode(y=y)
+guess = (
+    alt.Chart(alt.Data(values=[{"right": 1 / 16}]))
+    .mark_rule(strokeWidth=0.7)
+    .encode(y=y)
+)
 assert round(recalled["GRU", 32], 2) == 0.18
 for k in (1, 4, 5, 6, 8, 32):
     print(f"k = {k:2}:", ", ".join(f"{kind} {recalled[kind, k]:.0%}" for kind in kinds))
 show(
     (guess + curves(records, x, y, "layer", kinds)).properties(padding=padding),
-    alt=", ".join(f"{kind} at 32 words: {recalled[kind, 32]:.0%}" for kind in kinds) + ".",
+    alt=", ".join(f"{kind} at 32 words: {recalled[kind, 32]:.0%}" for kind in kinds)
+    + ".",
 )
 
 # %% [markdown]
-# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. To name the word $k$ steps back *at every step*, it has to carry the last $k$ words in 32 numbers, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little:
+# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. To name the word $k$ steps back *at every step*, it has to carry the last $k$ words in 32 numbers, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little (`recalled` holds the shares of {numref}`fig-recall`, and `log` all that was measured for it):
 
 # %%
 longer = mean(r["accuracy"] for r in log if r.get("steps") == 5000)
-print(f"GRU, k = 8: {recalled['GRU', 8]:.0%} after 1,000 updates, {longer:.0%} after 5,000")
+print(
+    f"GRU, k = 8: {recalled['GRU', 8]:.0%} after 1,000 updates, {longer:.0%} after 5,000"
+)
+
+# %% tags=["remove-cell"]
 assert recalled["convolution", 5] > 0.99 and recalled["convolution", 6] < 0.08
 assert min(recalled["attention", k] for k in distances) > 0.99
 assert recalled["GRU", 2] > 0.99 > 0.96 > recalled["GRU", 4] > recalled["GRU", 32]
@@ -279,10 +316,12 @@ assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 #
 # The same three layers again, with a forward and a backward pass over one text that grows.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, at the end more than fourfold for twice the length; the convolution (dotted) stays low. Measured by `benchmarks/recall.py` as processor time of one core, because the machine was busy with other work."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, at the end more than fourfold for twice the length; the convolution (dotted) stays low. Measured by `benchmarks/experiments/recall.py` as processor time of one core, because the machine was busy with other work."}}
 timed = [r for r in log if "length" in r]
 took = {(r["kind"], r["length"]): r["milliseconds"] for r in timed}
-records = [{"layer": r["kind"], "n": r["length"], "ms": r["milliseconds"]} for r in timed]
+records = [
+    {"layer": r["kind"], "n": r["length"], "ms": r["milliseconds"]} for r in timed
+]
 x = alt.X("n:Q", title="words", scale=alt.Scale(type="log", domain=[32, 4096], base=2))
 y = alt.Y(
     "ms:Q",
@@ -291,14 +330,19 @@ y = alt.Y(
     axis=alt.Axis(values=[1, 10, 100, 1000]),
 )
 for n in (32, 256, 4096):
-    print(f"{n:4} words:", ", ".join(f"{kind} {took[kind, n]:.1f} ms" for kind in kinds))
+    print(
+        f"{n:4} words:", ", ".join(f"{kind} {took[kind, n]:.1f} ms" for kind in kinds)
+    )
 growth = {kind: took[kind, 4096] / took[kind, 2048] for kind in kinds}
 assert 5 < took["GRU", 32] / took["attention", 32] < 6
 assert growth["attention"] > 4 and 2 < growth["GRU"] < 2.5
-print("from 2,048 to 4,096 words:", ", ".join(f"{k} x {g:.1f}" for k, g in growth.items()))
+print(
+    "from 2,048 to 4,096 words:", ", ".join(f"{k} x {g:.1f}" for k, g in growth.items())
+)
 show(
     curves(records, x, y, "layer", kinds).properties(padding=padding),
-    alt=", ".join(f"{kind} at 4,096 words: {took[kind, 4096]:.0f} ms" for kind in kinds) + ".",
+    alt=", ".join(f"{kind} at 4,096 words: {took[kind, 4096]:.0f} ms" for kind in kinds)
+    + ".",
 )
 
 # %% [markdown]
@@ -319,7 +363,9 @@ show(
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The exponentials are 3 and 1, the weights 0.75 and 0.25, and the context is (3, 2).
-by_hand = context(torch.tensor([math.log(3), 0.0]), torch.tensor([[4.0, 0.0], [0.0, 8.0]]))
+by_hand = context(
+    torch.tensor([math.log(3), 0.0]), torch.tensor([[4.0, 0.0], [0.0, 8.0]])
+)
 print([round(x, 2) for x in by_hand.tolist()])
 
 # %% [markdown]
@@ -352,7 +398,10 @@ print(f"backwards {min(backwards)} to {max(backwards)}, mean {mean(backwards)}")
 # Only attention needs them. The convolution has a matrix of its own for each place in its window,
 # and a GRU counts by its steps. Attention without positions sees a bag of words. It can name one
 # that is frequent among them, which beats guessing; which one came when, it can't know.
-SinusoidalPositions, recall.SinusoidalPositions = recall.SinusoidalPositions, nn.Identity
+SinusoidalPositions, recall.SinusoidalPositions = (
+    recall.SinusoidalPositions,
+    nn.Identity,
+)
 lost = {kind: recall.accuracy(kind, distance=3, steps=300) for kind in recall.KINDS}
 recall.SinusoidalPositions = SinusoidalPositions
 print(", ".join(f"{kind} {share:.0%}" for kind, share in lost.items()))

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
@@ -72,7 +57,10 @@ shares = (Q[3] @ K.T / 2).softmax(-1)
 
 
 def named(vector, names):
-    return ", ".join(f"{name} {x:.2g}" for name, x in zip(names, vector.tolist()) if x) or "nothing"
+    return (
+        ", ".join(f"{name} {x:.2g}" for name, x in zip(names, vector.tolist()) if x)
+        or "nothing"
+    )
 
 
 places, base = [160, 272, 384, 500, 620], 148
@@ -98,7 +86,9 @@ for x, word, key, value, share in zip(places, example.WORDS, K, V, shares.tolist
     parts.append(words_at((x + start) / 2 if far else 500, top - 6, f"{share:.2f}", 13))
 parts.append(words_at(500, base + 54, named(Q[3], example.SOUGHT), 12, QUERY))
 parts.append(words_at(6, base + 148, "and so likes fetches", 13, INK, "start"))
-total = ", ".join(f"{name} {x:.2f}" for name, x in zip(example.OFFERED, fetched.tolist()))
+total = ", ".join(
+    f"{name} {x:.2f}" for name, x in zip(example.OFFERED, fetched.tolist())
+)
 parts.append(words_at(160, base + 148, total, 15, VALUE, "start"))
 show_drawing(
     parts,
@@ -126,12 +116,14 @@ print(legs["cat"], "cats" in legs)
 # Equal is a high bar: *cats* is not *cat*. We'd rather have the value of the key that fits *best*. Let queries and keys be numbers, say the sizes of animals in centimeters, and take the nearest.
 
 # %%
-keys = torch.tensor([5.0, 30.0, 60.0], dtype=torch.float64)  # a small fish, a cat, a dog
+# A small fish, a cat, a dog
+keys = torch.tensor([5.0, 30.0, 60.0], dtype=torch.float64)
 values = torch.tensor([0.0, 4.0, 4.0], dtype=torch.float64)  # their legs
 query = torch.tensor(12.0, dtype=torch.float64, requires_grad=True)
 
 nearest = (query - keys).abs().argmin()
-print("legs:", values[nearest].item(), " depends on the query:", values[nearest].requires_grad)
+legs = values[nearest]
+print("legs:", legs.item(), " depends on the query:", legs.requires_grad)
 
 # %% [markdown]
 # This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. Hence the False: for PyTorch, the answer doesn't depend on the query.
@@ -154,9 +146,11 @@ def softmax(scores):
 
 
 s = torch.tensor([2.0, 0.5, -1.0], dtype=torch.float64)
+print([round(share, 2) for share in softmax(s).tolist()])
+
+# %% tags=["remove-cell"]
 torch.testing.assert_close(softmax(s), s.softmax(dim=-1))  # PyTorch's own
 torch.testing.assert_close(softmax(s), softmax(s + 1000))
-print([round(share, 2) for share in softmax(s).tolist()])
 
 # %% [markdown]
 # For the animals, the score of a key is minus its distance to the query, divided by a temperature that says how picky we are.
@@ -197,7 +191,9 @@ records = [
     for y in [look_up(torch.tensor(float(q)), name)]
 ]
 x = alt.X(
-    "query:Q", title="query: size in cm", axis=alt.Axis(values=[0, 5, 10, 20, 30, 40, 50, 60, 70])
+    "query:Q",
+    title="query: size in cm",
+    axis=alt.Axis(values=[0, 5, 10, 20, 30, 40, 50, 60, 70]),
 )
 chart = curves(records, x, alt.Y("found:Q", title="value found: legs"), "lookup", looks)
 show(
@@ -242,7 +238,7 @@ X = torch.tensor(
 # %%
 W_Q = torch.tensor(
     [
-        [0.0, 1.0, 0.5, 0.0],  # a noun looks for its verb, less urgently for an adjective
+        [0.0, 1.0, 0.5, 0.0],  # a noun looks for its verb, less for an adjective
         [1.5, 0.0, 0.0, 0.0],  # a verb for its nouns
         [1.0, 0.0, 0.0, 0.0],  # an adjective for its noun
         [1.0, 0.0, 0.5, 0.0],  # an article for its noun, and an adjective before it
@@ -266,7 +262,9 @@ Q, K, V = X @ W_Q, X @ W_K, X @ W_V
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words (left) and their queries, keys and values. *Fish* asks as a noun for a verb and as a verb for a noun; by its key, both kinds of query find it."}}
 mine = (words, features, X, W_Q, W_K, W_V)
 theirs = (getattr(example, n) for n in ("WORDS", "FEATURES", "X", "W_Q", "W_K", "W_V"))
-assert all(a == b if isinstance(a, list) else torch.equal(a, b) for a, b in zip(mine, theirs))
+assert all(
+    a == b if isinstance(a, list) else torch.equal(a, b) for a, b in zip(mine, theirs)
+)
 maps = [
     heatmap(
         m,
@@ -315,7 +313,9 @@ key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.
 fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
 assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
 ends = [
-    {"x": (s - q[1] * y) / q[0], "y": y, "score": s} for s in range(-2, 8, 2) for y in (-2, 2.4)
+    {"x": (s - q[1] * y) / q[0], "y": y, "score": s}
+    for s in range(-2, 8, 2)
+    for y in (-2, 2.4)
 ]
 points = [
     {"x": x, "y": y, "name": f"{n}: {fits[n]:g}".replace("-", "−")}
@@ -326,15 +326,30 @@ arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
 
 def layer(records, **encoding):
     no_ticks = alt.Axis(values=[], domain=False)
-    x = alt.X("x:Q", title="first component", scale=alt.Scale(domain=[-3, 4]), axis=no_ticks)
-    y = alt.Y("y:Q", title="second component", scale=alt.Scale(domain=[-2, 2.6]), axis=no_ticks)
+    x = alt.X(
+        "x:Q", title="first component", scale=alt.Scale(domain=[-3, 4]), axis=no_ticks
+    )
+    y = alt.Y(
+        "y:Q",
+        title="second component",
+        scale=alt.Scale(domain=[-2, 2.6]),
+        axis=no_ticks,
+    )
     return alt.Chart(alt.Data(values=records)).encode(x=x, y=y, **encoding)
 
 
 tilt = 360 - math.degrees(math.atan2(q[1], q[0]))
-head = {"shape": "triangle-right", "angle": tilt, "filled": True, "opacity": 1, "size": 160}
+head = {
+    "shape": "triangle-right",
+    "angle": tilt,
+    "filled": True,
+    "opacity": 1,
+    "size": 160,
+}
 chart = alt.layer(
-    layer(ends, detail="score:Q").mark_line(strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL),
+    layer(ends, detail="score:Q").mark_line(
+        strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL
+    ),
     layer(ends[1::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
     layer(arrow).mark_line(color=QUERY, strokeWidth=3),
     layer(arrow[1:]).mark_point(color=QUERY, **head),
@@ -353,6 +368,8 @@ show(
 # %%
 scores = Q @ K.T
 print(scores)
+
+# %% tags=["remove-cell"]
 assert all(scores[i, j] == Q[i].dot(K[j]) for i in range(5) for j in range(5))
 assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its query
 
@@ -383,17 +400,25 @@ def computation(i):
     stages = [
         heatmap(K.T, asked, words, titles=("query × key", ""), limit=3, color=KEY),
         heatmap([scores[i]], ["score"], [""] * 5, titles=("", ""), limit=9, color=KEY),
-        heatmap([scores[i] / 2], ["÷ √d_k"], [""] * 5, titles=("", ""), limit=9, color=KEY),
+        heatmap(
+            [scores[i] / 2], ["÷ √d_k"], [""] * 5, titles=("", ""), limit=9, color=KEY
+        ),
         heatmap([weights[i]], ["weight"], [""] * 5, titles=("", "")),
-        heatmap(mixed, rows, [*[""] * 5, "sum"], titles=("weight × value", ""), color=VALUE),
+        heatmap(
+            mixed, rows, [*[""] * 5, "sum"], titles=("weight × value", ""), color=VALUE
+        ),
     ]
     best = words[weights[i].argmax()]
     label = f"The query {words[i]} puts most weight, {weights[i].max():.2f}, on {best}."
     drawn = alt.vconcat(*stages, spacing=4)
-    return drawn.resolve_scale(fillOpacity="independent", x="independent", y="independent"), label
+    return drawn.resolve_scale(
+        fillOpacity="independent", x="independent", y="independent"
+    ), label
 
 
-show_steps({word: computation(i) for i, word in enumerate(words)}, "Which word asks?", start=3)
+show_steps(
+    {word: computation(i) for i, word in enumerate(words)}, "Which word asks?", start=3
+)
 
 # %% [markdown]
 # *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately. *Fish*, with its two readings, asks for nouns, verbs and adjectives at once, and no weight in its row is above 0.4.
@@ -407,6 +432,8 @@ W_O[1, 2] = 2.0  # dark to adjective
 W_O[2, 5] = 1.0  # edible to edible
 after = (X + output @ W_O)[3]
 print({name: round(x, 2) for name, x in zip(features, after.tolist())})
+
+# %% tags=["remove-cell"]
 assert torch.equal(W_O, example.W_O)
 
 # %% [markdown]
@@ -427,7 +454,8 @@ print(check("attention", lambda query, key, value, mask: attend(query, key, valu
 # Our version is also the one that the package exports. Its leading axes may be anything, such as sentences and heads; $T$ positions ask, and $S$ positions answer.
 
 # %% tags=["export"]
-Mask = Tensor | None  # boolean, True where a query may attend to a key; None hides nothing
+# Boolean, True where a query may attend to a key; None hides nothing
+Mask = Tensor | None
 
 
 # %% tags=["export"]
@@ -468,10 +496,14 @@ query, key, value = (
 mask = torch.rand(2, 1, 5, 7, generator=random) > 0.3
 mask[..., 0] = True  # every query may see at least one key
 ours, ours_weights = attention(query, key, value, mask)
-torch.testing.assert_close(ours, F.scaled_dot_product_attention(query, key, value, mask))
-torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V))
+reference = F.scaled_dot_product_attention(query, key, value, mask)
 print("output", tuple(ours.shape), " weights", tuple(ours_weights.shape))
+print(f"largest difference to PyTorch's output: {(ours - reference).abs().max():.5f}")
 print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max().item())
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(ours, reference)
+torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V))
 
 # %% [markdown]
 # ### What is self-attention, and what is cross-attention?
@@ -490,6 +522,8 @@ print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max()
 rows, columns = weights.sum(dim=1), weights.sum(dim=0)
 print("row sums   ", [round(total, 2) for total in rows.tolist()])
 print("column sums", [round(total, 2) for total in columns.tolist()])
+
+# %% tags=["hide-input"]
 show(
     heatmap(weights, words, words),
     alt="Weights of five words. The, black and likes look at cat most; cat and fish look at likes.",
@@ -531,8 +565,13 @@ def random_scores(d_k, pairs=20_000):
 
 for d_k in (4, 64, 512):
     spread = random_scores(d_k).std().item()
-    print(f"d_k {d_k:3}   spread {spread:5.1f}   square root of d_k {math.sqrt(d_k):5.1f}")
-    assert abs(spread / math.sqrt(d_k) - 1) < 0.02
+    print(
+        f"d_k {d_k:3}   spread {spread:5.1f}   square root of d_k {math.sqrt(d_k):5.1f}"
+    )
+
+# %% tags=["remove-cell"]
+for d_k in (4, 64, 512):
+    assert abs(random_scores(d_k).std().item() / math.sqrt(d_k) - 1) < 0.02
 
 # %% [markdown]
 # At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$, a temperature, brings the spread back to 1 at every width.
@@ -550,15 +589,21 @@ records = [
     {"d_k": d_k, "rank": rank, "weight": round(w, 3), "scores": name}
     for d_k in (1, 4, 16, 64, 256, 1024)
     for name in ("divided by √d_k", "as they are")
-    for rank, w in enumerate(sorted_weights(d_k, name.startswith("divided")).tolist(), 1)
+    for rank, w in enumerate(
+        sorted_weights(d_k, name.startswith("divided")).tolist(), 1
+    )
 ]
 looks = {"divided by √d_k": (INK, [1, 0]), "as they are": (INK, [5, 3])}
 slider = alt.param(
-    "power", value=3, bind=alt.binding_range(min=0, max=5, step=1, name="d_k = 4 to the power of ")
+    "power",
+    value=3,
+    bind=alt.binding_range(min=0, max=5, step=1, name="d_k = 4 to the power of "),
 )
 x = alt.X("rank:O", title="key, by rank", axis=alt.Axis(labelAngle=0))
 y = alt.Y("weight:Q", title="mean weight", scale=alt.Scale(domain=[0, 1]))
-chart = curves(records, x, y, "scores", looks).transform_filter("datum.d_k == pow(4, power)")
+chart = curves(records, x, y, "scores", looks).transform_filter(
+    "datum.d_k == pow(4, power)"
+)
 chart = chart.add_params(slider).properties(width=420)
 first = {r["scores"]: r["weight"] for r in records if r["d_k"] == 64 and r["rank"] == 1}
 assert [round(w, 2) for w in first.values()] == [0.36, 0.88]
@@ -585,9 +630,13 @@ def jacobian(scores):
     return torch.diag(w) - torch.outer(w, w)
 
 
-torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
 for factor in (1, 4, 16):
-    print(f"scores times {factor:2}: largest derivative {jacobian(factor * s).max().item():.4f}")
+    print(
+        f"scores times {factor:2}: largest derivative {jacobian(factor * s).max().item():.4f}"
+    )
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
 
 # %% [markdown]
 # The paper suspects as much: large products push the softmax to where its gradients are extremely small. We can measure it. Draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
@@ -611,13 +660,20 @@ for name in looks:
         low, middle, high = sizes.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
         starved[d_k, name] = (sizes < 0.1 * sizes.mean()).float().mean().item()
         average[d_k, name] = sizes.mean().item()
-        records.append({"d_k": d_k, "low": low, "size": middle, "high": high, "scores": name})
-assert abs(starved[64, "as they are"] - 0.4) < 0.03 and starved[64, "divided by √d_k"] < 0.01
+        records.append(
+            {"d_k": d_k, "low": low, "size": middle, "high": high, "scores": name}
+        )
+assert (
+    abs(starved[64, "as they are"] - 0.4) < 0.03
+    and starved[64, "divided by √d_k"] < 0.01
+)
 assert abs(starved[512, "as they are"] - 0.7) < 0.03
 assert 2.5 < average[64, "as they are"] / average[64, "divided by √d_k"] < 3.5
 panels = []
 for name in looks:
-    own = [{**r, **{k: round(r[k], 3) for k in ("low", "size", "high")}} for r in records]
+    own = [
+        {**r, **{k: round(r[k], 3) for k in ("low", "size", "high")}} for r in records
+    ]
     base = alt.Chart(alt.Data(values=[r for r in own if r["scores"] == name])).encode(
         x=alt.X(
             "d_k:Q",
@@ -627,12 +683,16 @@ for name in looks:
         )
     )
     y = {"title": "gradient at the query", "scale": alt.Scale(domain=[0, 4])}
-    band = base.mark_area(color=RESIDUAL, opacity=0.3).encode(y=alt.Y("low:Q", **y), y2="high:Q")
+    band = base.mark_area(color=RESIDUAL, opacity=0.3).encode(
+        y=alt.Y("low:Q", **y), y2="high:Q"
+    )
     line = base.mark_line(color=INK).encode(y=alt.Y("size:Q", **y))
     panels.append((band + line).properties(title=name, width=230, height=200))
 for (d_k, name), share in starved.items():
     if d_k in (64, 512):
-        print(f"width {d_k:3}, {name:15}: mean {average[d_k, name]:.2f}, starved {share:.0%}")
+        print(
+            f"width {d_k:3}, {name:15}: mean {average[d_k, name]:.2f}, starved {share:.0%}"
+        )
 show(
     alt.hconcat(*panels, spacing=30),
     alt="With the division, median and band are level from width 16. Without it, the median falls to zero beyond width 64 while the upper edge of the band rises above 3.",
@@ -703,7 +763,10 @@ print(check("attention", mine))
 # The scores are 2 and 0. Divided by the root of 2 they are 1.41 and 0, so the weights are 4.11 / 5.11 and
 # 1 / 5.11, and the result is (4.11 · 10 + 1 · 20) / 5.11 = 11.96. Divided by 2 they are 1 and 0, and the
 # result is (27.2 + 20) / 3.72 = 12.69: flatter weights, nearer to the plain mean of 15.
-two_keys, two_values = torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([[10.0], [20.0]])
+two_keys, two_values = (
+    torch.tensor([[2.0, 0.0], [0.0, 0.0]]),
+    torch.tensor([[10.0], [20.0]]),
+)
 answer = attend(torch.tensor([[1.0, 1.0]]), two_keys, two_values).item()
 flatter = (torch.tensor([2.0, 0.0]) / 2).softmax(-1) @ two_values
 print(f"{answer:.2f} {flatter.item():.2f}")
@@ -731,7 +794,9 @@ for last in (X[4], 2 * X[4]):
     q, k = (torch.cat([X[:4], last[None]]) @ W for W in (W_Q, W_K))
     wrong = (q @ k.T / 2).masked_fill(~past, -math.inf).softmax(dim=-2)
     right = (q @ k.T / 2).masked_fill(~past, -math.inf).softmax(dim=-1)
-    print(f"cat looks at black: wrong axis {wrong[2, 1]:.2f}, right axis {right[2, 1]:.2f}")
+    print(
+        f"cat looks at black: wrong axis {wrong[2, 1]:.2f}, right axis {right[2, 1]:.2f}"
+    )
 
 # %% [markdown]
 # **5. The older score** (★★, 30 min). **Additive attention** scores a key with a small network, $\tanh(q\,W_1 + k\,W_2)\,u^\top$ with a vector $u$. Write it for all pairs at once. Then draw everything at random, $u$ with variance 1 and the matrices with $1/d$, and measure the spread of the scores at $d = 4$, 64 and 512. Does the $\tanh$ keep it from growing?
@@ -752,7 +817,9 @@ for d in (4, 64, 512):
     W_1, W_2 = torch.randn(2, d, d, generator=random) / math.sqrt(d)
     us = torch.randn(20, d, generator=random)
     spread = torch.stack([additive_scores(q, k, W_1, W_2, u) for u in us]).std().item()
-    print(f"d {d:3}   spread {spread:5.1f}   over the root of d {spread / math.sqrt(d):.2f}")
+    print(
+        f"d {d:3}   spread {spread:5.1f}   over the root of d {spread / math.sqrt(d):.2f}"
+    )
     assert 0.5 < spread / math.sqrt(d) < 0.9
 
 # %% [markdown]

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
@@ -40,12 +25,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from annotated_transformer.attention import Mask, attention
+from annotated_transformer.attention import Mask
 
 
 # %%
+from annotated_transformer.attention import attention
+
+
 def head_by_head(query, key, value, W_Q, W_K, W_V, W_O):
-    heads = [attention(query @ q, key @ k, value @ v)[0] for q, k, v in zip(W_Q, W_K, W_V)]
+    heads = [
+        attention(query @ q, key @ k, value @ v)[0] for q, k, v in zip(W_Q, W_K, W_V)
+    ]
     return torch.cat(heads, dim=-1) @ W_O
 
 
@@ -65,12 +55,15 @@ two = head_by_head(X, X, X, cut_Q, cut_K, cut_V, W_O[[0, 2, 1]])
 one = head_by_head(X, X, X, [W_Q], [W_K], [W_V], W_O)
 for name, found in {"one head": one, "two heads": two}.items():
     adjective, living, edible = found[2, [2, 4, 5]].tolist()
-    print(f"{name:9}: cat gets adjective {adjective:.2f}, living {living:.2f}, edible {edible:.2f}")
+    print(
+        f"{name:9}: cat gets adjective {adjective:.2f}, living {living:.2f}, edible {edible:.2f}"
+    )
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-heads", "caption": "What can two heads do that one cannot? Left: the single head of chapter 3. Middle and right: its matrices, cut into two heads. Head 1 links nouns and verbs, head 2 finds the adjective. *Cat* now looks hard at *likes* and at *black*. *Black* and *likes* have nothing to ask head 2, so it gives them the plain average."}}
 import altair as alt
 
 from annotated_transformer import check, load_pretrained
+from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.masks import BOS, EOS, causal_mask
 from book.figures import INK, QUERY, heatmap, show
 
@@ -115,8 +108,10 @@ show(
 
 # %%
 one_by_one = torch.cat([X @ q for q in cut_Q], dim=-1)
-torch.testing.assert_close(X @ torch.cat(cut_Q, dim=1), one_by_one)
 print("queries of cat, head 1 then head 2:", one_by_one[2].tolist())
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(X @ torch.cat(cut_Q, dim=1), one_by_one)
 
 # %% [markdown]
 # This answers a question that comes up with each implementation: where are the heads' own matrices, if the layer has a single one of 512 × 512? They are its columns, 64 for each head.
@@ -189,7 +184,10 @@ def reached(split, join):
     return x.grad[0].abs().sum(dim=-1).nonzero().flatten().tolist()
 
 
-print("wrong: word 0 sees", reached(lambda x: x.reshape(1, 2, 4, 3), lambda x: x.reshape(1, 4, 6)))
+print(
+    "wrong: word 0 sees",
+    reached(lambda x: x.reshape(1, 2, 4, 3), lambda x: x.reshape(1, 4, 6)),
+)
 
 # %% [markdown]
 # Here *the* and *black* never hear of *cat* and *likes*, in any layer of the encoder. The model still learns something from such pieces, and only a low score gives the mistake away.
@@ -210,8 +208,10 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 # %%
-assert torch.equal(merge_heads(right), numbers)
 print("right: word 0 sees", reached(lambda x: split_heads(x, 2), merge_heads))
+
+# %% tags=["remove-cell"]
+assert torch.equal(merge_heads(right), numbers)
 
 # %% [markdown]
 # :::{admonition} For a second reading: why does `view` fail here?
@@ -231,9 +231,11 @@ print("right: word 0 sees", reached(lambda x: split_heads(x, 2), merge_heads))
 found = [attention(X @ q, X @ k, X @ v)[0] for q, k, v in zip(cut_Q, cut_K, cut_V)]
 own = W_O[[0, 2]], W_O[[1]]  # living and edible, dark
 adds = [head @ rows for head, rows in zip(found, own)]
-torch.testing.assert_close(sum(adds), two)
 print("head 1 adds to cat", [round(x, 2) for x in adds[0][2].tolist()])
 print("head 2 adds to cat", [round(x, 2) for x in adds[1][2].tolist()])
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(sum(adds), two)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sum-of-heads", "caption": "What do the heads do to *cat*? Each adds its own row to the vector of the word. Head 2 writes into the column *adjective*: the cat is black. Head 1 adds next to nothing, since *likes*, where it looks, has nothing to hand over."}}
 rows = torch.stack([X[2], adds[0][2], adds[1][2], X[2] + two[2]])
@@ -267,36 +269,12 @@ def head_width(d_model: int, heads: int) -> int:
         ValueError: heads does not divide d_model; the message names values that do.
     """
     if d_model % heads:
-        fitting = [h for h in range(1, 65) if d_model % h == 0]
-        what = f"heads={heads} does not divide d_model={d_model}"
-        raise ValueError(f"{what}: take heads from {fitting}, or give both d_k and d_v")
+        divisors = [h for h in range(1, 65) if d_model % h == 0]
+        raise ValueError(
+            f"heads={heads} does not divide d_model={d_model}: "
+            f"take heads from {divisors}, or give both d_k and d_v"
+        )
     return d_model // heads
-
-
-# %% [markdown]
-# ## Fast, or with weights to look at
-#
-# PyTorch's fused attention doesn't store the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions. Sometimes, though, that matrix is just what we want to see. There are two paths, and `keep_weights` chooses.
-
-
-# %% tags=["export"]
-def run_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: float, keep_weights: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return attention's output and, only with keep_weights, its weights, without gradients.
-
-    Without keep_weights PyTorch's fused kernel does the work. The outputs are the same, but for a
-    query that may attend to no key: the fused kernel gives zeros, the readable attention NaN.
-
-    Raises:
-        TypeError: the mask is not boolean.
-    """
-    if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(f"the mask is {mask.dtype}: make it boolean, True where to attend")
-    if keep_weights:
-        output, weights = attention(query, key, value, mask, dropout)
-        return output, weights.detach()
-    return F.scaled_dot_product_attention(query, key, value, mask, dropout), None
 
 
 # %% [markdown]
@@ -308,7 +286,7 @@ def run_attention(
 # The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; [departures](../book/departures.md#the-model) has the effect.
 # :::
 #
-# `forward` has two halves: `project` makes keys and values, and `attend` queries them. A decoder that writes word by word meets the same keys again and again, and [decoding](19_decoding.ipynb#the-kv-cache) will keep what `project` returned.
+# One line differs from [chapter 3](03_attention.ipynb#the-code): PyTorch's `F.scaled_dot_product_attention` takes the place of our `attention`. It computes the same numbers and never stores the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions.
 
 
 # %% tags=["export"]
@@ -316,43 +294,50 @@ class MultiHeadAttention(nn.Module):
     """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
     def __init__(
-        self, d_model: int, heads: int, d_k: int | None = None, d_v: int | None = None,
-        bias: bool = False, dropout: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        d_model: int,
+        heads: int,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        d_k, d_v = (width or head_width(d_model, heads) for width in (d_k, d_v))
+        d_k = d_k or head_width(d_model, heads)
+        d_v = d_v or head_width(d_model, heads)
+        self.heads = heads
         self.query = nn.Linear(d_model, heads * d_k, bias)
         self.key = nn.Linear(d_model, heads * d_k, bias)
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
-        self.heads, self.dropout, self.keep_weights = heads, nn.Dropout(dropout), False
-        self.weights: Tensor | None = None  # (B, H, T, S) of the last call with keep_weights
+        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None) -> Tensor:
-        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
-        return self.attend(query, *self.project(key, value), mask)
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
+    ) -> Tensor:
+        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D).
 
-    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Project key and value (B, S, D) to heads, (B, H, S, d_k) and (B, H, S, d_v)."""
-        return split_heads(self.key(key), self.heads), split_heads(self.value(value), self.heads)
-
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask = None) -> Tensor:
-        """Map query (B, T, D) and projected keys and values (B, H, S, ...) to (B, T, D)."""
+        Raises TypeError for a mask that is not boolean.
+        """
+        if mask is not None and mask.dtype != torch.bool:
+            raise TypeError(f"the mask is {mask.dtype}: make it boolean")
         query = split_heads(self.query(query), self.heads)
-        rate = self.dropout.p if self.dropout.training else 0.0
-        output, self.weights = run_attention(query, keys, values, mask, rate, self.keep_weights)
-        return self.output(merge_heads(output))
+        key = split_heads(self.key(key), self.heads)
+        value = split_heads(self.value(value), self.heads)
+        rate = self.dropout.p if self.training else 0.0
+        heads = F.scaled_dot_product_attention(query, key, value, mask, rate)
+        return self.output(merge_heads(heads))
 
 
 # %% [markdown]
-# `keep_weights` is an attribute because the base model has 18 of these modules, and an argument would have to pass through model, stack and layer to reach them. The fused function knows nothing of training and evaluation, so `attend` hands it the rate 0 in evaluation. In the base model, with 2 sentences, 3 queries and 5 keys:
+# PyTorch's function would *add* a mask of numbers to the scores, without a word, so we take a boolean one only. It also knows nothing of training and evaluation, so we hand it the rate 0 in evaluation. In the base model, with 2 sentences, 3 queries and 5 keys:
 #
 # | step | result | shape | here |
 # |---|---|---|---|
 # | come in | `query` | $(B, T, D)$ | 2 × 3 × 512 |
 # | come in | `key`, `value` | $(B, S, D)$ | 2 × 5 × 512 |
-# | `split_heads` | queries by head | $(B, H, T, d_k)$ | 2 × 8 × 3 × 64 |
-# | `project` | keys, values by head | $(B, H, S, d_k)$ | 2 × 8 × 5 × 64 |
+# | project, `split_heads` | queries by head | $(B, H, T, d_k)$ | 2 × 8 × 3 × 64 |
+# | project, `split_heads` | keys, values by head | $(B, H, S, d_k)$ | 2 × 8 × 5 × 64 |
 # | softmax of the scores | weights | $(B, H, T, S)$ | 2 × 8 × 3 × 5 |
 # | weights times values | what heads return | $(B, H, T, d_v)$ | 2 × 8 × 3 × 64 |
 # | `merge_heads` | joined | $(B, T, H \cdot d_v)$ | 2 × 3 × 512 |
@@ -377,24 +362,26 @@ with torch.no_grad():
     for layer, separate in zip([uneven.query, uneven.key, uneven.value], W):
         layer.weight.copy_(torch.cat(list(separate), dim=1).T)
     uneven.output.weight.copy_(W[3].T)
-torch.testing.assert_close(uneven(query, memory, memory), head_by_head(query, memory, memory, *W))
-print("the loop and the module agree; W_O is", tuple(uneven.output.weight.T.shape))
+apart = uneven(query, memory, memory) - head_by_head(query, memory, memory, *W)
+print(f"loop and module differ by {apart.abs().max().item():.2f} at most")
+
+# %% tags=["remove-cell"]
+assert apart.abs().max() < 1e-12
 
 # %%
 torch.manual_seed(0)
 module = MultiHeadAttention(d_model=24, heads=4).double()
-module.keep_weights = True
 theirs = torch.nn.MultiheadAttention(24, 4, bias=False, batch_first=True).double()
 inputs = [module.query.weight, module.key.weight, module.value.weight]
-theirs.in_proj_weight.data, theirs.out_proj.weight = torch.cat(inputs), module.output.weight
+theirs.in_proj_weight.data = torch.cat(inputs)
+theirs.out_proj.weight = module.output.weight
 mask = causal_mask(3)
-expected, weights = theirs(query, query, query, attn_mask=~mask, average_attn_weights=False)
-readable = module(query, query, query, mask)
-torch.testing.assert_close(readable, expected)
-torch.testing.assert_close(module.weights, weights)
-module.keep_weights = False
-torch.testing.assert_close(module(query, query, query, mask), readable)
-print("so do nn.MultiheadAttention and both paths; weights", tuple(weights.shape))
+expected, _ = theirs(query, query, query, attn_mask=~mask)
+difference = module(query, query, query, mask) - expected
+print(f"ours and PyTorch's differ by {difference.abs().max().item():.2f} at most")
+
+# %% tags=["remove-cell"]
+assert difference.abs().max() < 1e-12
 
 # %% [markdown]
 # One class serves all three attentions of the model; who asks, who answers and which mask applies is a [table in Layers](09_layers.ipynb#the-decoder-layer). All heads share one mask: what is padding for one is padding for all.
@@ -406,7 +393,11 @@ print("so do nn.MultiheadAttention and both paths; weights", tuple(weights.shape
 # %%
 for h in [1, 4, 8, 16, 32]:
     count = sum(p.numel() for p in MultiHeadAttention(512, h).parameters())
-    print(f"{h:2} heads of width {512 // h:3}: {count:,} parameters, {h * 30 * 30:6,} weights")
+    print(
+        f"{h:2} heads of width {512 // h:3}: {count:,} parameters, {h * 30 * 30:6,} weights"
+    )
+
+# %% tags=["remove-cell"]
 assert count == 4 * 512**2
 
 # %% [markdown]
@@ -427,7 +418,9 @@ assert count == 4 * 512**2
 # One head is worst, and 32 are too many. (With [three seeds in miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst too, and 32 do no harm.) What does a narrow head lose? The score of two words $x$ and $y$ in head $i$ is $x\, (W_i^Q {W_i^K}^\top)\, y^\top$. The matrix in the middle is $d_\text{model} \times d_\text{model}$, but it is a product of two thin ones, so its rank is at most $d_k$: the head compares two words along that many independent directions, and is blind to the rest.
 
 # %%
-wide = module.query.weight[:6].T @ module.key.weight[:6]  # the first of four heads of width 6
+wide = (
+    module.query.weight[:6].T @ module.key.weight[:6]
+)  # the first of four heads of width 6
 print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item())
 
 # %% [markdown]
@@ -443,14 +436,19 @@ from itertools import combinations
 model, tokenizer = load_pretrained("captions-de-en")
 german = [*tokenizer.encode("Ein kleines Mädchen spielt mit einem roten Ball."), EOS]
 english = [BOS, *tokenizer.encode("A little girl plays with a red ball.")]
-cross = model.decoder.layers[1].cross_attention
-cross.keep_weights = True
-with torch.no_grad():
-    model(torch.tensor([german]), torch.tensor([english]))
-trained = cross.weights[0]
+trained = attention_maps(model, torch.tensor([german]), torch.tensor([english])).cross[
+    1
+]
 torch.testing.assert_close(trained.sum(dim=-1), torch.ones(trained.shape[:2]))
 best = trained.argmax(dim=-1).tolist()
-assert [best[2][r] for r in (1, 3, 4, 5, 6, 7)] == [1, 3, 4, 5, 6, 7]  # head 3: the next word
+assert [best[2][r] for r in (1, 3, 4, 5, 6, 7)] == [
+    1,
+    3,
+    4,
+    5,
+    6,
+    7,
+]  # head 3: the next word
 assert best[1][:3] == [2, 2, 2] and best[1][6:8] == [7, 7]  # head 2: the noun ahead
 assert trained[:, 9, 8:].sum(dim=-1).min() > 0.4
 cells = [(2, 3, 3), (2, 6, 6), (1, 0, 2), (1, 4, 7), (1, 6, 7), (3, 5, 2)]
@@ -458,7 +456,9 @@ told = [round(trained[cell].item(), 2) for cell in cells]
 assert told == [0.99, 0.99, 0.99, 0.43, 0.84, 0.76]
 said = [tokenizer.decode([i]).strip() or "<s>" for i in english]
 read = [tokenizer.decode([i]).strip() or "</s>" for i in german]
-apart = min((a - b).abs().sum(-1).mean().item() / 2 for a, b in combinations(trained, 2))
+apart = min(
+    (a - b).abs().sum(-1).mean().item() / 2 for a, b in combinations(trained, 2)
+)
 print(f"any two heads place at least {apart:.0%} of their weight on different words")
 assert apart > 0.35
 maps = [
@@ -485,7 +485,9 @@ from book.figures import paid, parts_log
 losses = paid("multi_head_attention")
 one = parts_log()["one head with an output matrix"]["loss"]
 assert [round(loss, 1) for loss in losses.values()] == [2.0, 1.6, 1.6, 1.3]
-assert abs(one - 1.49) < 0.006 and round(one - losses["multi_head_attention"], 2) == 0.18
+assert (
+    abs(one - 1.49) < 0.006 and round(one - losses["multi_head_attention"], 2) == 0.18
+)
 
 # %% [markdown]
 # ## What to remember
@@ -533,7 +535,10 @@ with torch.no_grad():
     uneven.query.weight.zero_()
 mean = uneven.output(uneven.value(memory)).mean(dim=1, keepdim=True)
 torch.testing.assert_close(uneven(query, memory, memory), mean.expand(-1, 3, -1))
-print("distance from the mean:", round((uneven(query, memory, memory) - mean).norm().item(), 2))
+print(
+    "distance from the mean:",
+    round((uneven(query, memory, memory) - mean).norm().item(), 2),
+)
 
 # %% [markdown]
 # **4. Equal heads** (★★, 15 min). What happens in training if all heads start with the same weights? Copy head 1 to the others and look at the gradients.

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # The feed-forward network
@@ -47,7 +32,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D), each position by itself."""
-        return self.linear2(self.dropout(F.relu(self.linear1(x))))
+        hidden = F.relu(self.linear1(x))
+        hidden = self.dropout(hidden)
+        return self.linear2(hidden)
 
 
 # %% [markdown]
@@ -59,21 +46,24 @@ class FeedForward(nn.Module):
 #
 # To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and a network with two inner numbers, or units, set by hand; a unit *fires* where its number is above zero.
 
-# %%
+# %% tags=["hide-input"]
 import altair as alt
 import torch
 
-from annotated_transformer import load_pretrained
 from annotated_transformer.attention import attention
 from annotated_transformer.masks import EOS
 from annotated_transformer.multi_head_attention import MultiHeadAttention
-from book.example import FEATURES, W_K, W_O, W_Q, W_V, WORDS, X
+from book.example import FEATURES
 from book.figures import INK, RESIDUAL, curves, heatmap, show, show_steps
 
+# %%
+from book.example import W_K, W_O, W_Q, W_V, WORDS, X
+
 stream = X + attention(X @ W_Q, X @ W_K, X @ W_V)[0] @ W_O
-W1 = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0]]).double().T  # a unit is a column
+# A unit is a column of W1 and a row of W2
+W1 = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0]]).double().T
 b1 = torch.tensor([-2.5, -3.0]).double()
-W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()  # a unit is a row
+W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()
 fired = (stream @ W1 + b1).relu()
 print({word: [round(v, 2) for v in row] for word, row in zip(WORDS, fired.tolist())})
 
@@ -101,10 +91,13 @@ assert fired.gt(0).nonzero().tolist() == [[2, 1], [3, 0]]  # cat: pet; likes: me
 torch.manual_seed(0)
 layer = MultiHeadAttention(d_model=8, heads=2).double()
 x = torch.randn(1, 1, 8, dtype=torch.float64)
-once, twice = layer(x, x, x), layer(2 * x, 2 * x, 2 * x)
-torch.testing.assert_close(twice, 2 * once)
+once = layer(x, x, x)
+twice = layer(2 * x, 2 * x, 2 * x)
 for output in (once, twice):
     print([round(v, 2) for v in output[0, 0, :4].tolist()])
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(twice, 2 * once)
 
 # %% [markdown]
 # Ten such layers are ten matrices in a row, and their product is one matrix. With more words, the softmax makes the *weights* depend on the input in a curved way, but what they mix, $x W^V$, is still linear in $x$.
@@ -148,9 +141,14 @@ x = torch.randn(2, 5, 8, dtype=torch.float64)
 A, a, C, c = network.parameters()
 by_formula = torch.clamp(x @ A.T + a, min=0) @ C.T + c
 by_unit = c + sum((x @ A[j] + a[j]).relu()[..., None] * C[:, j] for j in range(32))
-torch.testing.assert_close(network(x), by_formula)
-torch.testing.assert_close(network(x), by_unit)
-print(tuple(x.shape), "->", tuple(network.linear1(x).shape), "->", tuple(network(x).shape))
+output = network(x)
+print(tuple(x.shape), "->", tuple(network.linear1(x).shape), "->", tuple(output.shape))
+for reading, expected in (("formula", by_formula), ("sum of units", by_unit)):
+    print(f"difference to the {reading}: {(output - expected).abs().max():.5f}")
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(output, by_formula)
+torch.testing.assert_close(output, by_unit)
 
 # %% [markdown]
 # ## Each position by itself
@@ -169,7 +167,9 @@ def which_move(layer):
 window = nn.Conv1d(8, 8, kernel_size=3, padding=1).double()
 moves = {
     "attention": which_move(lambda x: layer(x, x, x)),
-    "convolution, kernel 3": which_move(lambda x: window(x.transpose(1, 2)).transpose(1, 2)),
+    "convolution, kernel 3": which_move(
+        lambda x: window(x.transpose(1, 2)).transpose(1, 2)
+    ),
     "feed-forward": which_move(network),
 }
 print({name: int(moved.sum()) for name, moved in moves.items()}, "of 36 pairs")
@@ -212,9 +212,11 @@ inputs = torch.randn(8000, 8, generator=random, dtype=torch.float64)
 target = inputs[:, 0] * inputs[:, 1]
 for d_ff in (8, 64, 512):
     inner = torch.randn(8, d_ff, generator=random, dtype=torch.float64)
-    hidden = (inputs @ inner + torch.randn(d_ff, generator=random, dtype=torch.float64)).relu()
-    fitted = hidden[4000:] @ torch.linalg.lstsq(hidden[:4000], target[:4000]).solution
-    print(f"d_ff {d_ff:3}  unexplained: {(fitted - target[4000:]).var() / target.var():.2f}")
+    bias = torch.randn(d_ff, generator=random, dtype=torch.float64)
+    hidden = (inputs @ inner + bias).relu()
+    outer = torch.linalg.lstsq(hidden[:4000], target[:4000]).solution
+    unexplained = (hidden[4000:] @ outer - target[4000:]).var() / target.var()
+    print(f"d_ff {d_ff:3}  unexplained: {unexplained:.2f}")
 
 # %% [markdown]
 # On fresh inputs, eight random units explain next to nothing and 512 nearly everything. Training chooses the questions as well. The output must return to the input's width, because it is added to the input ([Layers](09_layers.ipynb#let-each-part-add)).
@@ -232,26 +234,40 @@ for d_ff in (8, 64, 512):
 # In an untrained network a sum is as often above zero as below, so half of the units fire. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs. A *hook* reads what a layer computes: PyTorch calls our function with the layer's input and output.
 
 # %% tags=["nbval-ignore-output"]
+from annotated_transformer import load_pretrained
+
 model, tokenizer = load_pretrained("captions-de-en")
 model.eval()
 seen = {}
 linear1 = model.encoder.layers[-1].feed_forward.linear1
-linear1.register_forward_hook(lambda _, x, out: seen.update(x=x[0].detach(), out=out.detach()))
+linear1.register_forward_hook(
+    lambda _, x, out: seen.update(x=x[0].detach(), out=out.detach())
+)
 ids = [*tokenizer.encode("Ein brauner Hund läuft durch den Schnee."), EOS]
 model.encode(torch.tensor([ids]))
-fresh = nn.Linear(linear1.in_features, linear1.out_features)(seen["x"])  # untrained, same input
+untrained = nn.Linear(linear1.in_features, linear1.out_features)
+fresh = untrained(seen["x"])  # the same input
 firing = [(out > 0).float().mean().item() for out in (fresh, seen["out"])]
 print(f"units that fire: untrained {firing[0]:.0%}, trained {firing[1]:.1%}")
+
+# %% tags=["remove-cell"]
 assert 0.45 < firing[0] < 0.55 and 0.012 < firing[1] < 0.02
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-firing", "caption": "Which units fire at which token? The top encoder layer of the trained model, and an untrained layer on the same input; the first 128 of 512 units. A dot is a unit that fires, its area says how strongly. Untrained, half of the places have a dot; trained, 16 places do."}}
 names = [f"{t} {tokenizer.decode([i]).strip() or '</s>'}" for t, i in enumerate(ids)]
 records = [
-    {"unit": j, "token": names[t], "output": round(out[0, t, j].item(), 2), "layer": name}
+    {
+        "unit": j,
+        "token": names[t],
+        "output": round(out[0, t, j].item(), 2),
+        "layer": name,
+    }
     for name, out in (("untrained", fresh), ("trained", seen["out"]))
     for t, j in (out[0, :, :128] > 0).nonzero().tolist()
 ]
-chart = alt.Chart(alt.Data(values=records), width=420, height=170).mark_circle(color=INK, opacity=1)
+chart = alt.Chart(alt.Data(values=records), width=420, height=170).mark_circle(
+    color=INK, opacity=1
+)
 size = alt.Size("output:Q", legend=None, scale=alt.Scale(range=[4, 60]))
 y = alt.Y("token:N", title=None, scale=alt.Scale(domain=names))
 panels = alt.Row("layer:N", title=None, sort=["untrained", "trained"])
@@ -266,8 +282,11 @@ show(
 # A unit that is mostly silent may have a subject that we can name. The model reads words of its vocabulary, each as a sentence of its own. We take the unit that a word excites most, relative to that unit's mean, and list the words that excite *it* most.
 
 # %% tags=["nbval-ignore-output"]
-spelled = {tokenizer.decode([i]): i for i in range(4, len(tokenizer))}  # " Ball" begins a word
-whole = {w[1:]: i for w, i in spelled.items() if w[0] == " " and w[1:].isalpha() and len(w) > 3}
+whole = {}  # the words of the vocabulary
+for i in range(4, len(tokenizer)):
+    spelled = tokenizer.decode([i])  # " Ball" begins a word
+    if spelled[0] == " " and spelled[1:].isalpha() and len(spelled) > 3:
+        whole[spelled[1:]] = i
 with torch.no_grad():
     model.encode(torch.tensor([[i, EOS] for i in whole.values()]))
 outputs = seen["out"][:, 0].relu()  # (words, units)
@@ -275,11 +294,16 @@ outputs = seen["out"][:, 0].relu()  # (words, units)
 
 def same_unit(word):
     unit = (outputs[list(whole).index(word)] / (outputs.mean(dim=0) + 0.02)).argmax()
-    return {list(whole)[i]: round(outputs[i, unit].item(), 2) for i in outputs[:, unit].topk(8)[1]}
+    return {
+        list(whole)[i]: round(outputs[i, unit].item(), 2)
+        for i in outputs[:, unit].topk(8)[1]
+    }
 
 
 snow = same_unit("Schnee")
 print("the unit of Schnee (snow):", ", ".join(snow))
+
+# %% tags=["remove-cell"]
 assert all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:]) < 0.1
 
 
@@ -287,7 +311,10 @@ assert all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:])
 def bars(word):
     found = same_unit(word)
     data = alt.Data(values=[{"word": w, "output": v} for w, v in found.items()])
-    x, y = alt.X("output:Q", title="output of the unit"), alt.Y("word:N", sort=None, title=None)
+    x, y = (
+        alt.X("output:Q", title="output of the unit"),
+        alt.Y("word:N", sort=None, title=None),
+    )
     chart = alt.Chart(data, width=300).mark_bar(color=RESIDUAL).encode(x, y)
     return chart, f"The unit of {word} fires at {', '.join(found)}."
 
@@ -314,10 +341,12 @@ x = torch.randn(1000, 8, dtype=torch.float64)
 dying(x).sum().backward()  # every gradient g is a row of ones
 fires = (dying.linear1(x) > 0).double()
 g_times_u = dying.linear2.weight.sum(dim=0)
-torch.testing.assert_close(dying.linear1.weight.grad, g_times_u[:, None] * (fires.T @ x))
-print(
-    "size of each unit's gradient:",
-    [round(v) for v in dying.linear1.weight.grad.norm(dim=1).tolist()],
+sizes = dying.linear1.weight.grad.norm(dim=1)
+print("size of each unit's gradient:", [round(size) for size in sizes.tolist()])
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(
+    dying.linear1.weight.grad, g_times_u[:, None] * (fires.T @ x)
 )
 
 # %% [markdown]
@@ -347,19 +376,27 @@ def shares(n, d=512, d_ff=2048):
         "projections": 4 * d * d,
         "scores and blending": 2 * n * d,
     }
-    return [{"n": n, "part": p, "share": round(c / sum(cost.values()), 3)} for p, c in cost.items()]
+    return [
+        {"n": n, "part": p, "share": round(c / sum(cost.values()), 3)}
+        for p, c in cost.items()
+    ]
 
 
 records = [record for power in range(3, 15) for record in shares(2**power)]
 looks = {"feed-forward": (INK, [1, 0]), "projections": (RESIDUAL, [6, 3])}
 looks["scores and blending"] = (RESIDUAL, [2, 2])
-n = alt.X("n:Q", title="length n", scale=alt.Scale(type="log", base=2, domain=[8, 16384]))
+n = alt.X(
+    "n:Q", title="length n", scale=alt.Scale(type="log", base=2, domain=[8, 16384])
+)
 chart = curves(records, n, alt.Y("share:Q", axis=alt.Axis(format="%")), "part", looks)
 show(
     chart,
     alt="Up to 128 tokens the feed-forward network does about two thirds of the work. Beyond 2048, scores and blending have the largest share.",
 )
-assert shares(128)[0]["share"] > 0.63 and shares(2048)[0]["share"] == shares(2048)[2]["share"]
+assert (
+    shares(128)[0]["share"] > 0.63
+    and shares(2048)[0]["share"] == shares(2048)[2]["share"]
+)
 
 # %% [markdown]
 # ## ReLU, and SwiGLU today
@@ -373,7 +410,8 @@ def swiglu(x, W_gate, W_in, W_out):
 
 
 weights = [torch.randn(512, 1365), torch.randn(512, 1365), torch.randn(1365, 512)]
-print(tuple(swiglu(torch.randn(2, 5, 512), *weights).shape), sum(w.numel() for w in weights))
+output = swiglu(torch.randn(2, 5, 512), *weights)
+print(tuple(output.shape), sum(w.numel() for w in weights))
 
 # %% [markdown]
 # Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is nearly that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size.
@@ -391,7 +429,10 @@ from book.figures import paid, parts_log
 
 losses = paid("feed_forward")
 assert round(parts_log()["feed_forward without ReLU"]["loss"], 2) == 1.13
-assert [round(losses[p], 2) for p in ("multi_head_attention", "feed_forward")] == [1.3, 1.12]
+assert [round(losses[p], 2) for p in ("multi_head_attention", "feed_forward")] == [
+    1.3,
+    1.12,
+]
 
 # %% [markdown]
 # ## What to remember
@@ -446,7 +487,12 @@ print(f"{512 * 512 + 512:,} numbers")
 # Positions mix, so a decoder sees the future. Only one length fits. The weights grow with the square of T.
 large = FeedForward(6 * 8, 4 * 6 * 8).double()
 mixed = which_move(lambda x: large(x.flatten(1)).unflatten(1, (6, 8)))
-print("pairs that move:", int(mixed.sum()), "of 36, above the diagonal:", int(mixed.triu(1).sum()))
+print(
+    "pairs that move:",
+    int(mixed.sum()),
+    "of 36, above the diagonal:",
+    int(mixed.triu(1).sum()),
+)
 assert mixed.all()
 
 # %% [markdown]

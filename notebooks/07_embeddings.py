@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Embeddings
@@ -54,7 +39,8 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Look tokens (B, T) up: vectors (B, T, D), scaled by sqrt(d_model)."""
-        return F.embedding(tokens, self.weight) * self.scale
+        vectors = F.embedding(tokens, self.weight)
+        return vectors * self.scale
 
     def logits(self, states: Tensor) -> Tensor:
         """Score every word of the vocabulary at every position: (B, T, D) to (B, T, |V|)."""
@@ -66,7 +52,6 @@ from math import log
 
 import altair as alt
 
-from annotated_transformer import load_pretrained
 from book.example import FEATURES, WORDS, X
 from book.figures import INK, POSITION, RESIDUAL, heatmap, show
 
@@ -111,6 +96,8 @@ for token in (4.0, 8.0):
 # Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*, and each word is scored by its dot product with it. Let the state ask for a noun that is edible.
 
 # %%
+from book.example import WORDS, X
+
 x = torch.tensor([1, 0, 0, 0, 0, 1]).double()  # noun, and edible
 scores = dict(zip(WORDS, (x @ X.T).tolist()))
 print(scores)
@@ -125,9 +112,14 @@ embedding = Embedding(vocabulary_size=10, d_model=6).double()
 tokens = torch.tensor([[1, 4, 8, 2], [1, 7, 2, 0]])
 one_hot = F.one_hot(tokens, num_classes=10).double()
 states = embedding(tokens)
-torch.testing.assert_close(states, one_hot @ embedding.weight * 6**0.5)
-torch.testing.assert_close(embedding.logits(states), states @ embedding.weight.T)
-print(tuple(tokens.shape), "->", tuple(states.shape), "->", tuple(embedding.logits(states).shape))
+logits = embedding.logits(states)
+print(tuple(tokens.shape), "->", tuple(states.shape), "->", tuple(logits.shape))
+expected = one_hot @ embedding.weight * 6**0.5
+print(f"difference to one-hot vectors: {(states - expected).abs().max():.5f}")
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(states, expected)
+torch.testing.assert_close(logits, states @ embedding.weight.T)
 
 # %% [markdown]
 # ## One table, three uses
@@ -142,13 +134,18 @@ print(tuple(tokens.shape), "->", tuple(states.shape), "->", tuple(embedding.logi
 #
 # As input, a row learns only when its word occurs. As output, every row takes part each time:
 
+
 # %%
+def rows_that_learn():
+    return (embedding.weight.grad.abs().sum(dim=1) > 0).sum().item()
+
+
 embedding(tokens).sum().backward()
-print("rows that learn as input: ", (embedding.weight.grad.abs().sum(dim=1) > 0).sum().item())
+print("rows that learn as input: ", rows_that_learn())
 embedding.zero_grad()
 state = torch.ones(1, 6, dtype=torch.float64)
 F.cross_entropy(embedding.logits(state), torch.tensor([4])).backward()
-print("rows that learn as output:", (embedding.weight.grad.abs().sum(dim=1) > 0).sum().item())
+print("rows that learn as output:", rows_that_learn())
 
 # %% [markdown]
 # In which direction? With $p_v$ for the probability of word $v$, $y$ for the right word, and $[v = y]$ equal to 1 for the right word and else 0, the gradient of the loss is
@@ -160,12 +157,14 @@ print("rows that learn as output:", (embedding.weight.grad.abs().sum(dim=1) > 0)
 # A step goes against the gradient: the right word's row moves in the direction of $x$, which raises its logit, and all others the opposite way, and the further, the more probable the model thought them.
 
 # %%
-p = embedding.logits(state).softmax(dim=-1)[0]
-right = F.one_hot(torch.tensor(4), 10)
-torch.testing.assert_close(embedding.weight.grad, (p - right)[:, None] * state)
 p = torch.tensor(list(scores.values())).softmax(dim=-1)
 pull = X.new_tensor([0, 0, 0, 0, 1]) - p
 print("pull along the state:", dict(zip(WORDS, [round(v, 2) for v in pull.tolist()])))
+
+# %% tags=["remove-cell"]
+chances = embedding.logits(state).softmax(dim=-1)[0]
+right = F.one_hot(torch.tensor(4), 10)
+torch.testing.assert_close(embedding.weight.grad, (chances - right)[:, None] * state)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when *fish* is the right word (learning rate 1). Each moves along its line to the open square: *fish* parallel to the state (from the origin to the circle), so that its dot product grows, the others the opposite way. *Cat* was rated high and moves far; *the*, *black* and *likes*, all at (0, 0), hardly move."}}
 ends = X + pull[:, None] * x
@@ -175,7 +174,9 @@ records = [
 ]
 names = {"the": "the, black, likes", "cat": "cat", "fish": "fish"}
 records = [
-    record | {"name": names[record["name"]]} for record in records if record["name"] in names
+    record | {"name": names[record["name"]]}
+    for record in records
+    if record["name"] in names
 ]
 data = alt.Chart(alt.Data(values=records), width=400, height=260)
 goal = alt.Chart(alt.Data(values=[{"x": 1, "y": 1, "name": "state"}]))
@@ -185,7 +186,9 @@ label = {"dx": 10, "dy": 14, "align": "left"}
 chart = alt.layer(
     data.mark_rule().encode(x_axis, y_axis, x2="x2:Q", y2="y2:Q"),
     data.mark_square(size=110, color=RESIDUAL, opacity=1).encode(x_axis, y_axis),
-    data.mark_square(size=70, filled=False, color=INK, opacity=1).encode(x="x2:Q", y="y2:Q"),
+    data.mark_square(size=70, filled=False, color=INK, opacity=1).encode(
+        x="x2:Q", y="y2:Q"
+    ),
     data.mark_text(**label).encode(x_axis, y_axis, text="name:N"),
     goal.mark_circle(size=130, color=INK, opacity=1).encode(x_axis, y_axis),
     goal.mark_text(**label).encode(x_axis, y_axis, text="name:N"),
@@ -203,15 +206,17 @@ show(
 # In many programs the output is an `nn.Linear`, whose weight must then *be* the table. A copy is equal until the first step:
 
 # %%
-tied, copied = nn.Linear(6, 10, bias=False), nn.Linear(6, 10, bias=False).double()
+tied = nn.Linear(6, 10, bias=False)
+copied = nn.Linear(6, 10, bias=False).double()
 tied.weight = embedding.weight  # one tensor with two names
 copied.weight.data.copy_(embedding.weight.data)  # two tensors with the same numbers
 torch.optim.SGD(embedding.parameters(), lr=1.0).step()
 for name, output in (("tied", tied), ("copied", copied)):
     print(f"{name:6} off by {(output.weight - embedding.weight).abs().max():.2f}")
-assert torch.equal(tied.weight, embedding.weight) and not torch.equal(
-    copied.weight, embedding.weight
-)
+
+# %% tags=["remove-cell"]
+assert torch.equal(tied.weight, embedding.weight)
+assert not torch.equal(copied.weight, embedding.weight)
 
 # %% [markdown]
 # To check a model, count its parameters: PyTorch counts a shared tensor once.
@@ -234,7 +239,9 @@ records = [
     for w, z in scores.items()
 ]
 slider = alt.binding_range(min=0.1, max=10, step=0.1, name="τ of your own ")
-chart = alt.Chart(alt.Data(values=records), width=105, height=150).mark_bar(color=RESIDUAL)
+chart = alt.Chart(alt.Data(values=records), width=105, height=150).mark_bar(
+    color=RESIDUAL
+)
 chart = chart.add_params(alt.param("own", value=10, bind=slider))
 chart = chart.transform_calculate(e="exp(datum.z / (datum.tau || own))")
 chart = chart.transform_joinaggregate(total="sum(e)", groupby=["panel"])
@@ -258,7 +265,11 @@ assert best[:2] == [0.72, 0.54]
 
 # %%
 far = torch.tensor([0.0, 200.0])
-print("two steps:", far.softmax(-1).log().tolist(), " one step:", far.log_softmax(-1).tolist())
+two_steps = far.softmax(-1).log()
+one_step = far.log_softmax(-1)
+print("two steps:", two_steps.tolist(), " one step:", one_step.tolist())
+
+# %% tags=["remove-cell"]
 logits = embedding.logits(states).flatten(0, 1)
 by_hand = -logits.log_softmax(dim=-1)[torch.arange(8), tokens.flatten()].mean()
 torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
@@ -292,13 +303,21 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), tokens.flatten()):.2f}")
 # :::
 
 # %%
-state, labels, measured = torch.randn(64, 512), torch.arange(64), {}
-starts = {"tensor2tensor": 512**-0.5, "Glorot": (2 / 37_512) ** 0.5, "nn.Embedding": 1.0}
+state = torch.randn(64, 512)
+labels = torch.arange(64)
+measured = {}
+starts = {
+    "tensor2tensor": 512**-0.5,
+    "Glorot": (2 / 37_512) ** 0.5,
+    "nn.Embedding": 1.0,
+}
 for name, std in starts.items():
     table = torch.randn(37_000, 512) * std
-    word, logits = table.std() * 512**0.5, state @ table.T
+    word = table.std() * 512**0.5
+    logits = state @ table.T
     measured[name] = word.item(), logits.std().item()
-    share, loss = word**2 / (word**2 + 0.5), F.cross_entropy(logits, labels) - log(37_000)
+    share = word**2 / (word**2 + 0.5)
+    loss = F.cross_entropy(logits, labels) - log(37_000)
     above = round(loss.item(), 1) + 0.0  # no minus zero
     print(f"{name:14} word {word:5.2f}  share {share:4.0%}  loss - ln |V| {above:5.1f}")
 
@@ -313,7 +332,9 @@ records = [
     for name, pair in measured.items()
     for end, size in zip(["input: a word", "output: a logit"], pair)
 ]
-x_axis = alt.X("size:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=[0.1, 1, 10, 100]))
+x_axis = alt.X(
+    "size:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=[0.1, 1, 10, 100])
+)
 y_axis, move = alt.Y("start:N", sort=None, title=None), alt.YOffset("end:N")
 inks = alt.Scale(range=[INK, RESIDUAL])
 kind = {
@@ -321,7 +342,9 @@ kind = {
     "shape": alt.Shape("end:N", title=None),
 }
 base = alt.Chart(alt.Data(values=records), height=110)
-points = base.mark_point(size=120, strokeWidth=2.5, opacity=1).encode(x_axis, y_axis, move, **kind)
+points = base.mark_point(size=120, strokeWidth=2.5, opacity=1).encode(
+    x_axis, y_axis, move, **kind
+)
 lines = [
     alt.Chart(alt.Data(values=[{"size": size}]))
     .mark_rule(color=color, strokeDash=dash)
@@ -347,6 +370,8 @@ show(
 # Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions, what lies nearest to three of its words.
 
 # %% tags=["nbval-ignore-output"]
+from annotated_transformer import load_pretrained
+
 model, tokenizer = load_pretrained("captions-de-en")
 directions = F.normalize(model.embedding.weight.detach(), dim=1)
 
@@ -358,7 +383,8 @@ def row(word):
 
 for word in ("guitar", "running", "snow"):
     nearest = (directions @ directions[row(word)]).topk(6).indices.tolist()[1:]
-    print(f"{word:8}", ", ".join(tokenizer.decode([token]).strip() for token in nearest))
+    neighbors = [tokenizer.decode([token]).strip() for token in nearest]
+    print(f"{word:8}", ", ".join(neighbors))
 
 # %% [markdown]
 # *Runs* and *walking* lie near *running*, *grass* and *ice* near *snow*, a violin near the guitar. Words that can stand in for each other get similar gradients and drift the same way. Meaning isn't all that counts, as the *skateboard* near the guitar shows.
@@ -366,13 +392,18 @@ for word in ("guitar", "running", "snow"):
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-neighbors", "caption": "Which words does a trained table put together? The cosine for all pairs of eight English words: people, motion, ground. Along the diagonal three blocks stand out. Outside them only *runs* is as close to *grass* and *snow*, perhaps because so many captions have somebody running there. We chose the order; the model knows nothing of the groups."}}
 chosen = ["man", "woman", "girl", "runs", "walking", "snow", "sand", "grass"]
 rows = directions[[row(word) for word in chosen]]
-likeness, same = rows @ rows.T, torch.block_diag(*[torch.ones(n, n) for n in (3, 2, 3)]).bool()
+likeness, same = (
+    rows @ rows.T,
+    torch.block_diag(*[torch.ones(n, n) for n in (3, 2, 3)]).bool(),
+)
 show(
     heatmap(likeness, chosen, chosen, titles=("", "cosine of the angle"), signed=True),
     alt="Within people, verbs of motion and kinds of ground the cosines are 0.30 to 0.49, between them at most 0.22, except 0.36 for runs with grass and with snow.",
 )
 inside = likeness[same & ~torch.eye(8).bool()].min()
-assert (likeness[~same] > inside).sum() == 4 and likeness[3, [5, 7]].min() > inside  # runs
+assert (likeness[~same] > inside).sum() == 4 and likeness[
+    3, [5, 7]
+].min() > inside  # runs
 
 # %% [markdown]
 # :::{what-if} neighbors
@@ -407,7 +438,10 @@ from book.figures import paid, parts_log
 
 losses = paid("embeddings")
 assert round(parts_log()["three scaled tables"]["loss"], 2) == 0.78
-assert abs(losses["feed_forward"] - 1.12) < 0.006 and abs(losses["embeddings"] - 0.9) < 0.006
+assert (
+    abs(losses["feed_forward"] - 1.12) < 0.006
+    and abs(losses["embeddings"] - 0.9) < 0.006
+)
 
 # %% [markdown]
 # ## What to remember
@@ -444,7 +478,9 @@ print(check("embedding", embed))
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The logits start at size 22.6: the softmax is sure of some random word, and the loss is far above ln |V| = 10.5.
 raw = Embedding(37_000, 512).logits(state).detach()
-plain, scaled = (F.cross_entropy(raw * factor, labels).item() for factor in (1, 512**0.5))
+plain, scaled = (
+    F.cross_entropy(raw * factor, labels).item() for factor in (1, 512**0.5)
+)
 print(f"plain {plain:.1f}, scaled {scaled:.1f}")
 assert abs(plain - 11) < 0.5 and scaled > 60
 
@@ -454,7 +490,10 @@ assert abs(plain - 11) < 0.5 and scaled > 60
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # 7.39 / 8.39 = 0.88 and 2.72 / 3.72 = 0.73. A third means a ratio of 2, so 2 / t = ln 2 and t = 2.89.
 for t in (1, 2, 2 / log(2)):
-    print(f"{t:.2f}", [round(p, 2) for p in (torch.tensor([2.0, 0.0]) / t).softmax(-1).tolist()])
+    print(
+        f"{t:.2f}",
+        [round(p, 2) for p in (torch.tensor([2.0, 0.0]) / t).softmax(-1).tolist()],
+    )
 
 # %% [markdown]
 # **4. Repeat after me** (★★, 15 min). After the attention of chapter 3, the state of *likes* is still close to *likes*. Score it against the table: which word scores highest? What has to happen in the layers above?

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Positional encoding
@@ -36,27 +21,27 @@ sys.path.insert(0, "..")
 # Here $p$ is the position, and $i$ counts *pairs* of columns, from 0 to $d_\text{model}/2 - 1$. Each pair holds the hand of a clock that turns by the angle $\omega_i$ at every step. In code:
 
 # %% tags=["export"]
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 
-def sinusoid(length: int, d_model: int, dtype: torch.dtype | None = None) -> Tensor:
+def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
 
-    They are computed in double precision and rounded once, to dtype (None: the default type).
+    They are computed in double precision and rounded once, to the default type.
 
     Raises:
         ValueError: d_model is odd, so that a sine would be left without its cosine.
     """
     if d_model % 2:
-        raise ValueError(f"d_model={d_model} is odd: sine and cosine come in pairs, make it even")
+        raise ValueError(
+            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
+        )
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
-    return pairs.flatten(-2).to(dtype or torch.get_default_dtype())
+    return pairs.flatten(-2).to(torch.get_default_dtype())
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? Left: the five words of chapter 3. Middle: the encodings of positions 0 to 4 for six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. Right: the sum, which is what the model reads; *likes* keeps only half of its \u201cverb\u201d, because the position has \u22120.99 there. Purple is positive, orange negative."}}
@@ -67,26 +52,25 @@ import matplotlib.pyplot as plt
 import torch.nn.functional as F
 
 from annotated_transformer import load_pretrained
-from annotated_transformer.attention import attention
 from annotated_transformer.embeddings import Embedding
 from annotated_transformer.masks import BOS, EOS, causal_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention
-from book.example import FEATURES, W_K, W_Q, W_V, WORDS, X
+from book.example import FEATURES, WORDS, X
 from book.figures import POSITION, RESIDUAL, curves, heatmap, show, style
 
-PE = sinusoid(5, 6).double()
+encodings = sinusoid(5, 6).double()
 drawn = [
     heatmap(matrix, rows, names, titles=(side, title), signed=True, limit=3, cell=32)
     for matrix, rows, names, side, title in (
         (X, WORDS, FEATURES, "", "word"),
         (
-            PE,
+            encodings,
             list("01234"),
             ["sin 0", "cos 0", "sin 1", "cos 1", "sin 2", "cos 2"],
             "position",
             "encoding",
         ),
-        (X + PE, WORDS, FEATURES, "", "sum"),
+        (X + encodings, WORDS, FEATURES, "", "sum"),
     )
 ]
 show(
@@ -101,6 +85,12 @@ show(
 
 
 # %%
+from annotated_transformer.attention import attention
+from book.example import W_K, W_Q, W_V, WORDS, X
+
+PE = sinusoid(5, 6).double()
+
+
 def verb(words, places):
     x = X[[WORDS.index(word) for word in words.split()]] + places
     output, _ = attention(x @ W_Q, x @ W_K, x @ W_V)
@@ -141,6 +131,8 @@ once = [layer(z, z, z, causal_mask(6)) for z in (x, y)]
 twice = [layer(z, z, z, causal_mask(6)) for z in once]
 moved = [(before - after)[:, -1].abs().max().item() for before, after in (once, twice)]
 print("moved after one layer: {:.2f}, after two: {:.2f}".format(*moved))
+
+# %% tags=["remove-cell"]
 assert moved[0] < 1e-9 and moved[1] > 0.01
 
 # %% [markdown]
@@ -164,16 +156,24 @@ assert moved[0] < 1e-9 and moved[1] > 0.01
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at position 5. Each hand shows sine (to the right) and cosine (up); the dots are where it stood before. Move the slider on the website: the first clock runs, the last one creeps. Together the hands are different at every position."}}
 names = [f"one turn in {2 * math.pi * 10 ** (i / 2):.0f}" for i in range(4)]
-records = [{"clock": names[i], "w": 10 ** (-i / 2), "q": q} for i in range(4) for q in range(61)]
+records = [
+    {"clock": names[i], "w": 10 ** (-i / 2), "q": q}
+    for i in range(4)
+    for q in range(61)
+]
 slider = alt.binding_range(min=0, max=60, step=1, name="position ")
 hand_at = {"x": "sin(datum.q * datum.w)", "y": "cos(datum.q * datum.w)", "zero": "0"}
 axis = {"axis": None, "scale": alt.Scale(domain=[-1.1, 1.1])}
 base = alt.Chart(width=110, height=110).transform_calculate(**hand_at)
 base = base.encode(alt.X("x:Q", **axis), alt.Y("y:Q", **axis))
 dots = base.transform_filter("datum.q <= place").mark_circle(color=POSITION)
-hand = base.transform_filter("datum.q == place").mark_rule(color=POSITION, strokeWidth=3)
+hand = base.transform_filter("datum.q == place").mark_rule(
+    color=POSITION, strokeWidth=3
+)
 dots = dots.add_params(alt.param("place", value=5, bind=slider))
-chart = alt.layer(dots, hand.encode(x2="zero:Q", y2="zero:Q"), data=alt.Data(values=records))
+chart = alt.layer(
+    dots, hand.encode(x2="zero:Q", y2="zero:Q"), data=alt.Data(values=records)
+)
 show(
     chart.facet(alt.Column("clock:N", sort=names, title=None)),
     alt="After five steps the first hand is most of the way round, the second has done a quarter, the last has hardly moved.",
@@ -184,7 +184,9 @@ show(
 
 # %%
 for i in (0, 64, 128, 192, 255):
-    print(f"clock {i:3}: one turn in {2 * math.pi * 10_000 ** (2 * i / 512):8,.1f} positions")
+    print(
+        f"clock {i:3}: one turn in {2 * math.pi * 10_000 ** (2 * i / 512):8,.1f} positions"
+    )
 
 # %% [markdown]
 # The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest moves by 0.0001 a step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
@@ -202,12 +204,19 @@ plt.show()
 
 # %%
 table = sinusoid(50, 16)
+largest = 0.0
 for p in range(50):
     for i in range(8):
-        assert abs(table[p, 2 * i] - math.sin(p * math.exp(-2 * i * math.log(10_000) / 16))) < 1e-6
-        assert abs(table[p, 2 * i + 1] - math.cos(p / 10_000 ** (2 * i / 16))) < 1e-6
+        angle = p / 10_000 ** (2 * i / 16)
+        sine, cosine = table[p, 2 * i : 2 * i + 2].tolist()
+        largest = max(largest, abs(sine - math.sin(angle)))
+        largest = max(largest, abs(cosine - math.cos(angle)))
+print(f"by the formula, number by number: off by {largest:.4f} at most")
 squares = table.square().sum(dim=1)
 print(tuple(table.shape), f"squared lengths {squares.min():.2f} to {squares.max():.2f}")
+
+# %% tags=["remove-cell"]
+assert largest < 1e-6
 
 # %% [markdown]
 # Since $\sin^2 + \cos^2 = 1$ for each clock, no position is louder than another: every row has the squared length $d_\text{model} / 2$.
@@ -238,7 +247,9 @@ print(f"largest difference: {(single - double).abs().max():.3f}")
 clocks = torch.arange(256, dtype=torch.float64)
 paper, tensor2tensor = 10_000 ** (-clocks / 256), 10_000 ** (-clocks / 255)
 for i in (0, 64, 128, 255):
-    print(f"clock {i:3}: tensor2tensor's is slower by {1 - tensor2tensor[i] / paper[i]:.1%}")
+    print(
+        f"clock {i:3}: tensor2tensor's is slower by {1 - tensor2tensor[i] / paper[i]:.1%}"
+    )
 
 # %% [markdown]
 # ## Why sine and cosine?
@@ -262,7 +273,11 @@ def shift_by(k, d_model):
 
 
 table, shift = sinusoid(100, 64).double(), shift_by(3, 64)
-print(f"off by {(table[:-3] @ shift.T - table[3:]).abs().max():.2f} at {len(table) - 3} positions")
+print(
+    f"off by {(table[:-3] @ shift.T - table[3:]).abs().max():.2f} at {len(table) - 3} positions"
+)
+
+# %% tags=["remove-cell"]
 torch.testing.assert_close(table[:-3] @ shift.T, table[3:], atol=1e-5, rtol=0)
 
 # %% [markdown]
@@ -291,7 +306,9 @@ assert weights.argmax(dim=-1).tolist() == [0, 0, 0, 0, 1, 2, 3, 4]
 sines = table[:, 0::2] @ table[:, 0::2].T
 for name, products in (("sine and cosine", table @ table.T), ("sines alone", sines)):
     diagonal = products.diagonal(5)
-    print(f"{name}: pairs at distance 5 have {diagonal.min():.2f} to {diagonal.max():.2f}")
+    print(
+        f"{name}: pairs at distance 5 have {diagonal.min():.2f} to {diagonal.max():.2f}"
+    )
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-position-products", "caption": "How alike are two positions? Dot product of position 50 with all others, divided by its value at distance 0, for 512 columns. Choose another position with the slider on the website: the curve of the sinusoids (solid) slides along and keeps its shape. A learned table before training (dashed) is alike only to itself; it has to learn that 49 is next to 50."}}
 looks = {"sinusoids": (POSITION, [1, 0]), "learned, at the start": (RESIDUAL, [4, 3])}
@@ -333,6 +350,8 @@ needed = int((sizes.cumsum(0) < 0.99 * sizes.sum()).sum()) + 1
 print("directions that hold 99% of 50 positions:", needed, "of 512")
 word, place, W_x = torch.randn(3, 16, 16, dtype=torch.float64)
 beside = torch.cat([word, place], dim=1) @ torch.cat([W_x, W_x])
+
+# %% tags=["remove-cell"]
 torch.testing.assert_close(beside, (word + place) @ W_x)
 
 # %% [markdown]
@@ -373,13 +392,15 @@ class Positions(nn.Module):
         """
         end = offset + x.size(-2)
         if end > len(self.table):
-            what = f"{end} positions are needed, the model has {len(self.table)}"
-            raise ValueError(f"{what}: shorten the sentence, or build it with a larger max_length")
+            raise ValueError(
+                f"{end} positions are needed, the model has {len(self.table)}: "
+                "shorten the sentence, or build the model with a larger max_length"
+            )
         return x + self.table[offset:end]
 
 
 # %% [markdown]
-# The sinusoids are a *buffer*: part of the module, but not a parameter, and with `persistent=False` not saved. PyTorch calls `_apply` when a module is moved or cast; we then compute them anew, so that a model in double precision has exact positions and not rounded ones.
+# The sinusoids are a *buffer*: part of the module, so they move with it to a GPU, but not a parameter, and with `persistent=False` not saved.
 
 
 # %% tags=["export"]
@@ -390,13 +411,6 @@ class SinusoidalPositions(Positions):
         super().__init__()
         self.register_buffer("table", sinusoid(max_length, d_model), persistent=False)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """Move or cast the module; the table is computed anew, so that `double()` is exact."""
-        super()._apply(fn, recurse)
-        table = sinusoid(len(self.table), self.table.size(1), self.table.dtype)
-        self.table = table.to(self.table.device)
-        return self
-
 
 # %% [markdown]
 # A sentence read word by word must give the same vectors as the whole. Forget the offset, and every word claims to be the first:
@@ -405,7 +419,9 @@ class SinusoidalPositions(Positions):
 positions = SinusoidalPositions(d_model=16, max_length=100).double()
 x = positions(embedding(sentence))
 for name, step in (("with offset", 1), ("forgotten", 0)):
-    parts = [positions(embedding(sentence[:, t : t + 1]), offset=t * step) for t in range(6)]
+    parts = [
+        positions(embedding(sentence[:, t : t + 1]), offset=t * step) for t in range(6)
+    ]
     print(f"{name}: off by {(torch.cat(parts, dim=1) - x).abs().max():.2f}")
 
 # %% [markdown]
@@ -465,10 +481,12 @@ Eine Gruppe von Menschen steht auf einer Straße in der Stadt. = A group of peop
 Der Koch schneidet in der Küche Gemüse. = The cook cuts vegetables in the kitchen.
 Ein kleines Mädchen mit einem Hut isst ein Eis. = A little girl with a hat eats ice cream."""
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 model, tokenizer = load_pretrained("captions-de-en")
 model.eval()
-sides = [[tokenizer.encode(side) for side in line.split(" = ")] for line in text.splitlines()]
+sides = [
+    [tokenizer.encode(side) for side in line.split(" = ")] for line in text.splitlines()
+]
 pairs = [(torch.tensor([[*s, EOS]]), torch.tensor([[BOS, *t, EOS]])) for s, t in sides]
 rows = model.positions.table
 
@@ -478,7 +496,9 @@ def read(table):
     """Return the mean loss of the right translations, and the first word the model would write."""
     model.positions.table = table
     logits = [model(source, target[:, :-1])[0] for source, target in pairs]
-    losses = [F.cross_entropy(z, target[0, 1:]) for z, (_, target) in zip(logits, pairs)]
+    losses = [
+        F.cross_entropy(z, target[0, 1:]) for z, (_, target) in zip(logits, pairs)
+    ]
     firsts = [tokenizer.decode([int(z[0].argmax())]).strip() for z in logits]
     return torch.stack(losses).mean().item(), firsts
 
@@ -486,18 +506,32 @@ def read(table):
 none, _ = read(torch.zeros_like(rows))
 moved = {k: read(rows[k:]) for k in (*range(26), *range(30, 201, 10))}
 for k in (0, 10, 30, 100):
-    print(f"from {k:3}: loss {moved[k][0]:.2f}, first words: {', '.join(moved[k][1][:6])}")
+    print(
+        f"from {k:3}: loss {moved[k][0]:.2f}, first words: {', '.join(moved[k][1][:6])}"
+    )
 print(f"no positions: loss {none:.2f}")
+
+# %% tags=["remove-cell"]
 assert moved[0][0] + 0.02 < moved[10][0] < none - 0.1 and moved[30][0] > none + 0.05
-assert abs(moved[20][0] - none) < 0.02 and all(f[:6] == moved[0][1][:6] for _, f in moved.values())
-assert min(v for k, (v, _) in moved.items() if k > 20) > 0.54 and max(moved.values())[0] < 0.82
+assert abs(moved[20][0] - none) < 0.02 and all(
+    f[:6] == moved[0][1][:6] for _, f in moved.values()
+)
+assert (
+    min(v for k, (v, _) in moved.items() if k > 20) > 0.54
+    and max(moved.values())[0] < 0.82
+)
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets the loss with all positions set to zero (dashed) at 20, and from there on stays around it, between 0.55 and 0.81."}}
-records = [{"first": k, "loss": round(v, 2), "table": "positions"} for k, (v, _) in moved.items()]
+records = [
+    {"first": k, "loss": round(v, 2), "table": "positions"}
+    for k, (v, _) in moved.items()
+]
 records += [{"first": k, "loss": round(none, 2), "table": "none"} for k in (0, 200)]
 looks = {"positions": (POSITION, [1, 0]), "none": (RESIDUAL, [4, 3])}
 y = alt.Y("loss:Q", scale=alt.Scale(zero=True))
-chart = curves(records, alt.X("first:Q", title="position of the first token"), y, "table", looks)
+chart = curves(
+    records, alt.X("first:Q", title="position of the first token"), y, "table", looks
+)
 show(
     chart,
     alt="The loss rises from 0.47 at a start of 0 to 0.78 at 30, crosses the loss without any positions at 20, and swings around it from there on.",
@@ -522,16 +556,19 @@ show(
 # %%
 def rotate(x):
     """Turn each pair of x (..., T, d_k) by its clock's angle at its position."""
-    table = sinusoid(x.size(-2), x.size(-1), x.dtype)
+    table = sinusoid(x.size(-2), x.size(-1)).to(x)
     sin, cos = table[:, 0::2], table[:, 1::2]
     a, b = x[..., 0::2], x[..., 1::2]
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
 
 query, key = torch.randn(2, 1, 16, dtype=torch.float64)
-scores = rotate(query.expand(6, 16)) @ rotate(key.expand(6, 16)).T  # one query, one key, everywhere
+# One query and one key, at each of six positions
+scores = rotate(query.expand(6, 16)) @ rotate(key.expand(6, 16)).T
 for line in scores[:3]:
     print(*(f"{score:6.2f}" for score in line.tolist()))
+
+# %% tags=["remove-cell"]
 for distance in range(-5, 6):
     diagonal = scores.diagonal(distance)
     torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
@@ -553,12 +590,21 @@ from itertools import pairwise
 from book.figures import paid, parts_log
 
 losses = paid("positional_encoding")
-sides = [parts_log()[f"positions in the {side}"]["loss"] for side in ("source", "target")]
+sides = [
+    parts_log()[f"positions in the {side}"]["loss"] for side in ("source", "target")
+]
 assert [round(loss, 2) for loss in sides] == [0.9, 0.87]
-assert abs(losses["embeddings"] - 0.9) < 0.006 and round(losses["positional_encoding"], 2) == 0.65
+assert (
+    abs(losses["embeddings"] - 0.9) < 0.006
+    and round(losses["positional_encoding"], 2) == 0.65
+)
 parts = list(losses)
 gains = {new: losses[old] - losses[new] for old, new in pairwise(parts)}
-assert set(sorted(gains, key=gains.get)[-3:]) == {"attention", "multi_head_attention", parts[-1]}
+assert set(sorted(gains, key=gains.get)[-3:]) == {
+    "attention",
+    "multi_head_attention",
+    parts[-1],
+}
 
 # %% [markdown]
 # ## What to remember

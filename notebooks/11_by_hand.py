@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
@@ -46,14 +31,18 @@ sys.path.insert(0, "..")
 #
 # In code, the rule is `two`; softmax and [layer normalization](09_layers.ipynb#layer-normalization) follow it at each of their steps:
 
-# %%
+# %% tags=["hide-input"]
 from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 
 from annotated_transformer.positional_encoding import sinusoid
-from book.example import FEATURES, W_K, W_O, W_Q, W_V, WORDS, X
+from book.example import FEATURES, W_O
+
+
+# %%
+from book.example import W_K, W_Q, W_V, WORDS, X
 
 
 def two(x):
@@ -96,7 +85,11 @@ b1 = torch.tensor([-1.5, -1.0]).double()
 W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()
 
 # Cross-attention: a verb looks for a noun, and twice as much for something edible
-C_Q, C_K, C_V = torch.zeros(6, 2).double(), torch.zeros(6, 2).double(), torch.zeros(6, 1).double()
+C_Q, C_K, C_V = (
+    torch.zeros(6, 2).double(),
+    torch.zeros(6, 2).double(),
+    torch.zeros(6, 1).double(),
+)
 C_Q[1] = torch.tensor([1.0, 2.0])
 C_K[0, 0] = C_K[5, 1] = C_V[5, 0] = 1.0
 C_O = torch.tensor([[1, 0, 0, 0, 0, 1]]).double()
@@ -113,8 +106,13 @@ def tables(*parts):
     """Show small tables: (title, matrix, names of the rows, names of the columns, color)."""
     page = plain = ""
     for title, matrix, rows, columns, color in parts:
-        style = "g" if torch.equal(2 * matrix, (2 * matrix).round()) else ".2f"  # given: halves
-        lines = [[f"{v + 0.0:{style}}".replace("-", "\u2212") for v in line] for line in matrix]
+        style = (
+            "g" if torch.equal(2 * matrix, (2 * matrix).round()) else ".2f"
+        )  # given: halves
+        lines = [
+            [f"{v + 0.0:{style}}".replace("-", "\u2212") for v in line]
+            for line in matrix
+        ]
         head = "".join(f'<th scope="col">{name}</th>' for name in columns)
         body = f"<tr><td></td>{head}</tr>"
         for name, line in zip(rows, lines):
@@ -124,7 +122,9 @@ def tables(*parts):
         head = f'<caption style="color:{color}">{title}</caption>'
         page += f'<table style="border:1.5px solid {color}">{head}{body}</table>'
         shown = zip(["", *rows], [columns, *lines])
-        plain += f"{title}\n" + "".join(f"{name} {' '.join(line)}\n" for name, line in shown)
+        plain += f"{title}\n" + "".join(
+            f"{name} {' '.join(line)}\n" for name, line in shown
+        )
     look = "display:flex;flex-wrap:wrap;gap:1em;align-items:flex-start"
     page = f'<div class="book-tables" style="{look}">{page_colors(page)}</div>'
     display({"text/html": page, "text/plain": plain}, raw=True)
@@ -155,7 +155,7 @@ def self_attention(asks, answers):
 
 
 # %% [markdown]
-# Now the whole page, {eq}`eq-by-hand` line by line:
+# Now the whole page, {eq}`eq-by-hand` line by line. `x` and `t` hold the words of the source and of the target, each with its position from `PE`. The network of the encoder has the weights `W1`, `b1` and `W2`, that of the decoder `U1`, `c1` and `U2`, and cross-attention has `C_Q`, `C_K`, `C_V` and `C_O`:
 
 # %%
 # Encoder
@@ -188,11 +188,17 @@ later = ["likes at 4", *names[2:4], "+ cross-attention", *names[3:5], "norm: sta
 def statement(rows, names, title):
     """Chart rows with their mean and deviation."""
     size = {"height": 26 * len(names)}
-    moments = torch.cat(mean_and_deviation(rows), -1), [""] * len(names), ["mean", "deviation"]
+    moments = (
+        torch.cat(mean_and_deviation(rows), -1),
+        [""] * len(names),
+        ["mean", "deviation"],
+    )
     look = {"titles": ("", ""), "cell": 38}
     left = heatmap(rows, names, FEATURES, signed=True, limit=2.8, **look)
     right = heatmap(*moments, color=PAPER, **look)
-    chart = alt.hconcat(left.properties(title=title, **size), right.properties(**size), spacing=2)
+    chart = alt.hconcat(
+        left.properties(title=title, **size), right.properties(**size), spacing=2
+    )
     return chart.resolve_scale(fill="independent", fillOpacity="independent")
 
 
@@ -261,7 +267,9 @@ says(one.scores[3], 0.10, 1.63, 5.43, 0.36, 1.38)
 says(two(one.scores[3].exp()), 1.11, 5.10, 228.15, 1.43, 3.97)
 says(two(one.scores[3].exp()).sum(), 239.76)
 says(one.weights[3], 0.0, 0.02, 0.95, 0.01, 0.02)
-assert one.weights[[0, 1, 3], 2].min() >= 0.95 and {*one.weights[2].topk(2).indices.tolist()} == {
+assert one.weights[[0, 1, 3], 2].min() >= 0.95 and {
+    *one.weights[2].topk(2).indices.tolist()
+} == {
     0,
     3,
 }
@@ -303,7 +311,13 @@ tables(
     ("<i>K</i>", second.K[:, :1], WORDS, ["adj."], KEY),
     ("<i>V</i>", second.V, WORDS, ["dark"], VALUE),
     ("weights", second.weights, WORDS, WORDS, INK),
-    ("handed over", torch.cat([one.out, second.out], 1), WORDS, [*short[4:], "dark"], VALUE),
+    (
+        "handed over",
+        torch.cat([one.out, second.out], 1),
+        WORDS,
+        [*short[4:], "dark"],
+        VALUE,
+    ),
 )
 
 # %% [markdown]
@@ -359,7 +373,10 @@ stages = {
     "memory": (m, "The rows of cat and likes are normalized again."),
 }
 look = {"titles": ("word", "feature"), "signed": True, "cell": 44, "limit": 2.8}
-steps = {name: (heatmap(M, WORDS, FEATURES, **look), label) for name, (M, label) in stages.items()}
+steps = {
+    name: (heatmap(M, WORDS, FEATURES, **look), label)
+    for name, (M, label) in stages.items()
+}
 show_steps(steps, "Which step?", start=2)
 assert (fetched[:, 5] - 1).abs().max() < 0.15 and a.sum(-1).abs().max() < 0.05
 
@@ -381,7 +398,13 @@ assert wrote[1].weights.max() - wrote[1].weights.min() < 0.05
 before = ["(empty)", *WORDS[:4]]
 tables(
     ("<i>t</i>", t, before, short, STREAM),
-    ("weights", torch.cat([h.weights for h in wrote]), ["head 1", "head 2"], before, INK),
+    (
+        "weights",
+        torch.cat([h.weights for h in wrote]),
+        ["head 1", "head 2"],
+        before,
+        INK,
+    ),
 )
 
 # %% [markdown]
@@ -453,17 +476,20 @@ tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
 
 # %%
 pulls = two(g @ X)
-mean, along = two(pulls.mean()), two((pulls * s).mean())
+mean = two(pulls.mean())
+along = two((pulls * s).mean())
 behind = two((pulls - mean - s * along) / mean_and_deviation(c + unit @ U2)[1])
 entries = two(unit * behind)
-says(pulls, -0.04, -0.17, 0.16, 0.04, 0.08, -0.37)
-says(torch.stack([mean, along, behind[0, 1], entries[0, 1]]), -0.05, -0.08, -0.17, -0.2)
 
 updated = U2.clone()
 updated[0, 1] -= entries[0, 1]
-says(updated[0, 1], -1.8)
 after = softmax(two(norm(c + unit @ updated) @ X.T))[0, 4]
 print(f"fish {p[0, 4]:.2f} -> {after:.2f}, loss {loss:.2f} -> {two(-after.log()):.2f}")
+
+# %% tags=["remove-cell"]
+says(pulls, -0.04, -0.17, 0.16, 0.04, 0.08, -0.37)
+says(torch.stack([mean, along, behind[0, 1], entries[0, 1]]), -0.05, -0.08, -0.17, -0.2)
+says(updated[0, 1], -1.8)
 says(torch.stack([after, two(-after.log())]), 0.66, 0.42)
 
 # %% [markdown]
@@ -481,12 +507,15 @@ from annotated_transformer.multi_head_attention import MultiHeadAttention
 def filled(module, *weights):
     """Set a module's parameters in turn; nn.Linear stores its matrices transposed."""
     with torch.no_grad():
-        for parameter, weight in zip(module.double().parameters(), weights, strict=True):
+        for parameter, weight in zip(
+            module.double().parameters(), weights, strict=True
+        ):
             parameter.copy_(weight.T if weight.dim() == 2 else weight)
     return module
 
 
-nothing, zeros = torch.zeros(6, 1), torch.zeros(6)
+nothing = torch.zeros(6, 1)
+zeros = torch.zeros(6)
 own = W_Q, W_K, torch.cat([W_V[:, [0, 2, 1]], nothing], 1), torch.cat([JOIN, nothing.T])
 selves = [filled(MultiHeadAttention(6, heads=2, d_k=2, d_v=2), *own) for _ in range(2)]
 crossing = filled(MultiHeadAttention(6, heads=1, d_k=2, d_v=1), C_Q, C_K, C_V, C_O)
@@ -501,10 +530,15 @@ exact = F.cross_entropy(states[0, -1:] @ X.T, torch.tensor([4]))
 exact.backward()
 
 gradient = last.linear2.weight.grad[:, 0]
-for name, ours, theirs in (("state", s[0], states[0, -1]), ("gradient", entries[0], gradient)):
+for name, ours, theirs in (
+    ("state", s[0], states[0, -1]),
+    ("gradient", entries[0], gradient),
+):
     print(f"{name:9} by hand", *(f"{v:6.2f}" for v in ours))
     print(" " * 9, "package", *(f"{v:6.2f}" for v in theirs))
 print(f"loss      by hand {loss:6.2f}\n          package {exact:6.2f}")
+
+# %% tags=["remove-cell"]
 assert (memory[0] - m).abs().max() < 0.05 and (states[0, -1] - s).abs().max() < 0.02
 assert (gradient - entries[0]).abs().max() < 0.02
 

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Data
@@ -30,30 +15,39 @@ sys.path.insert(0, "..")
 # The last part built a model that knows nothing. This one teaches it, and it starts with the result. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator in a minute, as a black box. We train one again, on one processor core and with nothing downloaded, but this time we listen to it while it learns. Everything in it is a box that some chapter opens, and the figure says which.
 
 # %% tags=["export"]
-import gzip
-import os
 import re
-import warnings
-from pathlib import Path
 from typing import NamedTuple
 
-with warnings.catch_warnings():  # it asks for a progress bar in notebooks that may be missing
-    warnings.simplefilter("ignore")
-    import pooch
-
-# %%
-import hashlib
+# %% tags=["hide-input"]
 from collections import Counter
 from itertools import combinations
-from tempfile import TemporaryDirectory
 
 import altair as alt
 import matplotlib.pyplot as plt
 import torch
 
-from annotated_transformer import Tokenizer, Transformer, TrainingConfig, preset, train, translate
-from annotated_transformer.synchronous_grammar import grammar
-from book.figures import INK, RESIDUAL, arrow, box, curves, show, show_drawing, style, words_at
+from annotated_transformer import (
+    Tokenizer,
+    TrainingConfig,
+    Transformer,
+    grammar,
+    multi30k,
+    preset,
+    train,
+    translate,
+)
+from annotated_transformer.toolkit.downloads import MissingData
+from book.figures import (
+    INK,
+    RESIDUAL,
+    arrow,
+    box,
+    curves,
+    show,
+    show_drawing,
+    style,
+    words_at,
+)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens in that minute, and where is it explained? Pairs become tokens and tokens become batches; the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, a thousand times. Every box but the first links to its chapter. The dotted frame is the call `train`, which makes the tokens, too."}}
 parts = [
@@ -87,11 +81,19 @@ show_drawing(
 # These are the package's own calls. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every hundred steps `train` calls a function of ours that should return a score; ours returns 0 and uses the chance to print what the model makes of two sentences that differ in a single letter: *Der Hund jagt die Katze* and *Den Hund jagt die Katze*.
 
 # %% tags=["nbval-ignore-output"]
+from annotated_transformer import (
+    Tokenizer,
+    Transformer,
+    TrainingConfig,
+    grammar,
+    preset,
+    train,
+    translate,
+)
+
 pairs = grammar(20_000, seed=1)
 tokenizer = Tokenizer.train(pairs, vocabulary_size=1500)
 watched = ["Der Hund jagt die Katze.", "Den Hund jagt die Katze."]
-
-
 said = []
 
 
@@ -103,8 +105,11 @@ def watch(model):
 
 torch.manual_seed(0)
 model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0))
-settings, log = TrainingConfig(steps=1000, save_every=100), []
-train(model, tokenizer, pairs, settings, score=watch, report=log.append)
+settings = TrainingConfig(steps=1000, save_every=100)
+log = []
+model = train(model, tokenizer, pairs, settings, score=watch, report=log.append)
+
+# %% tags=["remove-cell"]
 assert ["The dog chases the cat.", "The cat chases the dog."] in said
 
 # %% [markdown]
@@ -115,8 +120,12 @@ assert ["The dog chases the cat.", "The cat chases the dog."] in said
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 1,000 steps, labeled with each new translation of *Den Hund jagt die Katze* at the step where it first appears. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
 loss_at = {line["step"]: line["loss"] for line in log}
 curve = [{"step": step, "loss": round(loss, 3)} for step, loss in loss_at.items()]
-firsts = {pair[1]: 100 * number for number, pair in reversed([*enumerate(said, start=1)])}
-labels = [{"step": step, "loss": loss_at[step], "text": text} for text, step in firsts.items()]
+firsts = {
+    pair[1]: 100 * number for number, pair in reversed([*enumerate(said, start=1)])
+}
+labels = [
+    {"step": step, "loss": loss_at[step], "text": text} for text, step in firsts.items()
+]
 x = alt.X("step:Q", title="step")
 y = alt.Y("loss:Q", title="loss, in nats a token", scale=alt.Scale(domainMin=0))
 line = alt.Chart(alt.Data(values=curve)).mark_line(color=RESIDUAL).encode(x, y)
@@ -140,9 +149,14 @@ show(
 # Hardly: the step from wrong to right barely shows in a curve that looks finished. How much work was it?
 
 # %% tags=["nbval-ignore-output"]
-print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {log[-1]['epoch']:.2f} epochs")
-print(f"loss {log[0]['loss']:.2f} after 50 steps, {log[-1]['loss']:.2f} after {log[-1]['step']:,}")
-assert 1.2 < log[-1]["epoch"] < 1.5
+first, last = log[0], log[-1]
+parameters = sum(p.numel() for p in model.parameters())
+print(f"{parameters:,} parameters, {last['epoch']:.2f} epochs")
+print(f"loss {first['loss']:.2f} after {first['step']} steps", end=", ")
+print(f"{last['loss']:.2f} after {last['step']:,}")
+
+# %% tags=["remove-cell"]
+assert first["step"] == 50 and 1.2 < last["epoch"] < 1.5
 
 # %% [markdown]
 # An **epoch** is one pass over the data, so most sentences were seen once and some of them twice: there was no time to learn any by heart. The two that we watched are not in the training data at all, and neither are these three:
@@ -153,9 +167,11 @@ new = [
     "Schläft der Hund nicht?",
     "Die schwarze Katze mag Fisch.",
 ]
-known = {pair.source for pair in pairs}
 for sentence, translation in zip(new, translate(model, tokenizer, new)):
     print(sentence, "→", translation)
+
+# %% tags=["remove-cell"]
+known = {pair.source for pair in pairs}
 assert not known & {*new, *watched}
 assert translate(model, tokenizer, new[:1]) == ["The woman called the man."]
 
@@ -226,7 +242,9 @@ german, english = words(pair.source), words(pair.target)
 figure, axes = plt.subplots(figsize=(6, 4.2), layout="constrained")
 for i, j in pair.alignment:
     axes.add_patch(plt.Rectangle((i + 0.06, j + 0.06), 0.88, 0.88, fc=INK))
-axes.set(xlim=(0, len(german)), ylim=(len(english), 0), xlabel="German", ylabel="English")
+axes.set(
+    xlim=(0, len(german)), ylim=(len(english), 0), xlabel="German", ylabel="English"
+)
 axes.set_xticks([i + 0.5 for i in range(len(german))], german, rotation=45, ha="right")
 axes.set_yticks([j + 0.5 for j in range(len(english))], english)
 plt.show()
@@ -250,91 +268,20 @@ print(sum("," in pair.source for pair in plain), "of them have a subordinate cla
 #
 # **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. A laptop can learn something from it, and its sentences are real.
 #
-# A download can break off half way, or deliver something else. We therefore know each file's **SHA-256** in advance: a number of 256 bits, computed from all bytes of the file. Change one byte and about half of the bits change. A file is used only if its number is the known one, and the address names one commit of the data set's repository, so the files can't change under us.
-
-# %% tags=["export"]
-COMMIT = "a3d2e0d26b56f3846f66a952536ffed4e401d05a"
-MULTI30K = f"https://raw.githubusercontent.com/multi30k/dataset/{COMMIT}/data/task1/raw"
-MULTI30K_SHA256 = {
-    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
-    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
-    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
-    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
-    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
-    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
-}
-
-# %% [markdown]
-# ### Why does the hash of my download differ?
-#
-# Several copies of Multi30k are in circulation, packed differently, and each has its own hash. A program that takes its address from one and its hash from another always fails. Sometimes the reported hash begins with `e3b0c442`, as in [an issue of torchtext](https://github.com/pytorch/text/issues/2215). You can recognize that one:
-
-# %%
-print(hashlib.sha256(b"").hexdigest()[:8])
-print(hashlib.sha256(b"Ein Hund rennt.").hexdigest()[:8])
-print(hashlib.sha256(b"Ein Hund rennt!").hexdigest()[:8])
-
-# %% [markdown]
-# It's the hash of nothing: the server sent an empty file. The other two texts differ in one character, and their hashes in seven of the eight digits shown.
-#
-# ### From files to pairs
-#
-# Files are kept in one folder per user, which an environment variable can move, so that all your projects share a copy. The library `pooch` downloads into it: each file is written under another name, checked, and renamed when it is complete. A file that is there with the right hash is not fetched again, so you can also fill the folder by hand.
-
-
-# %% tags=["export"]
-def cache_folder() -> Path:
-    """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder."""
-    return Path(os.getenv("ANNOTATED_TRANSFORMER_CACHE") or pooch.os_cache("annotated-transformer"))
-
-
-# %% [markdown]
-# Each split is two files, and line $i$ of one translates line $i$ of the other. We cut at `\n` only ([appendix C](C_own_data.ipynb#reading) shows why), insist that both have the same number of lines, and strip the spaces around 40 of the German captions. Without network or file, the error names all six files at once, with the address and the folder to put them into.
-
-
-# %% tags=["export"]
-class MissingData(RuntimeError):
-    """A data set is neither cached nor downloadable; one line names the files and a remedy."""
-
-
-def multi30k(split: str) -> list[Pair]:
-    """German captions and their English translations; `split` is train, val or test_2016_flickr.
-
-    Raises MissingData if they are neither in the cache nor downloadable.
-    """
-    if f"{split}.de.gz" not in MULTI30K_SHA256:
-        raise ValueError(f"Multi30k has no split {split!r}: take train, val or test_2016_flickr")
-    folder, sides = cache_folder() / "multi30k", []
-    pooch.get_logger().setLevel("WARNING")  # it would report each download
-    for name in (f"{split}.de.gz", f"{split}.en.gz"):
-        try:
-            path = pooch.retrieve(f"{MULTI30K}/{name}", MULTI30K_SHA256[name], name, folder)
-        except (OSError, ValueError) as error:  # no network, no room; what came is another file
-            names = ", ".join(MULTI30K_SHA256)
-            message = f"Multi30k is incomplete: put {names} from {MULTI30K} into {folder} ({error})"
-            raise MissingData(message) from error
-        sides.append(gzip.decompress(Path(path).read_bytes()).decode().rstrip("\n").split("\n"))
-    return [Pair(source.strip(), target.strip()) for source, target in zip(*sides, strict=True)]
-
+# `multi30k` downloads them once, keeps them, and makes sure that they are the right files ([appendix N](N_downloads.ipynb#is-it-the-right-file) says how, and what to do without a network).
 
 # %% tags=["nbval-ignore-output"]
+from annotated_transformer.toolkit.downloads import MissingData
+
 try:
     captions = multi30k("train")
-except MissingData:
-    captions = grammar(29_000, seed=1)  # so that the page still runs; its numbers will differ
+except MissingData:  # the page still runs; its numbers will differ
+    captions = grammar(29_000, seed=1)
 for pair in captions[1:3]:
     print(pair.source, "|", pair.target)
-assert len(captions) == 29_000
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what the error looks like", "code_prompt_hide": "Hide it"}
-with TemporaryDirectory() as folder:
-    before, address = cache_folder(), MULTI30K
-    os.environ["ANNOTATED_TRANSFORMER_CACHE"], MULTI30K = folder, "http://127.0.0.1:9"
-    try:
-        multi30k("val")
-    except MissingData as error:
-        print(str(error)[:62] + " ...")
-    os.environ["ANNOTATED_TRANSFORMER_CACHE"], MULTI30K = str(before), address
+# %% tags=["remove-cell"]
+assert len(captions) == 29_000
 
 # %% [markdown]
 # ## Test sentences in the training data
@@ -345,14 +292,17 @@ with TemporaryDirectory() as folder:
 
 # %% tags=["nbval-ignore-output"]
 known = {pair.source for pair in captions}
+counts = {}
 for name in ("val", "test_2016_flickr"):
     try:
         held_out = multi30k(name)
     except MissingData:
         held_out = grammar(30_000, seed=1)[29_000:]
-    count = sum(pair.source in known for pair in held_out)
-    print(f"{name}: {count} of {len(held_out)} sources are in train")
-    assert count < 2
+    counts[name] = sum(pair.source in known for pair in held_out)
+    print(f"{name}: {counts[name]} of {len(held_out)} sources are in train")
+
+# %% tags=["remove-cell"]
+assert max(counts.values()) < 2
 
 # %% [markdown]
 # One validation caption has a twin in train and no test caption does: clean enough. Near twins are another matter; exercise 3 counts them. And if you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb#splitting) has a surprise.
@@ -366,8 +316,10 @@ for name in ("val", "test_2016_flickr"):
 def statistics(texts):
     """Words, types, types that occur once, and words a sentence of one language of a corpus."""
     counts = Counter(word for text in texts for word in words(text))
-    once, each = sum(count == 1 for count in counts.values()), counts.total() / len(texts)
-    return f"{len(counts):6,} types, {once:6,} of them once; {each:.1f} words a sentence"
+    once = sum(count == 1 for count in counts.values())
+    mean = counts.total() / len(texts)
+    types = f"{len(counts):6,} types, {once:6,} of them once"
+    return f"{types}; {mean:.1f} words a sentence"
 
 
 print("grammar, German: ", statistics([pair.source for pair in pairs]))
@@ -376,7 +328,11 @@ print("grammar, English:", statistics([pair.target for pair in pairs]))
 # %% tags=["nbval-ignore-output"]
 print("captions, German: ", statistics([pair.source for pair in captions]))
 print("captions, English:", statistics([pair.target for pair in captions]))
-german, english = ({word for pair in captions for word in words(pair[side])} for side in (0, 1))
+
+# %% tags=["remove-cell"]
+german, english = (
+    {word for pair in captions for word in words(pair[side])} for side in (0, 1)
+)
 assert len(german) > len(english)
 
 # %% [markdown]
@@ -413,7 +369,7 @@ show(
 #
 # - A model knows what was in its data. It meets an unknown word with fluent invention.
 # - A gold alignment says which word became which. German verbs split or wait, and cases tell who does what, so few sentences go word by word.
-# - Use a file only if its SHA-256 is the known one, and look at the test set once.
+# - Look at the validation set as often as you like, and at the test set once.
 # - No corpus has all words.
 #
 # Letters would spell any word, but they make long sentences. What lies between words and letters can be learned from the text itself.
@@ -453,7 +409,9 @@ bags = [{*words(pair.source)} for pair in captions]
 tested = [{*words(pair.source)} for pair in held_out[:100]]
 nearest = [max(len(bag & other) / len(bag | other) for other in bags) for bag in tested]
 twins = sum(share >= 0.7 for share in nearest)
-print(f"{twins} of 100 have a near twin; the median caption shares {sorted(nearest)[50]:.0%}")
+print(
+    f"{twins} of 100 have a near twin; the median caption shares {sorted(nearest)[50]:.0%}"
+)
 assert 0 < twins < 50
 # A score on such captions measures a little memory along with translation. It is still fair between
 # two models trained on the same captions, and no forecast for other text.

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown] needs=["multi30k"]
 # # Batching
@@ -32,43 +17,49 @@ sys.path.insert(0, "..")
 # $$ B = \left\lfloor \frac{\text{max tokens}}{\max(S, T)} \right\rfloor \text{ rows.} $$ (eq-rows)
 
 # %% tags=["export"]
-import hashlib
-import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 
-# %%
+# %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 from torch.nn.utils.rnn import pad_sequence
 
-from annotated_transformer.data import multi30k
 from book.figures import INK, RESIDUAL, style
+
+# %%
+from annotated_transformer import multi30k
 
 pairs = multi30k("train")
 tokenizer = Tokenizer.train(pairs, vocabulary_size=5000)
-lengths = np.array([[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs])
+lengths = np.array(
+    [[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs]
+)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The source side of 32 captions, one a row: filled where there is a token, hatched where there is padding. Left, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Right, 32 captions of nearly equal length. The percentage is the share of tokens."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
 style()
 by_width = lengths[lengths.max(axis=1).argsort(kind="stable"), 0]
 neighbors = by_width[14_500:14_532]
 batches_of_32 = np.split(lengths[:, 0], range(32, len(lengths), 32))[:-1]
-typical = sorted(batches_of_32, key=lambda rows: rows.mean() / rows.max())[len(batches_of_32) // 2]
+typical = sorted(batches_of_32, key=lambda rows: rows.mean() / rows.max())[
+    len(batches_of_32) // 2
+]
 panels = {"all to 72": (typical, 72), "as they come": (typical, typical.max())}
 panels["neighbors"] = (neighbors, neighbors.max())
 figure, axes = plt.subplots(
-    1, 3, figsize=(7, 3), layout="constrained", width_ratios=[width for _, width in panels.values()]
+    1,
+    3,
+    figsize=(7, 3),
+    layout="constrained",
+    width_ratios=[width for _, width in panels.values()],
 )
 for ax, (name, (rows, width)) in zip(axes, panels.items()):
     ax.barh(range(32), width, height=1, fc="none", ec=RESIDUAL, hatch="////", lw=0)
@@ -147,61 +138,67 @@ class Example(NamedTuple):
 # %% [markdown]
 # The source has an `</s>` but no `<s>`, since nothing has to be started there; the `</s>` gives even an empty sentence a token to attend to.
 #
-# A corpus has millions of examples, and as Python objects each id would take some thirty bytes. Instead, one array holds all ids, sentence after sentence, and a second one holds the lengths $S$ and $T$, the positions that an example takes in encoder and decoder. (The decoder never reads the last token, so the target has $T + 1$.) Where an example begins is a running sum, and an example is two slices: views, no copies. The arrays may also lie in [files on disk](D_large_corpora.ipynb#in-use). The hash lets a training run notice when it is continued with other sentences.
+# A corpus has millions of examples, and as Python objects each id would take some thirty bytes. Instead, one array holds all ids, sentence after sentence, and a second one holds the lengths $S$ and $T$, the positions that an example takes in encoder and decoder. (The decoder never reads the last token, so the target has $T + 1$.) Where an example begins is a running sum, and an example is two slices: views, no copies. The arrays may also lie in [files on disk](D_large_corpora.ipynb#in-use).
 
 
 # %% tags=["export"]
 @dataclass(eq=False)
-class EncodedCorpus(Dataset[Example]):
+class EncodedCorpus:
     """Examples in two flat arrays, which may lie in memory or in a mapped file.
 
     `tokens` holds all ids, example after example, source before target. `lengths` (N, 2) holds S
-    and T of each example, the positions that it takes in encoder and decoder. `sha256` names the
-    content; without it, it is computed.
+    and T of each example, the positions that it takes in encoder and decoder.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
-    sha256: str = ""
+    sha256: str = ""  # of the content, where somebody has computed it
 
     def __post_init__(self) -> None:
         sizes = self.lengths.sum(axis=1, dtype=np.int64) + 1
         self.starts = np.cumsum(sizes) - sizes
-        if not self.sha256:
-            self.sha256 = hashlib.sha256(self.tokens.tobytes() + self.lengths.tobytes()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Example:
-        start, (source, target) = self.starts[index], self.lengths[index]
-        middle = start + source
-        return Example(self.tokens[start:middle], self.tokens[middle : middle + target + 1])
+        source_length, target_length = self.lengths[index]
+        start = self.starts[index]
+        middle = start + source_length
+        end = middle + target_length + 1
+        return Example(self.tokens[start:middle], self.tokens[middle:end])
 
 
 # %% tags=["export"]
 def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
     """Encode sentence pairs, in order."""
-    rows = list[list[int]]()
-    for source, target, *_ in pairs:
-        rows += [*tokenizer.encode(source), EOS], [BOS, *tokenizer.encode(target), EOS]
-    lengths = np.array([*map(len, rows)], np.int64).reshape(-1, 2) - [0, 1]
-    return EncodedCorpus(np.array([*chain(*rows)], np.int32), lengths)
+    tokens: list[int] = []
+    lengths: list[tuple[int, int]] = []
+    for pair in pairs:
+        source = [*tokenizer.encode(pair[0]), EOS]
+        target = [BOS, *tokenizer.encode(pair[1]), EOS]
+        tokens += source + target
+        lengths.append((len(source), len(target) - 1))
+    return EncodedCorpus(
+        np.array(tokens, np.int32), np.array(lengths, np.int64).reshape(-1, 2)
+    )
 
 
 # %%
 corpus = encode_pairs(tokenizer, pairs)
-assert np.array_equal(corpus.lengths, lengths)
 print(f"{len(corpus):,} examples in {len(corpus.tokens):,} ids")
 likes = Pair("Die schwarze Katze mag Fisch.", "The black cat likes fish.")
 two = encode_pairs(tokenizer, [likes, Pair("Ein Hund.", "A dog.")])
 print("source", two[0].source, "target", two[0].target)
 print("S and T:", two.lengths[0].tolist())
 
+# %% tags=["remove-cell"]
+assert np.array_equal(corpus.lengths, lengths)
+
 # %% [markdown]
 # The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$.
 #
-# A **batch** is two tensors, one per side, each as wide as its longest row. A batch of no sentences may come up where [several processes](26_distributed.ipynb#one-plan-for-all) share a small one: it gets an empty sentence without any label, so the encoder has a token to attend to and the loss has nothing to count.
+# A **batch** is two tensors, one per side, each as wide as its longest row.
 
 
 # %% tags=["export"]
@@ -213,29 +210,33 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> "Batch":
         """Copy both sides to a device, without waiting."""
-        return Batch(*(side.to(device, non_blocking=True) for side in self))
+        return Batch(
+            self.source.to(device, non_blocking=True),
+            self.target.to(device, non_blocking=True),
+        )
 
 
 def pad(rows: Sequence[Sequence[int] | np.ndarray]) -> Tensor:
     """Return rows of ids as one tensor (B, longest), filled up with PAD on the right."""
-    table = np.full((len(rows), max(map(len, rows))), PAD, np.int64)
-    for line, row in zip(table, rows):
-        line[: len(row)] = row
+    longest = max(len(row) for row in rows)
+    table = np.full((len(rows), longest), PAD, np.int64)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
     return torch.from_numpy(table)
 
 
-EMPTY = Example(np.array([EOS]), np.array([BOS, PAD]))  # has no label, so it adds no loss
-
-
 def collate(examples: Sequence[Example]) -> Batch:
-    """Return the batch of some examples; of none, a batch that adds nothing to the loss."""
-    sources, targets = zip(*(examples or [EMPTY]))
+    """Return the batch of some examples."""
+    sources = [example.source for example in examples]
+    targets = [example.target for example in examples]
     return Batch(pad(sources), pad(targets))
 
 
 # %%
 print(collate(two).source)
 rows = [torch.from_numpy(example.source) for example in two]
+
+# %% tags=["remove-cell"]
 assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 
 # %% [markdown]
@@ -266,9 +267,10 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
 
     The longer side grows; in each of its widths T - S goes up or down by turns.
     """
-    widest = lengths.max(axis=1).astype(np.int64)
-    lean = lengths[:, 1].astype(np.int32) - lengths[:, 0]
-    return (2 * widest.max(initial=0) + 1) * widest + np.where(widest % 2 == 0, lean, -lean)
+    width = lengths.max(axis=1).astype(np.int64)
+    lean = lengths[:, 1].astype(np.int64) - lengths[:, 0]
+    turned = np.where(width % 2 == 0, lean, -lean)
+    return (2 * width.max(initial=0) + 1) * width + turned
 
 
 # %%
@@ -289,7 +291,9 @@ plt.show()
 
 # %%
 orders = {
-    "by source, then target": (100 * lengths[:, 0] + lengths[:, 1]).argsort(kind="stable"),
+    "by source, then target": (100 * lengths[:, 0] + lengths[:, 1]).argsort(
+        kind="stable"
+    ),
     "snake order": snake_key(lengths).argsort(kind="stable"),
 }
 for name, order in orders.items():
@@ -301,19 +305,22 @@ for name, order in orders.items():
 #
 # ## A plan for an epoch
 #
-# We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one. Once that is too many, it stays too many, and NumPy's `searchsorted` finds the border by bisection.
+# We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one.
 #
-# An example longer than the budget fits into no batch, not even alone. Dropping it quietly would leave you wondering later where a part of the corpus went, so it is an error that says which one and what to do. ([Training](18_training.ipynb#one-call) asks the same of the model's positions.)
+# An example longer than the budget fits into no batch, not even alone. Dropping it quietly would leave you wondering later where a part of the corpus went, so it is an error that says which one and what to do. ([Training](K_runs.ipynb#one-call) asks the same of the model's positions.)
 
 
 # %% tags=["export"]
 def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
     """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`."""
     widths = lengths.max(axis=1)
-    if (too_long := widths > most).any():
-        index = int(too_long.argmax())
-        what = f"{part} pair {index + 1} has {widths[index]} tokens, {holder} allows {most}"
-        raise ValueError(f"{what}: drop or split the pair, or raise {holder}")
+    too_long = np.flatnonzero(widths > most)
+    if len(too_long):
+        first = too_long[0]
+        raise ValueError(
+            f"{part} pair {first + 1} has {widths[first]} tokens, {holder} allows {most}: "
+            f"drop or split the pair, or raise {holder}"
+        )
 
 
 # %% [markdown]
@@ -326,22 +333,27 @@ def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
 JITTER = 3.0  # how far chance moves an example along the line; below 4, it mixes no two widths
 
 
-def plan_batches(lengths: np.ndarray, max_tokens: int, seed: int, epoch: int) -> list[np.ndarray]:
+def plan_batches(
+    lengths: np.ndarray, max_tokens: int, seed: int, epoch: int
+) -> list[np.ndarray]:
     """Plan an epoch: each example of lengths (N, 2) once, as numbers of a batch, batches shuffled.
 
     No side of a batch has more than max_tokens positions, padding included. (seed, epoch) decide
     everything. Raises ValueError for an example that does not fit into a batch by itself.
     """
     check_fits(lengths, max_tokens, "training", "max_tokens")
-    rng = np.random.default_rng((seed, epoch))
-    order = np.argsort(snake_key(lengths) + JITTER * rng.random(len(lengths)), kind="stable")
-    widths, plan, start = lengths.max(axis=1).clip(1).astype(int)[order], list[np.ndarray](), 0
-    while start < len(order):
-        wide = widths[start : start + max_tokens // widths[start]]
-        rows = np.searchsorted(wide * np.arange(1, len(wide) + 1), max_tokens, side="right")
-        plan.append(order[start : start + rows])
-        start += int(rows)
-    return [plan[number] for number in rng.permutation(len(plan))]
+    chance = np.random.default_rng((seed, epoch))
+    key = snake_key(lengths) + JITTER * chance.random(len(lengths))
+    order = np.argsort(key, kind="stable")
+    batches = []
+    start = 0
+    for end, width in enumerate(lengths.max(axis=1)[order].tolist()):
+        if (end + 1 - start) * width > max_tokens:
+            batches.append(order[start:end])
+            start = end
+    if len(order):
+        batches.append(order[start:])
+    return [batches[number] for number in chance.permutation(len(batches))]
 
 
 # %%
@@ -352,11 +364,10 @@ for epoch in (0, 1):
 # %% [markdown]
 # The nine examples in batches of at most 6 tokens a side, in two epochs. On the captions we check what the plan promises: each sentence exactly once, no side over the budget, and other company in another epoch.
 
-# %%
-plans = [plan_batches(lengths, max_tokens=1024, seed=0, epoch=epoch) for epoch in (0, 1)]
-for plan in plans:
-    assert np.array_equal(np.sort(np.concatenate(plan)), np.arange(len(corpus)))
-    assert all(len(batch) * lengths[batch].max() <= 1024 for batch in plan)
+# %% tags=["hide-input"]
+plans = [
+    plan_batches(lengths, max_tokens=1024, seed=0, epoch=epoch) for epoch in (0, 1)
+]
 
 
 def company(plan):
@@ -366,20 +377,31 @@ def company(plan):
 
 
 first, second = (company(plan) for plan in plans)
-kept = len(np.intersect1d(first, second, assume_unique=True)) / len(first)
-print(len(plans[0]), "batches, then", len(plans[1]))
-print(f"of the pairs that share a batch, {kept:.0%} share one again in the next epoch")
+again = len(np.intersect1d(first, second, assume_unique=True)) / len(first)
+largest = max(len(batch) * lengths[batch].max() for plan in plans for batch in plan)
+print(len(plans[0]), "batches, then", len(plans[1]), "of", largest, "positions at most")
+print(f"of the pairs that share a batch, {again:.0%} share one again in the next epoch")
 for budget in (1024, 4096):
     plan = plan_batches(lengths, budget, seed=0, epoch=0)
-    shares[f"plan, {budget:,} tokens"] = useful_share([lengths[batch] for batch in plan])
+    shares[f"plan, {budget:,} tokens"] = useful_share(
+        [lengths[batch] for batch in plan]
+    )
     print(f"{budget:5,} tokens: {shares[f'plan, {budget:,} tokens']:.1%} useful")
+
+# %% tags=["remove-cell"]
+for plan in plans:
+    assert np.array_equal(np.sort(np.concatenate(plan)), np.arange(len(corpus)))
+assert largest <= 1024
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "How much of the arithmetic is spent on tokens? Both sides of Multi30k. The hatched bars are the plans of this chapter, cut by tokens and with chance; the others are batches of 32."}, "image": {"alt": "Padding all sentences to 72 leaves under a quarter useful. Every step helps up to snake order with 99 percent; the plans of this chapter, with chance added, have 95 to 97 percent."}}
 figure, axes = plt.subplots(figsize=(6.8, 3.2), layout="constrained")
 bars = axes.barh(
-    list(shares), [100 * share for share in shares.values()], fc="none", ec=INK,
+    list(shares),
+    [100 * share for share in shares.values()],
+    fc="none",
+    ec=INK,
     hatch=["////" if "plan" in name else "" for name in shares],
-)  # fmt: skip
+)
 axes.bar_label(bars, fmt="%.0f %%", padding=3)
 axes.set(xlim=(0, 112), xlabel="useful positions in %")
 axes.invert_yaxis()
@@ -397,37 +419,20 @@ plt.show()
 #
 # ## From the plan to the batches
 #
-# PyTorch's `DataLoader` does the rest. Its `batch_sampler` says which examples make a batch, which is just what a plan is, and `collate` makes the batch when its turn comes. To enter a plan in the middle, we leave out its beginning. For a GPU, a second process makes the next batches while the model works on this one, in memory that the GPU can copy from without waiting (`pin_memory`). When [several processes](26_distributed.ipynb#one-plan-for-all) train together, each takes every `world_size`-th row.
+# The plan says which examples make a batch, and `collate` makes the batch when its turn comes.
 
 
 # %% tags=["export"]
-def ignore_signals(worker: int) -> None:
-    """Leave SIGTERM and SIGINT to the process that trains, which ends its worker itself."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
 def batches(
-    corpus: EncodedCorpus, max_tokens: int, seed: int = 0, epoch: int = 0, start: int = 0,
-    rank: int = 0, world_size: int = 1, gpu: bool = False,
-) -> DataLoader[Example]:  # fmt: skip
-    """Return the batches of an epoch from number `start` on; see plan_batches.
-
-    Each of `world_size` processes gets its share of every batch. For a GPU, a worker reads ahead.
-    """
-    plan: list[Any] = plan_batches(corpus.lengths, max_tokens, seed, epoch)[start:]
-    return DataLoader(
-        corpus, batch_sampler=[batch[rank::world_size] for batch in plan], collate_fn=collate,
-        num_workers=int(gpu), pin_memory=gpu, worker_init_fn=ignore_signals,
-        generator=torch.Generator(),
-    )  # fmt: skip
+    corpus: EncodedCorpus, max_tokens: int, seed: int = 0, epoch: int = 0
+) -> Iterator[Batch]:
+    """Yield the batches of an epoch, each example once; see plan_batches."""
+    for numbers in plan_batches(corpus.lengths, max_tokens, seed, epoch):
+        yield collate([corpus[number] for number in numbers])
 
 
 # %% [markdown]
-# :::{admonition} For a second reading: two odd arguments
-# :class: dropdown
-# A cluster that ends a job sends its signal to all of its processes. The worker ignores it, so that it doesn't die before [the training](18_training.ipynb#the-loop) has saved its state. And a `DataLoader` draws a random number when it starts; without a generator of its own it would take it from the global one and change what comes after.
-# :::
+# While the model works on one batch, a second process can make the next. That pays on a GPU, and PyTorch's `DataLoader` does it, with our plan as its `batch_sampler`: [a training run](K_runs.ipynb#batches-without-end) of the package uses it.
 #
 # ## Why not pack several sentences into one row?
 #

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Regularization
@@ -49,15 +34,20 @@ from annotated_transformer.transformer import Transformer
 
 
 # %% tags=["export"]
-def label_smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.1) -> Tensor:
+def label_smoothed_loss(
+    logits: Tensor, labels: Tensor, label_smoothing: float = 0.1
+) -> Tensor:
     """Cross-entropy with smoothed labels in nats, summed over real tokens (section 5.4).
 
     Takes logits (..., |V|) and labels (...); labels that are PAD are ignored.
     """
     return F.cross_entropy(
-        logits.flatten(0, -2), labels.flatten(),
-        ignore_index=PAD, label_smoothing=label_smoothing, reduction="sum",
-    )  # fmt: skip
+        logits.flatten(0, -2),
+        labels.flatten(),
+        ignore_index=PAD,
+        label_smoothing=label_smoothing,
+        reduction="sum",
+    )
 
 
 # %% tags=["hide-input"]
@@ -71,24 +61,29 @@ import altair as alt
 import torch
 
 from annotated_transformer.batching import batches, collate, encode_pairs
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 from book.figures import INK, KEY, QUERY, VALUE, curves, show
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import TransformerConfig, evaluating, preset
+from annotated_transformer.transformer import TransformerConfig, evaluating
+from annotated_transformer.toolkit.presets import preset
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-smooth-labels", "caption": "What is the model asked to say after *the black cat*? The hard label (outline) puts everything on *likes*. Smoothing (filled, here with a share of 0.3; move the slider on the website) takes a share from it and deals it out evenly to all eight words of a made-up vocabulary, fitting or not."}}
 amount = alt.param(
     "amount", value=0.3, bind=alt.binding_range(min=0, max=0.9, step=0.05, name="ε ")
 )
 words = ["the", "black", "cat", "likes", "loves", "eats", "fish", "."]
-bars = alt.Chart(alt.Data(values=[{"word": w, "hard": float(w == "likes")} for w in words]))
+bars = alt.Chart(
+    alt.Data(values=[{"word": w, "hard": float(w == "likes")} for w in words])
+)
 axis = alt.X("word:N", sort=words, title=None, axis=alt.Axis(labelAngle=0))
 bars = bars.transform_calculate(q="(1 - amount) * datum.hard + amount / 8")
 q_axis = alt.Y("q:Q", title="asked for", scale=alt.Scale(domain=[0, 1.05]))
 chart = alt.layer(
     bars.mark_bar(color=VALUE).encode(axis, q_axis),
-    bars.mark_bar(filled=False, stroke=INK, strokeDash=[4, 3]).encode(axis, alt.Y("hard:Q")),
+    bars.mark_bar(filled=False, stroke=INK, strokeDash=[4, 3]).encode(
+        axis, alt.Y("hard:Q")
+    ),
     bars.mark_text(dy=-7).encode(axis, q_axis, alt.Text("q:Q", format=".4f")),
 )
 show(
@@ -110,7 +105,14 @@ pairs = grammar(18_200, seed=1)
 tokenizer = Tokenizer.train(pairs[:18_000], vocabulary_size=600)
 few, many = (encode_pairs(tokenizer, pairs[:count]) for count in (200, 18_000))
 held_out = collate([*encode_pairs(tokenizer, pairs[18_000:])])
-print(len(few), "to learn by heart,", len(many), "to learn from,", len(held_out.source), "held out")
+print(
+    len(few),
+    "to learn by heart,",
+    len(many),
+    "to learn from,",
+    len(held_out.source),
+    "held out",
+)
 
 
 # %% [markdown]
@@ -120,7 +122,9 @@ print(len(few), "to learn by heart,", len(many), "to learn from,", len(held_out.
 # %%
 def loss_of(model, batch):
     logits = model(batch.source, batch.target[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=PAD)
+    return F.cross_entropy(
+        logits.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=PAD
+    )
 
 
 def measured(model, batch):
@@ -133,7 +137,9 @@ def train(corpus, max_tokens, dropout=0.0, criterion=loss_of, watch=()):
     shape = {"layers": 2, "d_model": 64, "d_ff": 256, "heads": 4, "dropout": dropout}
     model, log = Transformer(TransformerConfig(len(tokenizer), **shape)), []
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    stream = chain.from_iterable(batches(corpus, max_tokens, 0, epoch) for epoch in range(400))
+    stream = chain.from_iterable(
+        batches(corpus, max_tokens, 0, epoch) for epoch in range(400)
+    )
     for step, batch in zip(range(1, 401), stream):
         adam.param_groups[0]["lr"] = learning_rate(step, 64, warmup=100, lr_scale=0.5)
         loss = criterion(model, batch)
@@ -150,8 +156,12 @@ watch = (collate([*few]), held_out)
 logs = {rate: train(few, 256, dropout=rate, watch=watch)[1] for rate in (0.0, 0.3)}
 for rate, log in logs.items():
     best = min(log, key=lambda entry: entry[2])
-    print(f"dropout {rate}: best held-out loss {best[2]:.2f} in step {best[0]},", end=" ")
+    print(
+        f"dropout {rate}: best held-out loss {best[2]:.2f} in step {best[0]},", end=" "
+    )
     print(f"at the end {log[-1][2]:.2f}; on what it learned from {log[-1][1]:.2f}")
+
+# %% tags=["remove-cell"]
 assert logs[0.0][-1][2] > logs[0.0][-1][1] + 1.5
 assert logs[0.3][-1][2] < min(loss for _, _, loss in logs[0.0])
 
@@ -202,9 +212,14 @@ x = torch.tensor([[1.0, -2.0, 3.0, 4.0]]).expand(100_000, 4)
 torch.manual_seed(1)
 ours = dropout(x, p=0.3)
 torch.manual_seed(1)
-torch.testing.assert_close(nn.Dropout(0.3)(x), ours)
-print("values of the third component:", [round(v, 2) for v in ours[:, 2].unique().tolist()])
+print(
+    "values of the third component:",
+    [round(v, 2) for v in ours[:, 2].unique().tolist()],
+)
 print("means:", [round(v, 1) for v in ours.mean(0).tolist()])
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(nn.Dropout(0.3)(x), ours)
 
 # %% [markdown]
 # A 3 becomes 0 or $3 / 0.7 = 4.29$, and on average it is still 3. The spread isn't kept: it is now $3 \sqrt{p / (1 - p)} = 1.96$, where it was 0. A vector of 64 numbers loses about 19 of them at $p = 0.3$, different ones at each position and step; no word is ever lost as a whole.
@@ -243,9 +258,17 @@ model = Transformer(preset("base", vocabulary_size=100)).train()
 calls = []
 for name, module in model.named_modules():
     if isinstance(module, nn.Dropout) and module.p > 0:
-        module.register_forward_hook(lambda *_, name=name: calls.append(name.split(".")[0]))
+        module.register_forward_hook(
+            lambda *_, name=name: calls.append(name.split(".")[0])
+        )
 model(torch.tensor([[5, 6, 7]]), torch.tensor([[1, 8]]))
-print({part: calls.count(part) for part in ("dropout", "encoder", "decoder")}, "in all", len(calls))
+print(
+    {part: calls.count(part) for part in ("dropout", "encoder", "decoder")},
+    "in all",
+    len(calls),
+)
+
+# %% tags=["remove-cell"]
 assert len(calls) == 2 + 6 * 2 + 6 * 3
 
 # %% [markdown]
@@ -262,7 +285,9 @@ assert len(calls) == 2 + 6 * 2 + 6 * 3
 # %%
 for lead in (2, 5, 10, 15):
     p = torch.tensor([float(lead), *[0.0] * 999]).softmax(0)[0].item()
-    print(f"a lead of {lead:2} over 999 other words: probability {p:.4f}, loss {-math.log(p):.4f}")
+    print(
+        f"a lead of {lead:2} over 999 other words: probability {p:.4f}, loss {-math.log(p):.4f}"
+    )
 
 # %% [markdown]
 # From a lead of 10 on, the model says 96% and better, and the loss still pays for more. And for what? There is seldom one right word. After *the black cat*, the training text happens to have *likes*, where *loves* would do as well. A model that bets everything on the one has learned an accident.
@@ -306,23 +331,29 @@ for lead in (2, 5, 10, 15):
 
 # %%
 def smoothed(labels, smoothing, vocabulary):
-    return (1 - smoothing) * F.one_hot(labels, vocabulary).double() + smoothing / vocabulary
+    return (1 - smoothing) * F.one_hot(
+        labels, vocabulary
+    ).double() + smoothing / vocabulary
 
 
 generator = torch.Generator().manual_seed(0)
 logits = torch.randn(3, 5, 11, generator=generator, dtype=torch.float64)
 labels = torch.tensor([[4, 5, 6, PAD, PAD], [7, 8, 9, 10, 4], [5, PAD, PAD, PAD, PAD]])
 log_p, real = logits.log_softmax(-1), labels != PAD
+differences = []
 for smoothing in (0.0, 0.1, 0.5):
     z = logits.clone().requires_grad_()
     loss = label_smoothed_loss(z, labels, smoothing)
     loss.backward()
     log_p_y = log_p.gather(-1, labels[..., None])[..., 0]
     by_hand = -(1 - smoothing) * log_p_y - smoothing * log_p.mean(-1)
-    torch.testing.assert_close(loss, by_hand[real].sum())
     gradient = (log_p.exp() - smoothed(labels, smoothing, 11)) * real[..., None]
-    torch.testing.assert_close(z.grad, gradient)
-    print(f"ε = {smoothing}: {loss:.4f}, by hand {by_hand[real].sum():.4f}, {real.sum()} tokens")
+    differences.append((z.grad - gradient).abs().max().item())
+    differences.append(abs(loss.item() - by_hand[real].sum().item()))
+    print(f"ε = {smoothing}: {loss:.4f}, by hand {by_hand[real].sum():.4f}")
+
+# %% tags=["remove-cell"]
+assert max(differences) < 1e-9
 
 # %% [markdown]
 # ### Padding doesn't count
@@ -332,9 +363,13 @@ for smoothing in (0.0, 0.1, 0.5):
 # %%
 loss = label_smoothed_loss(logits, labels)
 noise = 100 * torch.randn(3, 5, 11, generator=generator, dtype=torch.float64)
-assert torch.equal(label_smoothed_loss(logits + noise * ~real[..., None], labels), loss)
 for_all = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
-print(f"a token: {loss / real.sum():.2f}; with padding counted as words to be said: {for_all:.2f}")
+print(
+    f"a token: {loss / real.sum():.2f}; with padding counted as words to be said: {for_all:.2f}"
+)
+
+# %% tags=["remove-cell"]
+assert torch.equal(label_smoothed_loss(logits + noise * ~real[..., None], labels), loss)
 
 # %% [markdown]
 # The losses are summed. [Training](18_training.ipynb#the-mean-over-all-tokens) divides by the tokens of all batches of an update, and shows why.
@@ -363,9 +398,13 @@ def label_entropy(smoothing, vocabulary):
 
 
 kl = F.kl_div(log_p, smoothed(labels, 0.1, 11), reduction="none").sum(-1)[real].sum()
-torch.testing.assert_close(kl + real.sum() * label_entropy(0.1, 11), loss)
 for vocabulary in (4000, 37_000):
-    print(f"lowest loss with {vocabulary:6,} words: {label_entropy(0.1, vocabulary):.2f}")
+    print(
+        f"lowest loss with {vocabulary:6,} words: {label_entropy(0.1, vocabulary):.2f}"
+    )
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(kl + real.sum() * label_entropy(0.1, 11), loss)
 
 # %% [markdown]
 # With 37,000 words the right one adds $0.9 \cdot 0.105 = 0.09$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.28$. A perfect model of the paper's size still shows 1.38 a token. For a **perplexity**, exponentiate the plain cross-entropy with hard labels: a model with perplexity 3 is as uncertain as if it had to choose among three equal words.
@@ -383,7 +422,10 @@ for vocabulary in (4000, 37_000):
 # %% tags=["hide-cell"]
 p, q = torch.tensor([0.0, 0.7, 0.1, 0.1, 0.1]), torch.tensor([0.0, 0.9, *[0.1 / 3] * 3])
 print("KL with log 0:", F.kl_div(p.log(), q, reduction="sum").item())
-print("without that entry:", round(F.kl_div(p[1:].log(), q[1:], reduction="sum").item(), 2))
+print(
+    "without that entry:",
+    round(F.kl_div(p[1:].log(), q[1:], reduction="sum").item(), 2),
+)
 
 # %% [markdown]
 # ## How sure is sure enough
@@ -405,7 +447,11 @@ looks = {
     "smoothing 0.3": (KEY, [2, 2]),
 }
 amounts = dict(zip(looks, (0.0, 0.1, 0.3)))
-confidences = [*(n / 200 for n in range(60, 198)), *(0.99 + n / 2000 for n in range(20)), 0.9999]
+confidences = [
+    *(n / 200 for n in range(60, 198)),
+    *(0.99 + n / 2000 for n in range(20)),
+    0.9999,
+]
 records = [
     {"c": c, "loss": round(loss_at(c, amounts[name]), 3), "smoothing": name}
     for name in looks
@@ -416,7 +462,9 @@ for name in looks:
     c = min(confidences, key=lambda c: loss_at(c, amounts[name]))
     lowest.append({"c": c, "loss": round(loss_at(c, amounts[name]), 3)})
 assert [dot["c"] for dot in lowest] == [0.9999, 0.9, 0.7]
-x = alt.X("c:Q", title="probability of the right word", scale=alt.Scale(domain=[0.3, 1]))
+x = alt.X(
+    "c:Q", title="probability of the right word", scale=alt.Scale(domain=[0.3, 1])
+)
 x.axis = alt.Axis(format="%")
 chart = curves(records, x, alt.Y("loss:Q", title="loss of a token"), "smoothing", looks)
 dots = alt.Chart(alt.Data(values=lowest)).encode(alt.X("c:Q"), alt.Y("loss:Q"))
@@ -452,10 +500,19 @@ def best_guesses(model):
 models = {s: train(many, 384, criterion=with_smoothing(s))[0] for s in (0.0, 0.1)}
 guesses = {s: best_guesses(model) for s, model in models.items()}
 for s, (confidence, right) in guesses.items():
-    print(f"smoothing {s}: perplexity {math.exp(measured(models[s], held_out)):.2f},", end=" ")
-    print(f"says {confidence.mean():.0%}, is right {right.float().mean():.0%},", end=" ")
-    print(f"surer than 95% at {(confidence > 0.95).float().mean():.0%} of the positions")
+    print(
+        f"smoothing {s}: perplexity {math.exp(measured(models[s], held_out)):.2f},",
+        end=" ",
+    )
+    print(
+        f"says {confidence.mean():.0%}, is right {right.float().mean():.0%},", end=" "
+    )
+    print(
+        f"surer than 95% at {(confidence > 0.95).float().mean():.0%} of the positions"
+    )
 sure = {s: (confidence > 0.95).float().mean() for s, (confidence, _) in guesses.items()}
+
+# %% tags=["remove-cell"]
 assert sure[0.1] < sure[0.0] / 3
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-confidence", "caption": "What does smoothing do to confidence? Held-out positions by the probability of the model's best word, with hard labels (outline) and with smoothing 0.1 (filled). The last column, above 95%, holds a quarter of the positions with hard labels and nearly none with smoothing; its highest columns are at 85 to 95%, where it was told to stop."}}
@@ -469,7 +526,9 @@ both = alt.Chart(alt.Data(values=records)).encode(
     alt.X2("end"),
     alt.Y("share:Q", title="share of positions", axis=alt.Axis(format="%")),
 )
-filled = both.transform_filter("datum.smoothing > 0").mark_rect(color=QUERY, opacity=0.75)
+filled = both.transform_filter("datum.smoothing > 0").mark_rect(
+    color=QUERY, opacity=0.75
+)
 outlined = both.transform_filter("datum.smoothing == 0").mark_rect(
     filled=False, stroke=INK, strokeWidth=1.6
 )
@@ -486,23 +545,31 @@ show(
 # A model is **calibrated** if, of all positions where it says 90%, nine in ten are right. Read each line as a promise, and see whether it was kept:
 
 # %% tags=["nbval-ignore-output"]
+gaps = {}
 for s, (confidence, right) in guesses.items():
     for low in (0.3, 0.5, 0.7, 0.9):
         here = (confidence >= low) & (confidence < low + 0.1)
         says, does = confidence[here].mean(), right[here].double().mean()
-        print(f"smoothing {s}: says {says:.0%}, is right {does:.0%} ({here.sum()} positions)")
-        assert abs(says - does) < 0.08 if s == 0 or low == 0.9 else does > says + 0.05
+        gaps[s, low] = (does - says).item()
+        print(f"smoothing {s}: says {says:.0%}, is right {does:.0%}", end=" ")
+        print(f"({here.sum()} positions)")
+
+# %% tags=["remove-cell"]
+for (s, low), gap in gaps.items():
+    assert abs(gap) < 0.08 if s == 0 or low == 0.9 else gap > 0.05
 
 # %% [markdown]
 # With hard labels our model says what it can do: it has seen no sentence twice. The smoothed one is right more often than it says. A model that has trained for long on little text promises too much, and smoothing brings it nearer to the truth, as {cite:t}`muller2019when` measure on images and translations. Smoothing doesn't make a model honest. It takes confidence away, whether there was too much of it or not.
 #
 # ### Does it translate better?
 #
-# In the paper smoothing *gains* half a point of BLEU, 25.8 against 25.3, in spite of a worse perplexity, 4.92 against 4.67 (Table 3, row D). The price was to be expected: where the best word is certain, saying 0.9 costs $-\log 0.9 = 0.105$. One pair of short runs can't confirm either, because another seed moves the scores by several points. A script, `benchmarks/smoothing.py`, repeats our pair from six seeds and lets each model translate the held-out sentences greedily. From its log:
+# In the paper smoothing *gains* half a point of BLEU, 25.8 against 25.3, in spite of a worse perplexity, 4.92 against 4.67 (Table 3, row D). The price was to be expected: where the best word is certain, saying 0.9 costs $-\log 0.9 = 0.105$. One pair of short runs can't confirm either, because another seed moves the scores by several points. A script, `benchmarks/experiments/smoothing.py`, repeats our pair from six seeds and lets each model translate the held-out sentences greedily. From its log:
 
 # %%
 lines = Path("../benchmarks/results/smoothing.jsonl").read_text().splitlines()[1:]
-hard, soft = ([r for r in map(json.loads, lines) if r["smoothing"] == s] for s in (0.0, 0.1))
+hard, soft = (
+    [r for r in map(json.loads, lines) if r["smoothing"] == s] for s in (0.0, 0.1)
+)
 for name in ("perplexity", "bleu", "says", "is_right"):
     gains = [after[name] - before[name] for before, after in zip(hard, soft)]
     error = statistics.stdev(gains) / math.sqrt(len(gains))
@@ -524,17 +591,19 @@ for name in ("perplexity", "bleu", "says", "is_right"):
 class SmoothedLoss(nn.Module):
     """The label-smoothed loss of a batch in nats, summed over real target tokens (section 5.4)."""
 
-    precision = "fp32"
-
     def __init__(self, model: Transformer, label_smoothing: float = 0.1) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be from 0 to below 1, not {label_smoothing}")
-        self.model, self.label_smoothing = model, label_smoothing
+            raise ValueError(
+                f"label_smoothing must be from 0 to below 1, not {label_smoothing}"
+            )
+        self.model = model
+        self.label_smoothing = label_smoothing
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
-        states = self.model.decode(target[:, :-1], self.model.encode(source), source)
+        memory = self.model.encode(source)
+        states = self.model.decode(target[:, :-1], memory, source)
         labels = target[:, 1:]
         real = labels != PAD
         logits = self.model.embedding.logits(states[real])
@@ -543,20 +612,19 @@ class SmoothedLoss(nn.Module):
 
 # %%
 model = models[0.1].double()
-whole = label_smoothed_loss(model(held_out.source, held_out.target[:, :-1]), held_out.target[:, 1:])
-torch.testing.assert_close(SmoothedLoss(model)(*held_out), whole)
-print(f"a batch without a label: {SmoothedLoss(model)(*collate([])):.0f}")
+whole = label_smoothed_loss(
+    model(held_out.source, held_out.target[:, :-1]), held_out.target[:, 1:]
+)
 try:
     SmoothedLoss(model, label_smoothing=10)
 except ValueError as error:
     print(error)
 
+# %% tags=["remove-cell"]
+torch.testing.assert_close(SmoothedLoss(model)(*held_out), whole)
+
 # %% [markdown]
 # 10 for 10% is an easy slip, and with 1 all labels would be alike, so the module refuses both from the start.
-#
-# :::{margin}
-# `precision` is for the log: [the faster loss](25_speed.ipynb#the-fast-loss) computes in other numbers.
-# :::
 #
 # ### Dropout and smoothing side by side
 #
@@ -583,7 +651,9 @@ except ValueError as error:
 # All log p are -log 4, and q sums to 1: the loss is log 4 = 1.39 for any smoothing.
 flat, label = torch.zeros(1, 4), torch.tensor([3])
 print([round(label_smoothed_loss(flat, label, s).item(), 2) for s in (0.0, 0.2)])
-assert all(abs(label_smoothed_loss(flat, label, s) - math.log(4)) < 1e-6 for s in (0.0, 0.2))
+assert all(
+    abs(label_smoothed_loss(flat, label, s) - math.log(4)) < 1e-6 for s in (0.0, 0.2)
+)
 
 # %% [markdown]
 # **2. Without the division** (★, 10 min). Let dropout not divide by $1 - p$. How large is a component on average after six layers of dropout at $p = 0.3$, compared with what it will be when the model is used?

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown] needs=["multi30k"]
@@ -43,7 +28,6 @@ sys.path.insert(0, "..")
 import json
 import math
 import statistics
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
@@ -53,12 +37,10 @@ import altair as alt
 import torch
 
 from annotated_transformer.masks import EOS
-from annotated_transformer.transformer import parameter_count, preset
+from annotated_transformer.toolkit.presets import parameter_count, preset
+from benchmarks import common
+from benchmarks.experiments import variations
 from book.figures import INK, PAPER, RESIDUAL, show
-
-sys.path.insert(0, "../benchmarks")
-import common
-import variations
 
 PLUM = "#8A63A8"
 
@@ -93,37 +75,69 @@ assert abs(mean - 0.1) < 1e-12 and abs(error - 4.30 * 0.1 / math.sqrt(3)) < 1e-9
 # {numref}`fig-variations` is the result. (In the paper's table an empty cell means *as in base*. Its perplexities are per word piece; counted per word they would be larger. Its BLEU is on newstest2013, without averaging, so don't compare it with that of Table 2.) The rest of the chapter says what was trained, and reads it row by row.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
-lines = Path("../benchmarks/results/variations.jsonl").read_text(encoding="utf-8").splitlines()
+lines = (
+    Path("../benchmarks/results/variations.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
+)
 settings, *runs = map(json.loads, lines)
-found = {}
+results = {}
 for run in sorted(runs, key=lambda run: run["seed"]):
-    found.setdefault(run["row"], []).append(run)
-base, seeds = found["base"], len(found["base"])
-assert all(len(found[name]) == seeds >= 3 for name in (*variations.ROWS, *variations.NORMS))
+    results.setdefault(run["row"], []).append(run)
+base, seeds = results["base"], len(results["base"])
+assert all(
+    len(results[name]) == seeds >= 3 for name in (*variations.ROWS, *variations.NORMS)
+)
 
 # Table 3 of the paper: perplexity and BLEU on newstest2013
 PPL_BLEU = {
-    "base": (4.92, 25.8), "A-h1": (5.29, 24.9), "A-h4": (5.00, 25.5), "A-h16": (4.91, 25.8),
-    "A-h32": (5.01, 25.4), "B-dk16": (5.16, 25.1), "B-dk32": (5.01, 25.4), "C-N2": (6.11, 23.7),
-    "C-N4": (5.19, 25.3), "C-N8": (4.88, 25.5), "C-d256": (5.75, 24.5), "C-d1024": (4.66, 26.0),
-    "C-ff1024": (5.12, 25.4), "C-ff4096": (4.75, 26.2), "D-dropout0.0": (5.77, 24.6),
-    "D-dropout0.2": (4.95, 25.5), "D-smoothing0.0": (4.67, 25.3), "D-smoothing0.2": (5.47, 25.7),
-    "E-learned": (4.92, 25.7), "big": (4.33, 26.4),
-}  # fmt: skip
+    "base": (4.92, 25.8),
+    "A-h1": (5.29, 24.9),
+    "A-h4": (5.00, 25.5),
+    "A-h16": (4.91, 25.8),
+    "A-h32": (5.01, 25.4),
+    "B-dk16": (5.16, 25.1),
+    "B-dk32": (5.01, 25.4),
+    "C-N2": (6.11, 23.7),
+    "C-N4": (5.19, 25.3),
+    "C-N8": (4.88, 25.5),
+    "C-d256": (5.75, 24.5),
+    "C-d1024": (4.66, 26.0),
+    "C-ff1024": (5.12, 25.4),
+    "C-ff4096": (4.75, 26.2),
+    "D-dropout0.0": (5.77, 24.6),
+    "D-dropout0.2": (4.95, 25.5),
+    "D-smoothing0.0": (4.67, 25.3),
+    "D-smoothing0.2": (5.47, 25.7),
+    "E-learned": (4.92, 25.7),
+    "big": (4.33, 26.4),
+}
 NAMES = {
-    "A-h1": "A  1 head", "A-h4": "A  4 heads", "A-h16": "A  16 heads", "A-h32": "A  32 heads",
-    "B-dk16": "B  d_k × 1/4", "B-dk32": "B  d_k × 1/2", "C-N2": "C  layers × 1/3",
-    "C-N4": "C  layers × 2/3", "C-N8": "C  layers × 4/3", "C-d256": "C  d_model × 1/2",
-    "C-d1024": "C  d_model × 2", "C-ff1024": "C  d_ff × 1/2", "C-ff4096": "C  d_ff × 2",
-    "D-dropout0.0": "D  no dropout", "D-dropout0.2": "D  dropout 0.2",
-    "D-smoothing0.0": "D  no smoothing", "D-smoothing0.2": "D  smoothing 0.2",
-    "E-learned": "E  learned positions", "big": "big",
-}  # fmt: skip
+    "A-h1": "A  1 head",
+    "A-h4": "A  4 heads",
+    "A-h16": "A  16 heads",
+    "A-h32": "A  32 heads",
+    "B-dk16": "B  d_k × 1/4",
+    "B-dk32": "B  d_k × 1/2",
+    "C-N2": "C  layers × 1/3",
+    "C-N4": "C  layers × 2/3",
+    "C-N8": "C  layers × 4/3",
+    "C-d256": "C  d_model × 1/2",
+    "C-d1024": "C  d_model × 2",
+    "C-ff1024": "C  d_ff × 1/2",
+    "C-ff4096": "C  d_ff × 2",
+    "D-dropout0.0": "D  no dropout",
+    "D-dropout0.2": "D  dropout 0.2",
+    "D-smoothing0.0": "D  no smoothing",
+    "D-smoothing0.2": "D  smoothing 0.2",
+    "E-learned": "E  learned positions",
+    "big": "big",
+}
 assert list(PPL_BLEU) == list(variations.ROWS) == ["base", *NAMES]
 
 
 def ours(name, field):
-    return compare([run[field] for run in found[name]], [run[field] for run in base])
+    return compare([run[field] for run in results[name]], [run[field] for run in base])
 
 
 worse = {name: ours(name, "validation_loss") for name in NAMES}
@@ -135,29 +149,50 @@ paper = {
     )
     for name in NAMES
 }
-loss, bleu = (statistics.mean(run[field] for run in base) for field in ("validation_loss", "bleu"))
-print(f"base: {loss:.2f} nats a token (perplexity {math.exp(loss):.0f}), {bleu:.1f} BLEU,")
+loss, bleu = (
+    statistics.mean(run[field] for run in base) for field in ("validation_loss", "bleu")
+)
+print(
+    f"base: {loss:.2f} nats a token (perplexity {math.exp(loss):.0f}), {bleu:.1f} BLEU,"
+)
 print(f"{settings['steps']} updates, {seeds} seeds; {base[0]['signature']}")
 hours = sum(run["seconds"] for run in runs) / 3600
-print(f"{len(runs)} runs, {hours:.1f} hours in all, each on one core of an {base[0]['processor']},")
+print(
+    f"{len(runs)} runs, {hours:.1f} hours in all, each on one core of an {base[0]['processor']},"
+)
 print(f"PyTorch {settings['torch']}")
 
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations", "caption": "Which changes matter, in the paper and here? Difference of the loss from the base model, in nats a token (for the paper, the logarithm of its perplexities); left of the line is better. Diamonds: the paper, one number each. Dots: our miniature after 600 updates, with 95% intervals from three seeds. Row by row both have the same change. Measured by `benchmarks/variations.py`."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations", "caption": "Which changes matter, in the paper and here? Difference of the loss from the base model, in nats a token (for the paper, the logarithm of its perplexities); left of the line is better. Diamonds: the paper, one number each. Dots: our miniature after 600 updates, with 95% intervals from three seeds. Row by row both have the same change. Measured by `benchmarks/experiments/variations.py`."}}
 def dot_plot(measured, published, title, domain, values, alt_text):
     rows = [
-        {"row": NAMES[name], "mean": round(mean, 4), "low": round(max(mean - error, domain[0]), 4),
-         "high": round(min(mean + error, domain[1]), 4), "paper": round(published[name], 4)}
+        {
+            "row": NAMES[name],
+            "mean": round(mean, 4),
+            "low": round(max(mean - error, domain[0]), 4),
+            "high": round(min(mean + error, domain[1]), 4),
+            "paper": round(published[name], 4),
+        }
         for name, (mean, error) in measured.items()
-    ]  # fmt: skip
-    order = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=150, minExtent=125))
+    ]
+    order = alt.Y(
+        "row:N", sort=None, title=None, axis=alt.Axis(labelLimit=150, minExtent=125)
+    )
     scale = alt.Scale(domain=domain, nice=False)
     base = alt.Chart(alt.Data(values=rows))
     x = alt.X("mean:Q", title=title, scale=scale, axis=alt.Axis(values=values))
     dots = base.mark_point(filled=True, size=55, color=PLUM, opacity=1).encode(x, order)
-    bars = base.mark_rule(strokeWidth=2, color=PLUM).encode(alt.X("low:Q"), order, alt.X2("high:Q"))
-    diamonds = base.mark_point(shape="diamond", size=60, color=INK, fill=PAPER, opacity=1)
-    zero = alt.Chart(alt.Data(values=[{"mean": 0}])).mark_rule(color=RESIDUAL).encode(x="mean:Q")
+    bars = base.mark_rule(strokeWidth=2, color=PLUM).encode(
+        alt.X("low:Q"), order, alt.X2("high:Q")
+    )
+    diamonds = base.mark_point(
+        shape="diamond", size=60, color=INK, fill=PAPER, opacity=1
+    )
+    zero = (
+        alt.Chart(alt.Data(values=[{"mean": 0}]))
+        .mark_rule(color=RESIDUAL)
+        .encode(x="mean:Q")
+    )
     show(
         (zero + bars + diamonds.encode(alt.X("paper:Q"), order) + dots).properties(
             width=165, height={"step": 19}
@@ -173,7 +208,8 @@ dot_plot(
     [-0.9, 0.6],
     [-0.8, -0.4, 0, 0.4],
     "; ".join(
-        f"{NAMES[n]}: {m:+.2f} here, {paper[n][0]:+.2f} in the paper" for n, (m, _) in worse.items()
+        f"{NAMES[n]}: {m:+.2f} here, {paper[n][0]:+.2f} in the paper"
+        for n, (m, _) in worse.items()
     )
     + ".",
 )
@@ -187,6 +223,9 @@ dot_plot(
 
 
 # %%
+from annotated_transformer.toolkit.presets import parameter_count
+
+
 def shape(name, vocabulary_size=4000):
     paper = preset(name, vocabulary_size=vocabulary_size)
     widths = {key: getattr(paper, key) for key in ("d_model", "d_ff", "d_k", "d_v")}
@@ -198,8 +237,8 @@ print("          N   d_model  d_ff   h  d_k  parameters")
 for name in ("base", "A-h32", "B-dk16", "C-N2", "C-d1024", "big"):
     c = shape(name)
     d_k = c.d_k or c.d_model // c.heads
-    print(f"{name:9} {c.layers}  {c.d_model:7} {c.d_ff:6}  {c.heads:2}  {d_k:3}", end="  ")
-    print(f"{parameter_count(c):10,}")
+    print(f"{name:9} {c.layers}  {c.d_model:7} {c.d_ff:6}  {c.heads:2}", end="  ")
+    print(f"{d_k:3}  {parameter_count(c):10,}")
 
 # %% tags=["hide-cell"]
 assert all(shape(name) == variations.shape(name, 4000) for name in variations.ROWS)
@@ -211,18 +250,27 @@ assert parameter_count(shape("base")) == base[0]["parameters"]
 # One command repeats everything, or single rows and seeds:
 #
 # ```bash
-# python benchmarks/variations.py --jobs 2
-# python benchmarks/variations.py --rows base C-N2 --seeds 0 --results my-results
+# python -m benchmarks.experiments.variations --jobs 2
+# python -m benchmarks.experiments.variations --rows base C-N2 --seeds 0 --results my-results
 # ```
 #
-# Here is one row live, the one with the fewest layers. It takes about a minute, and comes out as in the log, up to what another processor's rounding does to 600 updates:
+# `results` holds the runs of the log by row. Here is one row live, the one with the fewest layers. It takes about a minute, and comes out as in the log, up to what another processor's rounding does to 600 updates:
 
 # %% tags=["nbval-ignore-output"]
-options = {"steps": None, "sentences": 100, "corpus": "multi30k", "device": "cpu", "threads": 1}
+options = {
+    "steps": None,
+    "sentences": 100,
+    "corpus": "multi30k",
+    "device": "cpu",
+    "threads": 1,
+}
 live = variations.measure("C-N2", seed=0, **options)
-logged = found["C-N2"][0]
+logged = results["C-N2"][0]
 for where, run in (("now", live), ("in the log", logged)):
-    print(f"{run['validation_loss']:.2f} nats a token {where}, after {run['trained']:.0f} s")
+    print(f"{run['validation_loss']:.2f} nats a token {where}", end=", ")
+    print(f"after {run['trained']:.0f} s")
+
+# %% tags=["remove-cell"]
 assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 
 # %% [markdown]
@@ -252,10 +300,14 @@ assert abs(live["validation_loss"] - logged["validation_loss"]) < 0.15
 
 # %% tags=["hide-cell"]
 surely = {name: mean for name, (mean, error) in worse.items() if abs(mean) > error}
-assert surely["A-h1"] > 0 and not {"A-h4", "A-h16", "A-h32", "B-dk16", "B-dk32"} & surely.keys()
+assert (
+    surely["A-h1"] > 0
+    and not {"A-h4", "A-h16", "A-h32", "B-dk16", "B-dk32"} & surely.keys()
+)
 assert round(surely["C-d256"], 2) == 0.12 and round(paper["C-d256"][0], 2) == 0.16
 assert (
-    not {"C-d1024", "C-ff4096"} & surely.keys() and max(worse, key=lambda n: worse[n][0]) == "big"
+    not {"C-d1024", "C-ff4096"} & surely.keys()
+    and max(worse, key=lambda n: worse[n][0]) == "big"
 )
 assert surely["C-N2"] < surely["C-N4"] < -0.5 and surely["C-N8"] > 0.2
 assert all(0.15 < abs(surely[name]) < 0.3 for name in ("D-dropout0.0", "D-dropout0.2"))
@@ -298,13 +350,20 @@ for name in NAMES:
     said["loss"].append(verdict(*worse[name], paper[name][0]))
     said["BLEU"].append(verdict(*gained[name], paper[name][1]))
     ppl, points = (
-        statistics.mean(run[field] for run in found[name]) for field in ("perplexity", "bleu")
+        statistics.mean(run[field] for run in results[name])
+        for field in ("perplexity", "bleu")
     )
-    print(f"{NAMES[name]:20} {PPL_BLEU[name][0]:6.2f} {PPL_BLEU[name][1]:6.1f}", end="   ")
+    print(
+        f"{NAMES[name]:20} {PPL_BLEU[name][0]:6.2f} {PPL_BLEU[name][1]:6.1f}", end="   "
+    )
     print(f"{ppl:6.1f} {points:6.1f}     {said['loss'][-1]:11} {said['BLEU'][-1]}")
 counts = {what: Counter(kinds) for what, kinds in said.items()}
 for what, kinds in counts.items():
-    print(f"{what}:", *(f"{kinds[k]} {k}" for k in ("agrees", "disagrees", "can't tell")), sep="  ")
+    print(
+        f"{what}:",
+        *(f"{kinds[k]} {k}" for k in ("agrees", "disagrees", "can't tell")),
+        sep="  ",
+    )
 
 # %% [markdown]
 # The rows that disagree ask for patience. We give the base model and two shallower ones four times the updates, from one seed:
@@ -316,15 +375,17 @@ after = {run["row"]: run for run in longer}
 print("                        600 updates     2,400 updates")
 print("                        loss   BLEU     loss   BLEU")
 for name in ("base", "C-N4", "C-N2"):
-    first, last = found[name][0], after[name]
+    first, last = results[name][0], after[name]
     print(f"{NAMES.get(name, 'base'):22}", end="")
     for run in (first, last):
         print(f"{run['validation_loss']:6.2f} {run['bleu']:6.1f}", end="    ")
     print()
 
-ahead = [found["base"][0]["validation_loss"] - found["C-N4"][0]["validation_loss"]]
+ahead = [results["base"][0]["validation_loss"] - results["C-N4"][0]["validation_loss"]]
 ahead.append(after["base"]["validation_loss"] - after["C-N4"]["validation_loss"])
-assert found["C-N2"][0]["validation_loss"] < found["C-N4"][0]["validation_loss"] - 0.1
+assert (
+    results["C-N2"][0]["validation_loss"] < results["C-N4"][0]["validation_loss"] - 0.1
+)
 assert after["C-N4"]["validation_loss"] < after["C-N2"]["validation_loss"]
 assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 
@@ -342,7 +403,9 @@ assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-norms", "caption": "Does it train without warm-up? Loss on the validation captions after 300 updates, by the place of the norm and the number of layers, with warm-up (filled) and without (hollow); means and 95% intervals of three seeds, cut off at 10. Dashed: the loss of a model that knows how frequent each token is, and nothing else."}}
 tokenizer, _ = variations.data("multi30k")
 said = {
-    split: [[*tokenizer.encode(pair.target), EOS] for pair in common.read("multi30k", split)]
+    split: [
+        [*tokenizer.encode(pair.target), EOS] for pair in common.read("multi30k", split)
+    ]
     for split in ("train", "val")
 }
 often = Counter(chain(*said["train"]))
@@ -353,11 +416,18 @@ frequencies = -statistics.mean(math.log((often[word] + 1) / total) for word in w
 points = []
 for name in variations.NORMS:
     form, layers, rise = name.split("-")
-    losses = [run["validation_loss"] for run in found[name]]
+    losses = [run["validation_loss"] for run in results[name]]
     error = T95[seeds] * statistics.stdev(losses) / math.sqrt(seeds)
     mean = statistics.mean(losses)
-    points.append({"row": f"{form}-norm, {layers} layers", "rise": rise, "mean": round(mean, 3),
-                   "low": round(max(mean - error, 3.4), 3), "high": round(min(mean + error, 10), 3)})  # fmt: skip
+    points.append(
+        {
+            "row": f"{form}-norm, {layers} layers",
+            "rise": rise,
+            "mean": round(mean, 3),
+            "low": round(max(mean - error, 3.4), 3),
+            "high": round(min(mean + error, 10), 3),
+        }
+    )
 final = {name: point["mean"] for name, point in zip(variations.NORMS, points)}
 order = alt.Y(
     "row:N",
@@ -371,13 +441,15 @@ drawn = alt.Chart(alt.Data(values=points))
 low = alt.X("low:Q", scale=scale, axis=axis)
 bars = drawn.mark_rule(strokeWidth=2, color=PLUM).encode(low, order, alt.X2("high:Q"))
 dots = drawn.mark_point(size=60, color=PLUM, opacity=1).encode(
-    x, order, fill=alt.condition("datum.rise == 'warm'", alt.value(PLUM), alt.value(PAPER))
+    x,
+    order,
+    fill=alt.condition("datum.rise == 'warm'", alt.value(PLUM), alt.value(PAPER)),
 )
 stuck = alt.Chart(alt.Data(values=[{"mean": round(frequencies, 3)}]))
 show(
-    (stuck.mark_rule(strokeDash=[4, 3], color=RESIDUAL).encode(x) + bars + dots).properties(
-        width=175, height={"step": 26}
-    ),
+    (
+        stuck.mark_rule(strokeDash=[4, 3], color=RESIDUAL).encode(x) + bars + dots
+    ).properties(width=175, height={"step": 26}),
     alt="; ".join(
         f"{p['row']}, {'with' if p['rise'] == 'warm' else 'without'} warm-up: {p['mean']:.2f}"
         for p in points
@@ -393,13 +465,27 @@ print(f"the frequencies alone: {frequencies:.2f} nats a token")
 
 # %% tags=["hide-cell"]
 assert round(final["post-6-warm"] - final["post-2-warm"], 1) == 1.6
-begun = [run["validation_loss"] < frequencies for run in found["post-6-warm"]]
-assert sum(begun) == 2 and all(run["validation_loss"] > 5.2 for run in found["post-6-warm"])
+begun = [run["validation_loss"] < frequencies for run in results["post-6-warm"]]
+assert sum(begun) == 2 and all(
+    run["validation_loss"] > 5.2 for run in results["post-6-warm"]
+)
 assert round(final["pre-6-warm"] - final["pre-2-warm"], 1) == 0.2
-assert all(final[f"{form}-2-{rise}"] < 4.3 for form in ("post", "pre") for rise in ("warm", "cold"))
-assert final["post-6-cold"] > frequencies > final["post-6-warm"] > final["pre-6-warm"] + 1
-assert min(final["post-12-warm"], final["post-12-cold"]) > frequencies > final["pre-12-cold"] + 1
-assert all(abs(final[f"pre-{n}-warm"] - final[f"pre-{n}-cold"]) < 0.25 for n in (2, 6, 12))
+assert all(
+    final[f"{form}-2-{rise}"] < 4.3
+    for form in ("post", "pre")
+    for rise in ("warm", "cold")
+)
+assert (
+    final["post-6-cold"] > frequencies > final["post-6-warm"] > final["pre-6-warm"] + 1
+)
+assert (
+    min(final["post-12-warm"], final["post-12-cold"])
+    > frequencies
+    > final["pre-12-cold"] + 1
+)
+assert all(
+    abs(final[f"pre-{n}-warm"] - final[f"pre-{n}-cold"]) < 0.25 for n in (2, 6, 12)
+)
 
 # %% [markdown]
 # ## What to remember
@@ -430,7 +516,9 @@ for n, t in T95.items():
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Seeds share their batches, so good and bad luck is partly shared, and the differences scatter less than the losses do.
-rows = [[run["validation_loss"] for run in found[name]] for name in ("B-dk16", "base")]
+rows = [
+    [run["validation_loss"] for run in results[name]] for name in ("B-dk16", "base")
+]
 paired = statistics.stdev(a - b for a, b in zip(*rows)) / math.sqrt(seeds)
 apart = math.sqrt(sum(statistics.variance(row) for row in rows) / seeds)
 print(f"standard error {paired:.3f} in pairs, {apart:.3f} apart")

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
@@ -66,16 +51,15 @@ from annotated_transformer.masks import BOS, EOS, PAD, target_mask
 from annotated_transformer.multi_head_attention import (
     MultiHeadAttention,
     merge_heads,
-    run_attention,
     split_heads,
 )
 from annotated_transformer.positional_encoding import sinusoid
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import (
     Transformer,
     TransformerConfig,
-    build_stacks,
+    make_encoder,
     greedy_decode,
     initialize,
 )
@@ -90,7 +74,9 @@ def layer(x, title, attention, network, norm, pre):
     yield stream([(x, 400), (x, 40)])
     for y, (name, below) in ((270, attention), (110, network)):
         yield box(x + 70, y, 170, 58, name, below)
-        yield arrow([(x + 155, y), (x + 155, y - 22), (x + 10, y - 22)]) + plus(x, y - 22)
+        yield arrow([(x + 155, y), (x + 155, y - 22), (x + 10, y - 22)]) + plus(
+            x, y - 22
+        )
         if pre:
             yield arrow([(x, y + 92), (x + 155, y + 92), (x + 155, y + 58)])
             yield box(x + 35, y + 80, 78, 24, norm)
@@ -99,9 +85,21 @@ def layer(x, title, attention, network, norm, pre):
             yield box(x - 40, y - 62, 80, 24, norm)
 
 
-left = layer(60, "2017", ("attention", "h heads of keys"), ("ReLU", "two matrices"), "norm", False)
+left = layer(
+    60,
+    "2017",
+    ("attention", "h heads of keys"),
+    ("ReLU", "two matrices"),
+    "norm",
+    False,
+)
 right = layer(
-    410, "today", ("attention", "fewer keys, rotated"), ("SwiGLU", "three matrices"), "RMS", True
+    410,
+    "today",
+    ("attention", "fewer keys, rotated"),
+    ("SwiGLU", "three matrices"),
+    "RMS",
+    True,
 )
 feet = [words_at(60, 424, "words + positions"), words_at(410, 424, "words")]
 show_drawing(
@@ -124,8 +122,10 @@ show_drawing(
 #
 # {numref}`fig-since` adds the column that such tables leave out: what each change bought on our own small task.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line); left is better. Dots are means over the seeds, lines one standard error to either side, and numbers say both. All rows have about as many parameters. The last four rows combine changes, or have one stack instead of two. Measured by `benchmarks/since.py`."}}
-lines = Path("../benchmarks/results/since.jsonl").read_text(encoding="utf-8").splitlines()
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line); left is better. Dots are means over the seeds, lines one standard error to either side, and numbers say both. All rows have about as many parameters. The last four rows combine changes, or have one stack instead of two. Measured by `benchmarks/experiments/since.py`."}}
+lines = (
+    Path("../benchmarks/results/since.jsonl").read_text(encoding="utf-8").splitlines()
+)
 settings, *log = map(json.loads, lines)
 found = {}
 for record in log:
@@ -138,16 +138,18 @@ for name in changes:
     gains[name] = (statistics.mean(differences), error)
 
 
-def told(name):
+def gain_of(name):
     mean, error = gains[name]
     return f"{mean:+.2f} ± {error:.2f}".replace("-", "−")
 
 
 rows = [
-    {"change": n, "gain": round(m, 4), "low": m - e, "high": m + e, "label": told(n)}
+    {"change": n, "gain": round(m, 4), "low": m - e, "high": m + e, "label": gain_of(n)}
     for n, (m, e) in gains.items()
 ]
-order = alt.Y("change:N", sort=None, title=None, axis=alt.Axis(labelLimit=220, minExtent=175))
+order = alt.Y(
+    "change:N", sort=None, title=None, axis=alt.Axis(labelLimit=220, minExtent=175)
+)
 base = alt.Chart(alt.Data(values=rows))
 dots = base.mark_point(filled=True, size=70, color=INK, opacity=1)
 scale, axis = (
@@ -155,23 +157,36 @@ scale, axis = (
     alt.Axis(values=[-0.6, -0.4, -0.2, 0, 0.2]),
 )
 dots = dots.encode(
-    alt.X("gain:Q", title="change of the loss, nats a token", scale=scale, axis=axis), order
+    alt.X("gain:Q", title="change of the loss, nats a token", scale=scale, axis=axis),
+    order,
 )
 bars = base.mark_rule(strokeWidth=2).encode(alt.X("low:Q"), order, alt.X2("high:Q"))
-names = base.mark_text(align="left", fontSize=11).encode(x=alt.value(310), y=order, text="label:N")
-zero = alt.Chart(alt.Data(values=[{"gain": 0}])).mark_rule(color=RESIDUAL).encode(x="gain:Q")
+names = base.mark_text(align="left", fontSize=11).encode(
+    x=alt.value(310), y=order, text="label:N"
+)
+zero = (
+    alt.Chart(alt.Data(values=[{"gain": 0}]))
+    .mark_rule(color=RESIDUAL)
+    .encode(x="gain:Q")
+)
 sizes = [record["parameters"] for record in log]
-print(f"{plain}: {statistics.mean(found[plain]):.2f} nats a token; {settings['steps']} updates")
+print(
+    f"{plain}: {statistics.mean(found[plain]):.2f} nats a token; {settings['steps']} updates"
+)
 print(f"{min(sizes):,} to {max(sizes):,} parameters, {len(found[plain])} seeds")
 assert max(sizes) / min(sizes) < 1.01 and len(found[plain]) >= 3
 for name in ("pre-norm", "no positions", "rotary positions", "SwiGLU", "decoder-only"):
     assert gains[name][0] + 3 * gains[name][1] < 0
-assert all(abs(gains[name][0]) < 2 * gains[name][1] for name in ("RMSNorm", "no biases"))
+assert all(
+    abs(gains[name][0]) < 2 * gains[name][1] for name in ("RMSNorm", "no biases")
+)
 show(
     (zero + bars + dots + names).properties(
-        width=300, height={"step": 24}, padding={"left": 5, "top": 5, "right": 30, "bottom": 5}
+        width=300,
+        height={"step": 24},
+        padding={"left": 5, "top": 5, "right": 30, "bottom": 5},
     ),
-    alt="; ".join(f"{name}: {told(name)}" for name in gains) + ".",
+    alt="; ".join(f"{name}: {gain_of(name)}" for name in gains) + ".",
 )
 
 # %% [markdown]
@@ -179,7 +194,7 @@ show(
 #
 # Read this figure with suspicion. The model has two layers of width 64, the run takes a few minutes, and no row has had its learning rate tuned. A model that learns faster at the start needn't win in the end ([departures](../book/departures.md) explains this for an earlier run of this test). Nor should you expect more: {cite:t}`narang2021transformer` put some forty published changes into one code base, and found that most of them did nothing there. Gated networks and RMSNorm were among the few that helped.
 #
-# Now the changes one by one, each as the smallest step from the code you know. A helper counts the lines that differ, and a hidden check makes sure that the code on this page is the code that was measured. Each section prints the gain, with its standard error.
+# Now the changes one by one, each as the smallest step from the code you know. `compare` counts the lines that differ, and a hidden check makes sure that the code on this page is the code that was measured. Each section prints the gain, as `gain_of` reads it from the log, with its standard error.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the helper", "code_prompt_hide": "Hide the helper"}
 
@@ -197,11 +212,17 @@ def bare(tree):
 
 def methods(part):
     """Return the methods of a class, or a function, as bare text."""
-    own = [part] if inspect.isfunction(part) else filter(inspect.isfunction, vars(part).values())
+    own = (
+        [part]
+        if inspect.isfunction(part)
+        else filter(inspect.isfunction, vars(part).values())
+    )
     return [bare(ast.parse(textwrap.dedent(inspect.getsource(f)))) for f in own]
 
 
-benchmark = ast.parse(Path("../benchmarks/since.py").read_text(encoding="utf-8"))
+benchmark = ast.parse(
+    Path("../benchmarks/experiments/since.py").read_text(encoding="utf-8")
+)
 measured = {
     bare(ast.parse(ast.unparse(node)))
     for node in ast.walk(benchmark)
@@ -225,7 +246,7 @@ def compare(new, old, chapter):
 # It is already in the code: `Residual` has two forms, and `TransformerConfig(pre_norm=True)` takes the other one. [Layers](09_layers.ipynb#why-the-place-of-the-norm-matters) shows what that does to stream and gradients. The authors themselves moved the norm in their code four months after the paper, and GPT-2 {cite:p}`radford2019language` and nearly everything since has it before the sub-layer, and one more at the end of the stack, because the stream itself is never normalized.
 
 # %%
-print("pre-norm:", told("pre-norm"))
+print("pre-norm:", gain_of("pre-norm"))
 
 
 # %% [markdown]
@@ -248,8 +269,10 @@ class RMSNorm(nn.Module):
 compare(RMSNorm, LayerNorm, chapter=9)
 x = torch.randn(3, 8, dtype=torch.float64) + 1
 by_hand = x / (x.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()
+print("RMSNorm:", gain_of("RMSNorm"))
+
+# %% tags=["remove-cell"]
 torch.testing.assert_close(RMSNorm(8).double()(x), by_hand)
-print("RMSNorm:", told("RMSNorm"))
 
 # %% [markdown]
 # The bias goes along with the mean. The case for it is economy: one sum fewer, and no second pass over the numbers to take the mean off. It was never meant to lower the loss, so an effect near zero is just what its authors promise.
@@ -263,33 +286,35 @@ print("RMSNorm:", told("RMSNorm"))
 
 # %%
 def rotate(x):
-    table = sinusoid(x.size(-2), x.size(-1), x.dtype).to(x.device)
+    table = sinusoid(x.size(-2), x.size(-1)).to(x)
     sin, cos = table[:, 0::2], table[:, 1::2]
     a, b = x[..., 0::2], x[..., 1::2]
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
 
 class RotaryAttention(MultiHeadAttention):
-    def project(self, key, value):
-        keys, values = super().project(key, value)
-        return rotate(keys), values
-
-    def attend(self, query, keys, values, mask=None):
+    def forward(self, query, key, value, mask=None):
         query = rotate(split_heads(self.query(query), self.heads))
-        output, _ = run_attention(query, keys, values, mask, 0.0, False)
-        return self.output(merge_heads(output))
+        key = rotate(split_heads(self.key(key), self.heads))
+        value = split_heads(self.value(value), self.heads)
+        heads = F.scaled_dot_product_attention(query, key, value, mask)
+        return self.output(merge_heads(heads))
 
 
 compare(RotaryAttention, MultiHeadAttention, chapter=5)
 attend = RotaryAttention(16, heads=2).double()
 x = torch.randn(1, 6, 16, dtype=torch.float64)
-later = torch.cat([torch.zeros(1, 9, 16).double(), x], dim=1)  # the same words, nine places on
+before = torch.zeros(1, 9, 16).double()
+later = torch.cat([before, x], dim=1)  # the same words, nine places on
 seen = torch.ones(15, 15).bool()
 seen[:, :9] = False
 moved = (attend(later, later, later, seen)[:, 9:] - attend(x, x, x)).abs().max()
 print(f"nine places on, the result differs by {moved:.5f}")
-assert moved < 1e-9
-print("rotary positions:", told("rotary positions"), " none:", told("no positions"))
+print("rotary positions:", gain_of("rotary positions"))
+print("no positions:    ", gain_of("no positions"))
+
+# %% tags=["remove-cell"]
+assert moved < 1e-5  # positions are rounded to single precision
 assert round(gains["no positions"][0], 2) == -0.23
 
 # %% [markdown]
@@ -318,8 +343,9 @@ class SwiGLU(nn.Module):
 
 compare(SwiGLU, FeedForward, chapter=6)
 for kind in (FeedForward, SwiGLU):
-    print(f"{kind.__name__:12} {sum(p.numel() for p in kind(64, 256).parameters()):,} parameters")
-print("SwiGLU:", told("SwiGLU"))
+    count = sum(p.numel() for p in kind(64, 256).parameters())
+    print(f"{kind.__name__:12} {count:,} parameters")
+print("SwiGLU:", gain_of("SwiGLU"))
 
 # %% [markdown]
 # ## No biases
@@ -334,13 +360,16 @@ def no_biases(model):
             module.register_parameter("bias", None)
 
 
-assert set(methods(no_biases)) <= measured
 model = Transformer(TransformerConfig(37_000))
 with_them = sum(p.numel() for p in model.parameters())
 no_biases(model)
 without = sum(p.numel() for p in model.parameters())
-print(f"{with_them - without:,} of the base model's {with_them:,} parameters are biases")
-print("no biases:", told("no biases"))
+biases = with_them - without
+print(f"{biases:,} of the base model's {with_them:,} parameters are biases")
+print("no biases:", gain_of("no biases"))
+
+# %% tags=["remove-cell"]
+assert set(methods(no_biases)) <= measured
 
 # %% [markdown]
 # ## Grouped queries and the KV cache
@@ -352,34 +381,42 @@ print("no biases:", told("no biases"))
 class GroupedAttention(MultiHeadAttention):
     def __init__(self, d_model, heads, groups):
         super().__init__(d_model, heads)
-        self.groups, width = groups, groups * (d_model // heads)
+        self.groups = groups
+        width = groups * (d_model // heads)
         self.key = nn.Linear(d_model, width, bias=False)
         self.value = nn.Linear(d_model, width, bias=False)
 
-    def project(self, key, value):
-        return split_heads(self.key(key), self.groups), split_heads(self.value(value), self.groups)
-
-    def attend(self, query, keys, values, mask=None):
-        keys, values = (x.repeat_interleave(self.heads // self.groups, 1) for x in (keys, values))
-        return super().attend(query, keys, values, mask)
+    def forward(self, query, key, value, mask=None):
+        query = split_heads(self.query(query), self.heads)
+        key = split_heads(self.key(key), self.groups)
+        value = split_heads(self.value(value), self.groups)
+        share = self.heads // self.groups  # heads that ask the same keys
+        key = key.repeat_interleave(share, dim=1)
+        value = value.repeat_interleave(share, dim=1)
+        heads = F.scaled_dot_product_attention(query, key, value, mask)
+        return self.output(merge_heads(heads))
 
 
 compare(GroupedAttention, MultiHeadAttention, chapter=5)
 x = torch.randn(1, 100, 512)
 for groups in (8, 2, 1):
     attend = GroupedAttention(512, heads=8, groups=groups)
-    kept = sum(part.nbytes for part in attend.project(x, x))
-    print(f"{groups} heads of keys: {kept / 1024:3.0f} KiB for 100 words in one layer")
-print("two heads of keys:", told("two heads of keys"), " one:", told("one head of keys"))
+    size = attend.key(x).nbytes + attend.value(x).nbytes  # what a cache keeps
+    print(f"{groups} heads of keys: {size / 1024:3.0f} KiB for 100 words in one layer")
+print("two heads of keys:", gain_of("two heads of keys"))
+print("one head of keys: ", gain_of("one head of keys"))
 
 # %% [markdown]
-# The cache is kept small because `project` returns the few heads, and they are repeated only for the moment of use. (A fused kernel needn't even repeat them.) With fewer keys the layer has fewer weights, and in {numref}`fig-since` the networks get these back as extra units.
+# The cache stays small because it keeps the few heads, and they are repeated only for the moment of use. (A fused kernel needn't even repeat them.) With fewer keys the layer has fewer weights, and in {numref}`fig-since` the networks get these back as extra units.
 #
 # In our model of four heads that is a technicality. In a large one it decides what fits on the machine:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-kv-heads", "caption": "How much memory do keys and values take? GiB in 16 bits for one text of 131,072 tokens in a model shaped like Llama 3 70B: 80 layers, 64 heads of queries, each 128 wide. Eight heads of keys and values (filled) is what that model has."}}
 layers, width, tokens = 80, 128, 131_072
-cache = {heads: 2 * layers * heads * width * 2 * tokens / 2**30 for heads in (64, 32, 16, 8, 4, 1)}
+cache = {
+    heads: 2 * layers * heads * width * 2 * tokens / 2**30
+    for heads in (64, 32, 16, 8, 4, 1)
+}
 rows = [
     {"heads": h, "size": size, "label": f"{size:.0f} GiB", "real": h == 8}
     for h, size in cache.items()
@@ -414,7 +451,11 @@ whole[:4, :4] = True
 charts = {
     name: (heatmap(mask.double(), text, text, mask.tolist(), limit=4), finding)
     for name, mask, finding in [
-        ("causal", causal, "A triangle: every row sees itself and what is to its left."),
+        (
+            "causal",
+            causal,
+            "A triangle: every row sees itself and what is to its left.",
+        ),
         ("source whole", whole, "The triangle, and a full square over the source."),
     ]
 }
@@ -426,7 +467,8 @@ class DecoderOnly(Transformer):
     def __init__(self, config, layers):
         super().__init__(config)
         self.encoder = nn.Identity()
-        self.decoder = build_stacks(replace(config, layers=layers))[0]  # no cross-attention
+        # A stack of encoder layers: no cross-attention
+        self.decoder = make_encoder(replace(config, layers=layers))
         initialize(self)
 
     def encode(self, source):
@@ -434,7 +476,8 @@ class DecoderOnly(Transformer):
 
     def decode(self, target, memory, source):
         text = torch.cat([source, target], dim=1)
-        text = text.gather(1, (text == PAD).int().argsort(dim=1, stable=True))  # padding last
+        padding_last = (text == PAD).int().argsort(dim=1, stable=True)
+        text = text.gather(1, padding_last)
         states = self.decoder(self.embed(text), target_mask(text))
         length = (source != PAD).sum(dim=1, keepdim=True)
         place = length + torch.arange(target.size(1), device=text.device)
@@ -442,11 +485,14 @@ class DecoderOnly(Transformer):
 
 
 torch.manual_seed(0)
-one_stack = DecoderOnly(TransformerConfig(20, d_model=64, d_ff=320, heads=4), layers=4).double()
+config = TransformerConfig(20, d_model=64, d_ff=320, heads=4)
+one_stack = DecoderOnly(config, layers=4).double()
 source = torch.tensor([[5, 6, 7, EOS], [8, EOS, PAD, PAD]])
 together = greedy_decode(one_stack, source, max_extra_tokens=3)
 alone = greedy_decode(one_stack, source[1:, :2], max_extra_tokens=3)[0]
 print("in company", together[1], " alone", alone)
+
+# %% tags=["remove-cell"]
 assert together[1] == alone
 
 # %% [markdown]
@@ -458,7 +504,7 @@ assert together[1] == alone
 
 # %%
 for name in ("decoder-only", "decoder-only, source whole"):
-    print(f"{name}: {told(name)}")
+    print(f"{name}: {gain_of(name)}")
 
 # %% [markdown]
 # Here one stack is ahead by a tenth of a nat, and seeing the source whole adds nothing. After 600 updates, that may only mean that one stack starts faster.
@@ -474,8 +520,11 @@ parts = ["pre-norm", "RMSNorm", "rotary positions", "SwiGLU", "no biases"]
 total = sum(gains[part][0] for part in parts)
 print(f"the five effects add up to {total:+.2f}")
 for name in ("all five", "decoder-only, all five"):
-    print(f"{name}: {told(name)}")
-assert total < 1.5 * gains["all five"][0] and gains["all five"][0] > gains["pre-norm"][0] - 0.1
+    print(f"{name}: {gain_of(name)}")
+
+# %% tags=["remove-cell"]
+assert total < 1.5 * gains["all five"][0]
+assert gains["all five"][0] > gains["pre-norm"][0] - 0.1
 
 # %% [markdown]
 # All five bring little more than pre-norm alone, and not much over half of the sum; with them, one stack is no longer ahead. Changes needn't add up: two that cure the same illness are worth no more together than one of them. Perhaps most of the gain here is a faster start, which a model can have only once; the experiment doesn't tell.
@@ -504,7 +553,9 @@ def flash(Q, K, V, block=16):
         for j in range(0, len(K), block):
             scores = q @ K[j : j + block].T
             larger = torch.maximum(m, scores.amax(dim=1, keepdim=True))
-            weights, shrink, m = (scores - larger).exp(), (m - larger).exp(), larger
+            weights = (scores - larger).exp()
+            shrink = (m - larger).exp()
+            m = larger
             total = shrink * total + weights.sum(dim=1, keepdim=True)
             out = shrink * out + weights @ V[j : j + block]
         output[i : i + block] = out / total
@@ -515,6 +566,8 @@ torch.manual_seed(0)
 Q, K, V = (torch.randn(n, 64, dtype=torch.float64) for n in (100, 200, 200))
 difference = (flash(Q, 5 * K, V) - (Q @ (5 * K).T / 8).softmax(dim=-1) @ V).abs().max()
 print(f"largest difference from the softmax over whole rows: {difference:.12f}")
+
+# %% tags=["remove-cell"]
 assert difference < 1e-12
 
 # %% [markdown]
@@ -527,17 +580,24 @@ assert difference < 1e-12
 class Block(nn.Module):
     def __init__(self, d, heads, groups):
         super().__init__()
-        self.heads, self.groups, kv, inner = heads, groups, groups * d // heads, 8 * d // 3
+        self.heads = heads
+        self.groups = groups
+        kv = groups * d // heads
+        inner = 8 * d // 3
         shapes = {"q": (d, d), "k": (d, kv), "v": (d, kv), "o": (d, d)}
         shapes |= {"gate": (d, inner), "up": (d, inner), "down": (inner, d)}
-        self.maps = nn.ModuleDict({n: nn.Linear(*s, bias=False) for n, s in shapes.items()})
+        self.maps = nn.ModuleDict()
+        for name, shape in shapes.items():
+            self.maps[name] = nn.Linear(*shape, bias=False)
         self.norms = nn.ModuleList(nn.RMSNorm(d) for _ in range(2))
 
     def forward(self, x):
-        m, y = self.maps, self.norms[0](x)
-        q, k = rotate(split_heads(m["q"](y), self.heads)), split_heads(m["k"](y), self.groups)
+        m = self.maps
+        y = self.norms[0](x)
+        q = rotate(split_heads(m["q"](y), self.heads))
+        k = rotate(split_heads(m["k"](y), self.groups))
         v = split_heads(m["v"](y), self.groups)
-        y = F.scaled_dot_product_attention(q, rotate(k), v, is_causal=True, enable_gqa=True)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + m["o"](merge_heads(y))
         y = self.norms[1](x)
         return x + m["down"](F.silu(m["gate"](y)) * m["up"](y))
@@ -546,7 +606,8 @@ class Block(nn.Module):
 class LanguageModel(nn.Module):
     def __init__(self, vocabulary, d=96, heads=4, groups=2, layers=3):
         super().__init__()
-        self.words, self.norm = Embedding(vocabulary, d), nn.RMSNorm(d)
+        self.words = Embedding(vocabulary, d)
+        self.norm = nn.RMSNorm(d)
         self.blocks = nn.Sequential(*(Block(d, heads, groups) for _ in range(layers)))
 
     def forward(self, tokens):
@@ -567,17 +628,22 @@ class LanguageModel(nn.Module):
 pairs = grammar(10_200)
 unseen, training = pairs[:200], pairs[200:]
 tokenizer = Tokenizer.train(training, vocabulary_size=1500)
-texts = [
-    torch.tensor([BOS, *tokenizer.encode(p.source), EOS, *tokenizer.encode(p.target), EOS])
-    for p in training
-]
+texts = []
+for pair in training:
+    source, target = tokenizer.encode(pair.source), tokenizer.encode(pair.target)
+    texts.append(torch.tensor([BOS, *source, EOS, *target, EOS]))
+
 torch.manual_seed(0)
 language_model = LanguageModel(len(tokenizer))
-adam, steps, losses = torch.optim.AdamW(language_model.parameters()), 500, []
+adam = torch.optim.AdamW(language_model.parameters())
+steps = 500
+losses = []
 for step in range(steps):
     adam.param_groups[0]["lr"] = 5e-3 * min((step + 1) / 50, 1, 1.02 - step / steps)
-    batch = pad_sequence([texts[i] for i in torch.randint(len(texts), (32,))], batch_first=True)
-    logits, labels = language_model(batch[:, :-1]), batch[:, 1:]
+    drawn = [texts[i] for i in torch.randint(len(texts), (32,))]
+    batch = pad_sequence(drawn, batch_first=True)
+    logits = language_model(batch[:, :-1])
+    labels = batch[:, 1:]
     loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD)
     adam.zero_grad()
     loss.backward()
@@ -585,6 +651,8 @@ for step in range(steps):
     losses.append(loss.item())
 print(f"{sum(p.numel() for p in language_model.parameters()):,} parameters")
 print(f"loss {losses[0]:.2f} at first, {statistics.mean(losses[-20:]):.2f} at the end")
+
+# %% tags=["remove-cell"]
 assert statistics.mean(losses[-20:]) < 0.25 * losses[0]
 
 # %% [markdown]
@@ -596,7 +664,9 @@ assert statistics.mean(losses[-20:]) < 0.25 * losses[0]
 def read_out(tokens):
     ends = [i for i, token in enumerate(tokens) if token in (BOS, EOS)]
     ends += [] if tokens[-1] == EOS else [len(tokens)]  # it ran out of room
-    return "\n       -> ".join(tokenizer.decode(tokens[a + 1 : b]) for a, b in pairwise(ends))
+    return "\n       -> ".join(
+        tokenizer.decode(tokens[a + 1 : b]) for a, b in pairwise(ends)
+    )
 
 
 torch.manual_seed(1)
@@ -650,7 +720,7 @@ for heads in (64, 8):
 # **3. See the source whole** (★★, 20 min). Give `DecoderOnly` the second mask of {numref}`fig-one-text`, for a batch with padding. Check that a word at the end of the source now changes what is computed for its first word, and that no word of the target does.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# A position is early if it lies within the source; two early ones may see each other. `benchmarks/since.py` has it, too.
+# A position is early if it lies within the source; two early ones may see each other. `benchmarks/experiments/since.py` has it, too.
 
 
 def whole_source_mask(text, source):
@@ -687,9 +757,13 @@ def causal_flash(Q, K, V, block=16):
         for j in range(0, i + 1, block):
             scores = q @ K[j : j + block].T
             if i == j:
-                scores = scores.masked_fill(~torch.ones_like(scores).bool().tril(), -math.inf)
+                scores = scores.masked_fill(
+                    ~torch.ones_like(scores).bool().tril(), -math.inf
+                )
             larger = torch.maximum(m, scores.amax(dim=1, keepdim=True))
-            weights, shrink, m = (scores - larger).exp(), (m - larger).exp(), larger
+            weights = (scores - larger).exp()
+            shrink = (m - larger).exp()
+            m = larger
             total = shrink * total + weights.sum(dim=1, keepdim=True)
             out = shrink * out + weights @ V[j : j + block]
         output[i : i + block] = out / total
@@ -697,14 +771,16 @@ def causal_flash(Q, K, V, block=16):
 
 
 Q = torch.randn(200, 64, dtype=torch.float64)
-difference = causal_flash(Q, K, V) - F.scaled_dot_product_attention(Q, K, V, is_causal=True)
+difference = causal_flash(Q, K, V) - F.scaled_dot_product_attention(
+    Q, K, V, is_causal=True
+)
 print(f"largest difference {difference.abs().max():.12f}")
 assert difference.abs().max() < 1e-12
 
 # %% [markdown]
 # **5. A cache for thirty lines** (★★★, 90 min). `generate` computes all positions anew for each token. Let `Block` keep its rotated keys and its values, and rotate the newest query by its own place. Measure the time for 80 tokens before and after.
 #
-# **6. Your own row** (★★★, an evening, open). Add a change of your own to `CHANGES` in `benchmarks/since.py`: parallel sub-layers as in PaLM, a norm on queries and keys, learned positions, GELU. Write down what you expect before you start the run, and take five seeds.
+# **6. Your own row** (★★★, an evening, open). Add a change of your own to `CHANGES` in `benchmarks/experiments/since.py`: parallel sub-layers as in PaLM, a norm on queries and keys, learned positions, GELU. Write down what you expect before you start the run, and take five seeds.
 #
 # ## Sources
 #

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown] needs=["multi30k"]
 # # Speed
@@ -45,7 +30,7 @@ sys.path.insert(0, "..")
 
 
 # %% tags=["export"]
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -53,14 +38,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-
-# %% tags=["export"]
-from annotated_transformer.batching import plan_batches
-from annotated_transformer.decoding import fast_kernels
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
-from annotated_transformer.training import TrainingConfig
-from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
+from annotated_transformer.transformer import Transformer, TransformerConfig
 
 
 # %% tags=["hide-input"]
@@ -79,13 +59,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from annotated_transformer import Tokenizer, preset
 from annotated_transformer.attention import attention
-from annotated_transformer.batching import batches, encode_pairs
-from annotated_transformer.data import multi30k
-from annotated_transformer.multi_head_attention import MultiHeadAttention
-from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import training_step
-from annotated_transformer.transformer import preset
+from annotated_transformer.batching import batches, encode_pairs, plan_batches
+from annotated_transformer.toolkit.downloads import multi30k
+from annotated_transformer.toolkit.planning import activations, estimate
+from annotated_transformer.toolkit.presets import parameter_count
+from annotated_transformer.training import Hyperparameters, group_batches, training_step
 from book.example import W_K, W_Q, W_V, WORDS, X
 from book.figures import INK, POSITION, RESIDUAL, style
 
@@ -101,21 +81,31 @@ from book.figures import INK, POSITION, RESIDUAL, style
 
 
 # %% tags=["export"]
-def flops(c: TransformerConfig, source: Any, target: Any) -> dict[str, float]:
+def flops(
+    config: TransformerConfig, source: np.ndarray | int, target: np.ndarray | int
+) -> dict[str, float]:
     """Count the operations of training on sentences of `source` and `target` positions, by block.
 
-    Takes two numbers, or two arrays with one number a sentence. A multiplication and an addition
+    Takes two numbers, or two arrays with one number per sentence. A multiplication and an addition
     count as two, and the backward pass as two forward passes.
     """
-    s, t = (torch.as_tensor(lengths, dtype=torch.float64) for lengths in (source, target))
-    width = c.heads * sum(size or c.d_model / c.heads for size in (c.d_k, c.d_v))
-    forward = {
-        "attention projections": 3 * c.layers * c.d_model * width * (s + t),
-        "attention products": c.layers * width * (s * s + t * t + s * t),
-        "feed-forward": 2 * c.layers * c.d_model * c.d_ff * (s + t),
-        "output projection": c.d_model * c.vocabulary_size * t,
+    s = np.asarray(source, dtype=np.float64)
+    t = np.asarray(target, dtype=np.float64)
+    d = config.d_model
+    d_k = config.d_k or d // config.heads
+    d_v = config.d_v or d // config.heads
+    width = config.heads * (d_k + d_v)
+    layers = config.layers
+    multiplications = {
+        "attention projections": 3 * layers * d * width * (s + t),
+        "attention products": layers * width * (s * s + t * t + s * t),
+        "feed-forward": 2 * layers * d * config.d_ff * (s + t),
+        "output projection": d * config.vocabulary_size * t,
     }
-    return {block: 3 * 2 * float(products.sum()) for block, products in forward.items()}
+    return {
+        block: 3 * 2 * float(numbers.sum())
+        for block, numbers in multiplications.items()
+    }
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-operations", "caption": "Which part of the model does the work? Share of the training operations, for sentences of 28 tokens on either side and 37,000 entries in the vocabulary. The attention products, the part that grows with the square of the length, are the thin bar after the projections."}, "image": {"alt": "In the base model the projections of attention take 30 percent, the feed-forward networks 40, the output projection 30; in the big model 35, 47 and 18. Attention products take less than 1 percent."}}
@@ -127,11 +117,15 @@ for row, name in enumerate(("base", "big")):
     for (block, number), (hatch, color) in zip(counts.items(), looks):
         share = 100 * number / sum(counts.values())
         label = block if row == 0 else None
-        axes.barh(row, share, left=left, fc="none", ec=color, hatch=hatch, lw=1.4, label=label)
+        axes.barh(
+            row, share, left=left, fc="none", ec=color, hatch=hatch, lw=1.4, label=label
+        )
         if share > 4:
             ground = {"fc": "white", "ec": "none", "pad": 1}
             middle = left + share / 2
-            axes.text(middle, row, f"{share:.0f}%", ha="center", va="center", bbox=ground)
+            axes.text(
+                middle, row, f"{share:.0f}%", ha="center", va="center", bbox=ground
+            )
         left += share
 axes.set(yticks=(0, 1), yticklabels=("base", "big"), xlim=(0, 100))
 axes.set_xlabel("share of the operations in %")
@@ -150,18 +144,21 @@ plt.show()
 
 
 # %%
-odd = TransformerConfig(vocabulary_size=50, layers=2, d_model=32, d_ff=48, heads=4, d_k=6, d_v=10)
+odd = TransformerConfig(
+    vocabulary_size=50, layers=2, d_model=32, d_ff=48, heads=4, d_k=6, d_v=10
+)
 torch.manual_seed(0)
 model = Transformer(odd)
-for module in model.modules():
-    if isinstance(module, MultiHeadAttention):
-        module.keep_weights = True  # the fused kernel computes some products twice
-with FlopCounterMode(display=False) as counter:
+with (
+    FlopCounterMode(display=False) as counter,
+    sdpa_kernel(SDPBackend.MATH),  # the fused kernel computes some products twice
+):
     SmoothedLoss(model)(torch.full((3, 11), 5), torch.full((3, 8), 5)).backward()
 ours = sum(flops(odd, [11] * 3, [7] * 3).values())
 print(f"{ours:,.0f} by the formula, {counter.get_total_flops():,} counted")
-assert ours == counter.get_total_flops()
 
+# %% tags=["remove-cell"]
+assert ours == counter.get_total_flops()
 
 # %%
 for name, steps in (("base", 100_000), ("big", 300_000)):
@@ -169,7 +166,8 @@ for name, steps in (("base", 100_000), ("big", 300_000)):
     a_pair = sum(counts.values()) / 28
     share = counts["attention products"] / (28 * a_pair)
     print(
-        f"{name}: {a_pair / 1e9:.2f} GFLOP a pair of tokens, {share:.1%} attention products", end=""
+        f"{name}: {a_pair / 1e9:.2f} GFLOP a pair of tokens, {share:.1%} attention products",
+        end="",
     )
     print(f"; the paper's run: {a_pair * 25_000 * steps:.1e}")
 
@@ -184,23 +182,11 @@ for name, steps in (("base", 100_000), ("big", 300_000)):
 # A CPU has no such sheet, so we measure one large product, the best of five rounds: other programs can make a round slower but never faster. On a GPU, beware of the clock. The program requests a product in microseconds, and the GPU computes it later: if you don't wait, you've timed the request. PyTorch's `Timer` waits.
 
 
-# %% tags=["export"]
-Precision = Literal["fp32", "bf16"]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# %% tags=["nbval-ignore-output"]
+from annotated_transformer.toolkit.planning import measured_peak
 
-
-def measured_peak(device: torch.device, precision: Precision = "fp32", size: int = 0) -> float:
-    """Return the operations a second of a product of two matrices (size, size), best of five.
-
-    Without a size, they are so large that on this device handing the product over does not count.
-    """
-    from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
-
-    size = size or (8192 if device.type == "cuda" else 1024)
-    both = torch.randn(2, size, size, dtype=DTYPES[precision], device=device)
-    timer = Timer("a @ b", globals=dict(zip("ab", both)), num_threads=torch.get_num_threads())
-    return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
-
+measured = measured_peak(torch.device("cpu"))
+print(f"this machine, one product of 1,024 by 1,024: {measured / 1e9:.0f} GFLOP/s")
 
 # %% [markdown]
 # With a peak, training runs on different machines can be compared. **Model FLOPs utilization** or **MFU** ({cite:t}`chowdhery2023palm`) is the share of it that *useful* operations take:
@@ -217,7 +203,7 @@ def measured_peak(device: torch.device, precision: Precision = "fp32", size: int
 #
 # ## Where the time of a step goes
 #
-# We take the `small` model, captions and one thread, and count the CPU's own time.
+# We take the `small` model, captions and one thread, and count the CPU's own time. The model's shape is `config`; `corpus` holds 6,000 captions and `few` three batches of them.
 
 
 # %% tags=["hide-input"]
@@ -232,7 +218,9 @@ print(len(plan), "batches; the first:", *(tuple(side.shape) for side in few[0]))
 
 
 def make_adam(model):
-    return torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    return torch.optim.Adam(
+        model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
+    )
 
 
 def seconds(action, times=2):
@@ -249,13 +237,18 @@ def seconds(action, times=2):
 torch.manual_seed(0)
 model = Transformer(config)
 loss, adam = SmoothedLoss(model), make_adam(model)
+(first,) = group_batches(few[:1], 1)
 useful = sum(flops(config, *corpus.lengths[plan[0]].T).values())
-took = seconds(lambda: training_step(loss, few[:1], adam))
+took = seconds(lambda: training_step(loss, first, adam))
 peak = measured_peak(torch.device("cpu"))
-print(f"{useful / 1e9:.0f} GFLOP in {took:.2f} s; the peak is {peak / 1e9:.0f} GFLOP/s", end="")
+print(
+    f"{useful / 1e9:.0f} GFLOP in {took:.2f} s; the peak is {peak / 1e9:.0f} GFLOP/s",
+    end="",
+)
 print(f"; MFU {useful / took / peak:.0%}")
-assert 0.05 < useful / took / peak < 5  # above 1 only if others keep the machine busy
 
+# %% tags=["remove-cell"]
+assert 0.05 < useful / took / peak < 5  # above 1 only if others keep the machine busy
 
 # %% [markdown]
 # A CPU's MFU is high, because its products are slow and everything else keeps up. What does a step do *beside* products? PyTorch's profiler times each kernel. (On a GPU, add `ProfilerActivity.CUDA`; `export_chrome_trace` writes a timeline for the browser.)
@@ -272,10 +265,12 @@ groups = {
     "the rest": ("",),
 }
 with profile(activities=[ProfilerActivity.CPU]) as watched:
-    training_step(loss, few[:1], adam)
+    training_step(loss, first, adam)
 times = dict.fromkeys(groups, 0.0)
 for event in watched.key_averages():
-    name = next(g for g, parts in groups.items() if any(part in event.key for part in parts))
+    name = next(
+        g for g, parts in groups.items() if any(part in event.key for part in parts)
+    )
     times[name] += event.self_cpu_time_total
 shares = {name: 100 * value / sum(times.values()) for name, value in times.items()}
 figure, axes = plt.subplots(figsize=(7, 2.5), layout="constrained")
@@ -301,10 +296,16 @@ for axis, work in zip(axes, (9, 2)):
     for call in range(8):
         free = max(free, 5 * call + 5)
         axis.broken_barh([(5 * call, 5)], (1.1, 0.8), fc="none", ec=RESIDUAL, lw=1.4)
-        axis.broken_barh([(free, work)], (0.1, 0.8), fc="none", ec=INK, lw=1.4, hatch="//")
+        axis.broken_barh(
+            [(free, work)], (0.1, 0.8), fc="none", ec=INK, lw=1.4, hatch="//"
+        )
         free += work
-    axis.set(xlim=(0, 80), ylim=(0, 2), yticks=(0.5, 1.5), yticklabels=("GPU", "program"))
-    axis.set_title(f"an operation takes the GPU {work} microseconds", fontsize=10, loc="left")
+    axis.set(
+        xlim=(0, 80), ylim=(0, 2), yticks=(0.5, 1.5), yticklabels=("GPU", "program")
+    )
+    axis.set_title(
+        f"an operation takes the GPU {work} microseconds", fontsize=10, loc="left"
+    )
     axis.grid(False)
 axes[1].set_xlabel("microseconds")
 plt.show()
@@ -322,8 +323,8 @@ plt.show()
 # All train on the same sentences, in turns. A gain is the median of the ratios to our plain step in the same round. The logs are of an earlier version of this code:
 #
 # ```bash
-# python benchmarks/speed.py --preset small --threads 1 --cpu-time --rounds 7 --batches 4 --max-tokens 512
-# python benchmarks/speed.py --preset base --threads 1 --cpu-time --rounds 5 --batches 2 --max-tokens 256
+# python -m benchmarks.speed.step_speed --preset small --threads 1 --cpu-time --rounds 7 --batches 4 --max-tokens 512
+# python -m benchmarks.speed.step_speed --preset base --threads 1 --cpu-time --rounds 5 --batches 2 --max-tokens 256
 # ```
 
 
@@ -334,18 +335,27 @@ def read_log(name):
         "github.com/annotated-transformer/annotated-transformer",
     )
     here = Path("..", path)
-    text = here.read_text() if here.exists() else urlopen(f"https://{site}/raw/main/{path}").read()
+    text = (
+        here.read_text()
+        if here.exists()
+        else urlopen(f"https://{site}/raw/main/{path}").read()
+    )
     settings, *turns = map(json.loads, text.splitlines())
     rates = {}
     for turn in turns:
-        rates.setdefault(turn["system"], {})[turn["round"]] = turn["tokens"] / turn["seconds"]
+        rates.setdefault(turn["system"], {})[turn["round"]] = (
+            turn["tokens"] / turn["seconds"]
+        )
     return settings, rates
 
 
 def gains(rates):
     """Speed of each system, relative to the plain step in the same round."""
     plain = rates["this book's step"]
-    return {name: median(found[r] / plain[r] for r in found) for name, found in rates.items()}
+    return {
+        name: median(found[r] / plain[r] for r in found)
+        for name, found in rates.items()
+    }
 
 
 measured = {}
@@ -354,7 +364,9 @@ for name in ("small", "base"):
     measured[name] = gains(rates)
     plain = median(rates["this book's step"].values())
     share = plain * settings["operations_per_token"] / settings["peak"]
-    print(f"{name}: the plain step trains {plain:,.0f} tokens a second, MFU {share:.0%}")
+    print(
+        f"{name}: the plain step trains {plain:,.0f} tokens a second, MFU {share:.0%}"
+    )
 small, base = measured.values()
 print(f"{'speed, relative to it':24} small  base")
 for name in sorted(small, key=small.get):
@@ -382,6 +394,8 @@ assert all(0.99 < small[name] < 1.01 < base[name] < 1.05 for name in others)
 
 
 # %%
+from book.example import W_K, W_Q, W_V, WORDS, X
+
 scores, values = X[WORDS.index("likes")] @ W_Q @ (X @ W_K).T / 2, X @ W_V
 m, total, out = -math.inf, 0.0, torch.zeros(3, dtype=X.dtype)
 for start in range(0, len(WORDS), 2):
@@ -391,16 +405,20 @@ for start in range(0, len(WORDS), 2):
     total = rescale * total + weights.sum().item()
     out = rescale * out + weights @ values[start : start + 2]
     m = larger
-    read, shown = " ".join(WORDS[: start + 2]), [f"{x:.2f}" for x in (out / total).tolist()]
+    read, shown = (
+        " ".join(WORDS[: start + 2]),
+        [f"{x:.2f}" for x in (out / total).tolist()],
+    )
     print(f"after {read:28} m {m:.2f}  sum {total:.2f}  output {shown}")
-assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 
+# %% tags=["remove-cell"]
+assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 
 # %% [markdown]
 # When *cat* comes, the two earlier words shrink by $e^{-3}$. The last line is [the result of chapter 3](03_attention.ipynb#from-scores-to-weights), equal to the plain softmax to $10^{-15}$. FlashAttention does this for many rows at a time, block by block on the chip. For the backward pass it keeps $m$ and $\ell$ of each row and *recomputes* the weights: more operations, and still faster, because fewer bytes move. The memory no longer grows with the square of the length. We can ask autograd what each form keeps:
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 def kept(action):
     """Bytes that an action leaves behind for the backward pass."""
     found = []
@@ -411,7 +429,11 @@ def kept(action):
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         result = action()
-    alive = [tensor.untyped_storage() for tensor in (ref() for ref in found) if tensor is not None]
+    alive = [
+        tensor.untyped_storage()
+        for tensor in (ref() for ref in found)
+        if tensor is not None
+    ]
     del result
     return sum({storage.data_ptr(): storage.nbytes() for storage in alive}.values())
 
@@ -421,6 +443,8 @@ for S in (28, 1024):
     readable = kept(lambda: attention(q, k, v)) / 1e6
     fused = kept(lambda: F.scaled_dot_product_attention(q, k, v)) / 1e6
     print(f"{S:5} positions: readable {readable:5.2f} MB, fused {fused:5.2f} MB")
+
+# %% tags=["remove-cell"]
 assert readable > 4 * fused
 
 # %% [markdown]
@@ -428,7 +452,7 @@ assert readable > 4 * fused
 #
 # On a GPU, no. `scaled_dot_product_attention` chooses among several kernels, and its FlashAttention kernel for CUDA refuses an explicit mask (in PyTorch 2.13: "Flash Attention does not support non-null attn_mask"). We always pass one, so another fused kernel does the work.
 #
-# On an H100 or H200, in 16 bits, that would be cuDNN's, and a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. `base` began at a quarter of its speed. So training and translation happen in [a block](19_decoding.ipynb#products-on-an-amd-processor) that takes cuDNN off the list. The memory-efficient kernel, which works in blocks, too, takes any length. At ours it is also the faster one: in the decoder's self-attention, which can do without a mask, FlashAttention's took 7.2 ms of a step and this one 3.4.
+# On an H100 or H200, in 16 bits, that would be cuDNN's, and a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. `base` began at a quarter of its speed. So [the fast loss](#the-fast-loss) takes cuDNN off the list. (A model that you translate with in 16 bits on such a GPU wants the same: `torch.backends.cuda.enable_cudnn_sdp(False)`.) The memory-efficient kernel, which works in blocks, too, takes any length. At ours it is also the faster one: in the decoder's self-attention, which can do without a mask, FlashAttention's took 7.2 ms of a step and this one 3.4.
 #
 # ## The loss without the logits
 #
@@ -454,31 +478,40 @@ CHUNK = 1024  # positions
 
 @torch.enable_grad()
 def chunked_loss(
-    states: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float = 0.1, chunk: int = CHUNK
+    states: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.1,
+    chunk: int = CHUNK,
 ) -> Tensor:
     """Return the label-smoothed loss of states (N, D) against labels (N,), summed over real tokens.
 
     It includes the output projection with weight (|V|, D). Loss and gradient are computed `chunk`
     positions at a time: the logits of all never exist at once. Second derivatives are wrong.
     """
-    away = states * (F.embedding(labels, weight) - weight.mean(dim=0))
-    total = label_smoothing * away.sum(dim=-1).masked_fill(labels == PAD, 0).sum()
+    margin = states * (F.embedding(labels, weight) - weight.mean(dim=0))
+    margins = margin.sum(dim=-1).masked_fill(labels == PAD, 0)
+    total = label_smoothing * margins.sum()
+
     table: Any = weight.detach().requires_grad_()
     parts = states.detach().split(chunk)
-    for part, wanted in zip(parts, labels.split(chunk)):
-        loss = label_smoothed_loss(F.linear(part.requires_grad_(), table), wanted, 0)
+    for part, part_labels in zip(parts, labels.split(chunk)):
+        logits = F.linear(part.requires_grad_(), table)
+        loss = label_smoothed_loss(logits, part_labels, label_smoothing=0)
         loss.backward()
         total = total + loss.detach()
-    # Adds nothing but the gradients, which are known already
-    known = (states * torch.cat([part.grad for part in parts])).sum() + (weight * table.grad).sum()
-    return total + known - known.detach()
+
+    # Add nothing but the gradients, which are known already
+    state_gradient = torch.cat([part.grad for part in parts])
+    carrier = (states * state_gradient).sum() + (weight * table.grad).sum()
+    return total + carrier - carrier.detach()
 
 
 # %% [markdown]
 # Are value and gradients those of the readable loss, with five positions a chunk and some padding, and the memory smaller?
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 def all_logits(states, table, labels):
     return label_smoothed_loss(F.linear(states, table), labels)
 
@@ -492,13 +525,17 @@ for function in (partial(chunked_loss, chunk=5), all_logits):
     results.append([value, *torch.autograd.grad(value, (states, table))])
 apart = [(ours - theirs).abs().max().item() for ours, theirs in zip(*results)]
 print("loss, gradients differ by", *(f"{number:.0e}" for number in apart))
-assert max(apart) < 1e-10
 
 states, table = (torch.randn(n, 256, requires_grad=True) for n in (1024, 8000))
 labels = torch.randint(4, 8000, (1024,))
-for name, function in (("chunked", partial(chunked_loss, chunk=128)), ("readable", all_logits)):
+for name, function in (
+    ("chunked", partial(chunked_loss, chunk=128)),
+    ("readable", all_logits),
+):
     print(f"{name}: {kept(lambda: function(states, table, labels)) / 1e6:.0f} MB")
 
+# %% tags=["remove-cell"]
+assert max(apart) < 1e-10
 
 # %% [markdown]
 # The readable loss keeps 33 MB of log-probabilities beside states and matrix, the chunked one only gradients for these two. At the paper's batch that's 3.8 GB against 0.2 GB, plus 0.5 GB for one chunk's logits: room for a larger batch. (PyTorch 2.13 has the idea as `F.linear_cross_entropy` with `LinearCrossEntropyOptions()`, but with label smoothing it falls back to all logits, with a warning.)
@@ -515,7 +552,9 @@ for row, (exponent, fraction) in enumerate(formats.values()):
     for place, letter in enumerate("s" + "e" * exponent + "f" * fraction):
         color, _ = {"s": (INK, ""), "e": (POSITION, ""), "f": (RESIDUAL, "")}[letter]
         axes.broken_barh([(place, 0.9)], (row, 0.75), fc="none", ec=color, lw=1.3)
-        axes.text(place + 0.45, row + 0.36, letter, color=color, ha="center", va="center")
+        axes.text(
+            place + 0.45, row + 0.36, letter, color=color, ha="center", va="center"
+        )
 axes.set(xlim=(-0.2, 32), ylim=(2.9, -0.1), xticks=(), yticks=(0.4, 1.4, 2.4))
 axes.set_yticklabels(formats)
 axes.grid(False)
@@ -534,51 +573,63 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization and the sums of softmax and loss in fp32.
 #
-# On a GPU without units for bf16, PyTorch emulates it, slowly. So we ask with an option that rules this out. A CPU gets fp32 unless you ask for bf16, since few have units for it. With them it gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
-
-
-# %% tags=["export"]
-def best_precision(device: torch.device | str) -> Precision:
-    """Return "bf16" for a GPU that has units for products of such numbers, else "fp32"."""
-    gpu = torch.device(device).type == "cuda"
-    return "bf16" if gpu and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+# On a GPU without units for bf16, PyTorch emulates it, slowly. So [the package asks](P_planning.ipynb#what-the-machine-can-do) with an option that rules this out. A CPU gets fp32 unless you ask for bf16, since few have units for it. With them it gains, too: the [everyday models](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/everyday-de-en/README.md) were trained that way.
 
 
 # %% [markdown]
 # ## The fast loss
 #
-# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. In single precision it also takes [products from oneDNN](19_decoding.ipynb#products-on-an-amd-processor), on AMD's processors with AVX-512. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
+# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. It is also the one place that chooses among PyTorch's attention kernels. It has no weights of its own, and dropout draws the same numbers in the same order, so a run may change from one to the other.
 
 
 # %% tags=["export"]
+Precision = Literal["fp32", "bf16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, with faster products: in 16 bits with "bf16", else by oneDNN.
+    """The same loss in chunks, and with "bf16" with products in 16 bits.
 
     Measure it under no_grad: inference_mode would keep it from its gradient.
     """
 
     def __init__(
-        self, model: Transformer, label_smoothing: float = 0.1, precision: Precision = "fp32"
+        self,
+        model: Transformer,
+        label_smoothing: float = 0.1,
+        precision: Precision = "fp32",
     ) -> None:
         super().__init__(model, label_smoothing)
         if precision not in DTYPES:
-            raise ValueError(f"precision={precision!r} must be one of {', '.join(DTYPES)}")
+            raise ValueError(
+                f"precision={precision!r} must be one of {', '.join(DTYPES)}"
+            )
         self.precision = precision
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
-        model, labels, bf16 = self.model, target[:, 1:].flatten(), self.precision == "bf16"
-        narrow = torch.autocast(source.device.type, torch.bfloat16, bf16)
-        # PyTorch's fused attention goes backward slowly in 16 bits, on a processor
-        with narrow, sdpa_kernel(SDPBackend.MATH) if bf16 and source.is_cpu else fast_kernels():
-            states = model.decode(target[:, :-1], model.encode(source), source).flatten(0, 1)
-            return chunked_loss(states, model.embedding.weight, labels, self.label_smoothing)
+        model = self.model
+        bf16 = self.precision == "bf16"
+        # In 16 bits, a CPU goes back through the fused attention slowly
+        kernels = [SDPBackend.MATH] if bf16 and source.is_cpu else FUSED
+        with (
+            torch.autocast(source.device.type, torch.bfloat16, enabled=bf16),
+            sdpa_kernel(kernels),  # never cuDNN's
+        ):
+            states = model.decode(target[:, :-1], model.encode(source), source)
+            return chunked_loss(
+                states.flatten(0, 1),
+                model.embedding.weight,
+                target[:, 1:].flatten(),
+                self.label_smoothing,
+            )
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 torch.manual_seed(0)
 model = Transformer(config).eval()  # without dropout
-results = {}
+results, errors = {}, {}
 for name, loss in (
     ("readable", SmoothedLoss(model)),
     ("fast", FastLoss(model)),
@@ -591,8 +642,14 @@ for name, loss in (
     results[name] = value.item(), gradient
     exact, whole = results["readable"]
     apart = ((gradient - whole).norm() / whole.norm()).item()
-    print(f"{name:10} loss {value:.2f}, {value / exact - 1:+.4%}; gradient differs by {apart:.2%}")
-    assert abs(value / exact - 1) < 0.005 and apart < (0.05 if "bf16" in name else 1e-3)
+    errors[name] = abs(value.item() / exact - 1), apart
+    print(f"{name:10} loss {value:.2f}, {value / exact - 1:+.4%};", end=" ")
+    print(f"gradient differs by {apart:.2%}")
+
+
+# %% tags=["remove-cell"]
+for name, (of_loss, of_gradient) in errors.items():
+    assert of_loss < 0.005 and of_gradient < (0.05 if "bf16" in name else 1e-3)
 
 
 # %% [markdown]
@@ -601,22 +658,24 @@ for name, loss in (
 
 # %% tags=["nbval-ignore-output"]
 adam, losses = make_adam(model), (SmoothedLoss(model), FastLoss(model))
+(three,) = group_batches(few, 3)
 rounds = [
-    [seconds(lambda: training_step(loss, few, adam), times=1) for loss in losses] for _ in range(3)
+    [seconds(lambda: training_step(loss, three, adam), times=1) for loss in losses]
+    for _ in range(3)
 ]
 gain = median(slow / fast for slow, fast in rounds)
 print(f"on this CPU the fast loss trains x {gain:.2f} as fast as the readable one")
 
 
 # %% [markdown]
-# On an Intel CPU the two are within a few percent, and the chunks only save memory. On an AMD CPU with AVX-512, oneDNN's products make the fast loss at least a third faster.
+# In single precision the two are within a few percent on a CPU, and the chunks only save memory.
 #
 # ### Beside other Transformers
 #
 # Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape: `base`, or 3 + 3 layers of width 256 (`small`, 8 heads) or 192 (`mini`). How many times as fast is ours? The table gives the median of five or seven turns and, in brackets, the lowest and the highest ratio.
 #
 # ```bash
-# python benchmarks/training.py --size base --threads 2 --precision fp32
+# python -m benchmarks.speed.training_speed --size base --threads 2 --precision fp32
 # ```
 
 # %% tags=["hide-input"]
@@ -624,7 +683,9 @@ print(f"{'':12}tokens/s  nn.Transformer      MarianMTModel")
 for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
     for size in ("mini", "small", "base"):
         _, rates = read_log(f"training-{size}-2{ending}.jsonl")
-        ours, *others = (rates[s] for s in ("ours", "torch.nn.Transformer", "MarianMTModel"))
+        ours, *others = (
+            rates[s] for s in ("ours", "torch.nn.Transformer", "MarianMTModel")
+        )
         line = f"{size:6} {precision} {median(ours.values()):8,.0f}"
         for other in others:
             times = [ours[turn] / other[turn] for turn in other]
@@ -633,7 +694,7 @@ for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
         print(line)
 
 # %% [markdown]
-# In single precision the lead is that of oneDNN's products: without them it was 8 to 21% on the same machine. In bf16 it comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there.
+# The measurements are of an earlier commit, 688ad9e, which on AMD's processors with AVX-512 took its products from oneDNN in place of MKL. The package leaves that choice to PyTorch now. Without oneDNN's products the lead in single precision was 8 to 21% on the same machine; on an Intel processor nothing has changed. In bf16 it comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there.
 #
 # ## Compiling a layer
 #
@@ -647,9 +708,13 @@ for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
 # %% tags=["hide-input"]
 settings, rates = read_log("speed-small-cpu-1-compile.jsonl")
 for name, note in settings["compiled"].items():
-    print(f"{name:24} {note['programs']:2} programs in {note['seconds']:3.0f} s", end="")
+    print(
+        f"{name:24} {note['programs']:2} programs in {note['seconds']:3.0f} s", end=""
+    )
     print(f", then {gains(rates)[name]:.2f} times the speed of plain layers")
-assert settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compiled"] < 0.9
+assert (
+    settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compiled"] < 0.9
+)
 
 
 # %% [markdown]
@@ -665,13 +730,17 @@ assert settings["compiled"]["compiled"]["programs"] == 2 and gains(rates)["compi
 def compile_layers(model: Transformer, backend: str = "inductor") -> None:
     """Compile each layer of a model in place, for batches of all sizes.
 
-    Layers of a kind share their programs. Raises OSError if a compiler is missing.
+    Layers of a kind share their programs; Dynamo's limit for them is raised for this process.
+    Raises OSError if a compiler is missing.
     """
+    number = model.embedding.weight[0].detach()
     try:
-        torch.compile(lambda x: x + 1, backend=backend)(model.embedding.weight[0].detach())
+        torch.compile(lambda x: x + 1, backend=backend)(number)
     except Exception as error:  # of Dynamo, of Triton, of a C++ compiler
-        why = " ".join(str(error).split())[:200]
-        raise OSError(f"cannot compile: install g++ or triton, or do without ({why})") from error
+        reason = " ".join(str(error).split())[:200]
+        raise OSError(
+            f"cannot compile: install g++ or triton, or do without ({reason})"
+        ) from error
     torch._dynamo.config.cache_size_limit = 64  # programs; beyond them Dynamo gives up
     for layer in [*model.encoder.layers, *model.decoder.layers]:
         layer.compile(dynamic=True, backend=backend)
@@ -683,7 +752,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 # One command measures what this chapter computes. On an H200, with PyTorch 2.11; below *big*, each row is *base* with one change:
 #
 # ```bash
-# python benchmarks/gpu.py --peak 989e12
+# python -m benchmarks.speed.gpu --peak 989e12
 # ```
 
 
@@ -700,7 +769,10 @@ def step_ms(line):
 
 settings, gpu = gpu_log()
 updates = settings["scale"]["updates"]
-names = {"products": "matrix products", "copies and numbers of 16 bits": "casts and copies"}
+names = {
+    "products": "matrix products",
+    "copies and numbers of 16 bits": "casts and copies",
+}
 named = ("products", "attention", "copies and numbers of 16 bits", "loss")
 looks = [("//", INK), ("", POSITION), ("..", RESIDUAL), ("xx", INK), ("", INK)]
 figure, (bars, axis) = plt.subplots(
@@ -712,7 +784,9 @@ for row, name in enumerate(("base", "big")):
     parts["everything else"] = sum(kernels.values()) - sum(parts.values())
     for (kind, ms), (hatch, color) in zip(parts.items(), looks):
         share, label = 100 * ms / sum(kernels.values()), kind if row == 0 else None
-        bars.barh(row, share, left=left, fc="none", ec=color, hatch=hatch, lw=1.4, label=label)
+        bars.barh(
+            row, share, left=left, fc="none", ec=color, hatch=hatch, lw=1.4, label=label
+        )
         ground, middle = {"fc": "white", "ec": "none", "pad": 1}, left + share / 2
         bars.text(middle, row, f"{share:.0f}", ha="center", va="center", bbox=ground)
         left += share
@@ -720,7 +794,9 @@ bars.set(yticks=(0, 1), yticklabels=("base", "big"), xlim=(0, 100))
 bars.set_xlabel("share of the kernels' time in %")
 bars.invert_yaxis()
 sizes = {
-    line["max_tokens"]: line for name, line in gpu.items() if " tokens" in name or name == "base"
+    line["max_tokens"]: line
+    for name, line in gpu.items()
+    if " tokens" in name or name == "base"
 }
 sizes = dict(sorted(sizes.items()))
 axis.plot([*sizes], [*map(step_ms, sizes.values())], "o-", color=INK, lw=1.2)
@@ -754,7 +830,10 @@ for name, line in gpu_log("-first")[1].items():
     if name in ("base", "big", "base, compiled", "big, compiled"):
         print(f"first log, {name}: kernels {sum(line['kernels'].values()):.1f} ms")
 long = gpu["5,000 steps of base"]
-print(f"{long['progress'][-1]['step']:,} steps: loss from {long['first_loss']:.1f} to ", end="")
+print(
+    f"{long['progress'][-1]['step']:,} steps: loss from {long['first_loss']:.1f} to ",
+    end="",
+)
 print(f"{long['last_loss']:.1f}, largest gradient {long['largest_gradient']:.1f}")
 
 
@@ -781,39 +860,34 @@ print(f"{long['last_loss']:.1f}, largest gradient {long['largest_gradient']:.1f}
 # :::
 
 
-# %% tags=["export"]
-def activations(c: TransformerConfig, shape: Any, precision: Precision = "fp32") -> Any:
-    """Return the bytes that layers keep for the backward pass of a batch, about.
-
-    Its shape: the numbers of sentences, of source and of target positions.
-    """
-    (rows, source, target), d, bf16 = shape, c.d_model, precision == "bf16"
-    width = 3 * c.heads * sum(size or d / c.heads for size in (c.d_k, c.d_v)) + c.d_ff
-    layer = source * (width + (6 + 2 * bf16) * d) + target * (width + (9 + 3 * bf16) * d)
-    return (2 if bf16 else 4) * rows * (c.layers * layer + (2 * source + target) * d)
-
-
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions a side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}, "image": {"alt": "For base and big, activations are the largest part, 11 and 22 gigabytes in fp32, and shrink by two fifths in bf16. Weights, gradients and Adam together take 1 and 3.4. The loss in chunks is half a gigabyte, with all logits eleven."}}
 figure, axes = plt.subplots(1, 2, figsize=(8.4, 2.8), sharey=True, layout="constrained")
 for axis, name in zip(axes, ("base", "big")):
     c = preset(name)
     each = 12 * c.vocabulary_size  # bytes of the loss for a position
-    for offset, precision, color, hatch in ((-0.2, "fp32", INK, ""), (0.2, "bf16", RESIDUAL, "//")):
+    for offset, precision, color, hatch in (
+        (-0.2, "fp32", INK, ""),
+        (0.2, "bf16", RESIDUAL, "//"),
+    ):
         parts = {
             "weights": (6 if precision == "bf16" else 4) * parameter_count(c),
             "gradients": 4 * parameter_count(c),
             "Adam": 8 * parameter_count(c),
-            "activations": activations(c, (892, 28, 28), precision),
+            "activations": activations(c, 892, 28, 28, precision),
             "loss": each * CHUNK,
         }
         rows = [row + offset for row in range(len(parts))]
         sizes = [size / 1e9 for size in parts.values()]
-        axis.barh(rows, sizes, 0.36, fc="none", ec=color, hatch=hatch, lw=1.3, label=precision)
+        axis.barh(
+            rows, sizes, 0.36, fc="none", ec=color, hatch=hatch, lw=1.3, label=precision
+        )
     full = each * 892 * 28 / 1e9
     axis.barh(len(parts) - 1, full, 0.8, fc="none", ec=INK, lw=0.9, ls=":")
-    axis.text(full / 2, len(parts) - 1, "all logits", ha="center", va="center", fontsize=8)
+    axis.text(
+        full / 2, len(parts) - 1, "all logits", ha="center", va="center", fontsize=8
+    )
     axis.set(title=name, xlabel="GB", yticks=range(len(parts)), yticklabels=parts)
-    axis.set_xlim(0, 1.05 * max(full, activations(c, (892, 28, 28)) / 1e9))
+    axis.set_xlim(0, 1.05 * max(full, activations(c, 892, 28, 28) / 1e9))
     axis.grid(False)
 axes[0].invert_yaxis()
 axes[0].legend(frameon=False)
@@ -821,65 +895,37 @@ plt.show()
 
 
 # %% [markdown]
-# One object holds the estimate. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes.
-
-
-# %% tags=["export"]
-class Estimate(NamedTuple):
-    """What a run will take: parameters, operations in all, bytes of the largest batch."""
-
-    parameters: int
-    flops: float
-    memory_bytes: float
-
-    def hours(self, peak: float, gpus: int = 1, mfu: float = 0.2) -> float:
-        """Return the hours on GPUs of some peak, of which training gets a share."""
-        return self.flops / (gpus * peak * mfu) / 3600
-
-
-# %% tags=["export"]
-def estimate(
-    config: TransformerConfig, training: TrainingConfig, lengths: np.ndarray,
-    precision: Precision = "fp32", processes: int = 1,
-) -> Estimate:  # fmt: skip
-    """Estimate a training run with FastLoss on examples of these lengths (N, 2), before it begins.
-
-    The memory is that of one process. Raises ValueError if there are no examples, or if one does
-    not fit into a batch.
-    """
-    plan = plan_batches(lengths, training.max_tokens, training.seed, epoch=0)
-    if not plan or processes < 1:
-        raise ValueError(f"there are no sentence pairs to train on, or no GPUs ({processes})")
-    rows, source, target = np.array([(len(b), *lengths[b].max(axis=0)) for b in plan]).T
-    epoch = sum(flops(config, source.repeat(rows), target.repeat(rows)).values())
-    updates, parameters = training.steps * training.grad_accum_steps, parameter_count(config)
-    fixed, share = (18 if precision == "bf16" else 16) * parameters, -(-rows // processes)
-    loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
-    largest = max(activations(config, (share, source, target), precision) + loss)
-    return Estimate(parameters, epoch / len(plan) * updates, fixed + largest)
+# `estimate`, of [an appendix](P_planning.ipynb), puts operations and memory together. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes.
 
 
 # %%
-PEAKS = {"H200": 989e12, "A100": 312e12, "RTX 4090": 165e12}  # dense bf16, from the data sheets
+PEAKS = {
+    "H200": 989e12,
+    "A100": 312e12,
+    "RTX 4090": 165e12,
+}  # dense bf16, from the data sheets
 lengths, plans = np.full((892, 2), 28), {}
 for name, steps in (("base", 100_000), ("big", 300_000)):
-    training = TrainingConfig(steps=steps, max_tokens=25_000)
+    training = Hyperparameters(steps=steps, max_tokens=25_000)
     plans[name] = plan = estimate(preset(name), training, lengths, precision="bf16")
-    print(f"{name}: {plan.flops:.1e} operations, {plan.memory_bytes / 1e9:.0f} GB of memory")
+    print(
+        f"{name}: {plan.flops:.1e} operations, {plan.memory_bytes / 1e9:.0f} GB of memory"
+    )
     for gpu, peak in PEAKS.items():
         low, high = (plan.hours(peak, mfu=share) for share in (0.2, 0.3))
         print(f"   one {gpu:8} {low:6.1f} hours at an MFU of 20%, {high:5.1f} at 30%")
+
+# %% tags=["remove-cell"]
 assert (
     round(plans["base"].hours(PEAKS["H200"]), 1) == 1.3
     and f"{plans['base'].flops:.1e}" == "9.5e+17"
 )
 
-
 # %% [markdown]
 # On a CPU both halves of the estimate can be held against a measurement.
 #
 # ```bash
-# python benchmarks/growth.py --preset small
+# python -m benchmarks.experiments.growth --preset small
 # ```
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-growth", "caption": "How do time and memory grow? Measured steps of the small model on one thread (dots) beside the estimate (lines), which counts operations at the speed of the step with sentences of 32 tokens. Left: longer and fewer sentences, 4,096 tokens in all. Right: more sentences of 32 tokens."}, "image": {"alt": "Left, time stays near 2.4 seconds up to 128 tokens and doubles until 2,048, memory stays between 0.8 and 1 gigabyte. Right, time and memory grow in proportion to the number of sentences."}}
@@ -896,17 +942,27 @@ def operations(point):
 def kept(point):
     rows, length = point["sentences"], point["length"]
     loss = 12 * min(rows * (length - 1), CHUNK) * config.vocabulary_size
-    return activations(config, (rows, length, length - 1)) + loss
+    return activations(config, rows, length, length - 1) + loss
 
 
 rate = next(operations(p) / p["seconds"] for p in points if p["length"] == 32)
-figure, axes = plt.subplots(2, 2, figsize=(7.4, 4.4), sharex="col", layout="constrained")
+figure, axes = plt.subplots(
+    2, 2, figsize=(7.4, 4.4), sharex="col", layout="constrained"
+)
 for column, (series, axis) in enumerate((("length", "length"), ("batch", "sentences"))):
     some = [p for p in points if p["series"] == series]
     x = [p[axis] for p in some]
     for top, measured, computed in (
-        (axes[0, column], [p["seconds"] for p in some], [operations(p) / rate for p in some]),
-        (axes[1, column], [p["bytes"] / 1e9 for p in some], [kept(p) / 1e9 for p in some]),
+        (
+            axes[0, column],
+            [p["seconds"] for p in some],
+            [operations(p) / rate for p in some],
+        ),
+        (
+            axes[1, column],
+            [p["bytes"] / 1e9 for p in some],
+            [kept(p) / 1e9 for p in some],
+        ),
     ):
         top.plot(x, computed, color=RESIDUAL, lw=1.5)
         top.plot(x, measured, "o", color=INK, ms=4)
@@ -929,7 +985,9 @@ print(
     end="",
 )
 print(f", memory times {long['bytes'] / short['bytes']:.1f}")
-assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
+assert (
+    2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
+)
 
 # %% [markdown]
 # Time follows the operations. Sentences 64 times as long cost 2.1 to 2.5 times as much for each token (length 32 was timed twice): only attention's products grow. Memory hardly does, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: in the backward pass, gradients of activations need room as well. The GPU's allocator reused more of it, and stayed [within 11%](#on-a-gpu).
@@ -963,7 +1021,9 @@ assert 2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["byt
 # Six operations a weight and token: 6 x 25,000 x 512 x 37,000.
 step_output = 6 * 25_000 * 512 * 37_000
 print(f"{step_output:.2e} operations, {1000 * step_output / PEAKS['H200']:.1f} ms")
-assert math.isclose(step_output, 25_000 * flops(preset("base"), 0, 1)["output projection"])
+assert math.isclose(
+    step_output, 25_000 * flops(preset("base"), 0, 1)["output projection"]
+)
 
 
 # %% [markdown]
@@ -996,11 +1056,18 @@ print(f"MFU {1.2e12 / 0.0005 / PEAKS['A100']:.0%}")
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The smoothing of padding would be added: eps (z_PAD - mean z) for each padded position.
 chance = torch.Generator().manual_seed(0)
-states, table = (torch.randn(n, 4, dtype=torch.float64, generator=chance) for n in (3, 6))
+states, table = (
+    torch.randn(n, 4, dtype=torch.float64, generator=chance) for n in (3, 6)
+)
 labels, logits = torch.tensor([4, 5, PAD]), states @ table.T
 extra = 0.1 * (logits[2, PAD] - logits[2].mean())
-real, everything = chunked_loss(states[:2], table, labels[:2]), chunked_loss(states, table, labels)
-print(f"loss {real:.2f} without the padding, {everything:.2f} with it; {extra:+.2f} if it counted")
+real, everything = (
+    chunked_loss(states[:2], table, labels[:2]),
+    chunked_loss(states, table, labels),
+)
+print(
+    f"loss {real:.2f} without the padding, {everything:.2f} with it; {extra:+.2f} if it counted"
+)
 assert torch.allclose(real, everything) and extra.abs() > 0.01
 
 
@@ -1024,7 +1091,7 @@ assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 
 
 # %% [markdown]
-# **6. Your own machine.** (★★, an hour) Run `benchmarks/speed.py` on the machine you train on. Which levers gain more than they scatter from round to round?
+# **6. Your own machine.** (★★, an hour) Run `benchmarks/speed/step_speed.py` on the machine you train on. Which levers gain more than they scatter from round to round?
 #
 # ## Sources
 #

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Many GPUs
@@ -34,15 +19,13 @@ sys.path.insert(0, "..")
 # Process $r$ of $N$ has $n_r$ target tokens and a summed loss $\ell_r$. This is **data parallel** training, and by hand it takes fifteen lines. What one process alone wouldn't need are the three lines with `dist` and the slice `[rank::world_size]`.
 
 # %% tags=["export"]
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from os import environ
-from time import sleep
+from contextlib import nullcontext
 
-import torch
 import torch.distributed as dist
-from torch.distributed.rendezvous import rendezvous
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from annotated_transformer.regularization import SmoothedLoss
 
 # %% tags=["hide-cell"]
 import inspect
@@ -57,20 +40,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import torch
 from safetensors.torch import load_file
 from torch.nn.utils import get_total_norm
 from torch.optim import Adam
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from annotated_transformer import training
+from annotated_transformer import Tokenizer, Transformer, grammar, preset
 from annotated_transformer.batching import collate, encode_pairs, plan_batches
 from annotated_transformer.masks import PAD
-from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import training_step
-from annotated_transformer.transformer import Transformer, preset
+from annotated_transformer.training import group_batches, training_step
 from book.figures import INK, KEY, PAPER, POSITION, QUERY, VALUE
 from book.figures import arrow, box, show_drawing, style, words_at
 
@@ -95,10 +75,14 @@ def by_hand(model, corpus, plan, rank, world_size):
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-data-parallel", "caption": "What do the processes share, and what does each have for itself? One update by four processes. A batch of ten sentences is dealt like cards; each process runs its share through its own copy of the model. One exchange makes the gradients equal, and so the copies stay equal."}}
 hues = (QUERY, KEY, VALUE, POSITION)
-parts = [words_at(330, 20, "one batch of ten sentences, the same plan in all processes")]
+parts = [
+    words_at(330, 20, "one batch of ten sentences, the same plan in all processes")
+]
 for row in range(10):
     x, hue = 150 + 36 * row, hues[row % 4]
-    parts.append(f'<rect x="{x}" y="32" width="30" height="26" fill="{PAPER}" stroke="{hue}"/>')
+    parts.append(
+        f'<rect x="{x}" y="32" width="30" height="26" fill="{PAPER}" stroke="{hue}"/>'
+    )
     parts.append(words_at(x + 15, 50, str(row % 4), color=hue))
 for rank, hue in enumerate(hues):
     x = 20 + 160 * rank
@@ -117,7 +101,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Leave out one of these four lines, and the copies drift apart, some words count more than others, or every process does all the work. Deal the sentences in another way, and some are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper, as [the training loop](18_training.ipynb#one-update) does. What the chapter adds to the package is how processes find each other and their devices.
+# Leave out one of these four lines, and the copies drift apart, some words count more than others, or every process does all the work. Deal the sentences in another way, and some are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper. What the chapter adds to the package is what [the training loop](18_training.ipynb#the-loop) needs to be shared.
 #
 # If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#the-same-result-as-on-one-gpu).
 #
@@ -130,7 +114,9 @@ show_drawing(
 # %%
 layers, width, vocabulary, length = 6, 512, 37_000, 28
 source = 6 * 14 * layers * width**2 + 12 * layers * length * width
-target = 6 * (14 * layers * width**2 + vocabulary * width) + 12 * layers * 2 * length * width
+target = (
+    6 * (14 * layers * width**2 + vocabulary * width) + 12 * layers * 2 * length * width
+)
 a_step, planned = 25_000 * (source + target), 0.2 * 989e12
 print(f"base model: {a_step:.1e} operations a step, {100_000 * a_step:.1e} in all")
 print(f"one H100 at 20% of its peak: {1000 * a_step / planned:.0f} ms a step,", end=" ")
@@ -154,6 +140,8 @@ print(f"{100_000 * a_step / planned / 3600:.1f} hours")
 # The obvious way to join processes is that each computes its usual loss, a mean over its own tokens, and the gradients are averaged. For the two halves of one batch, in double precision:
 
 # %%
+from annotated_transformer.toolkit.runs import collate_share
+
 pairs = grammar(600, seed=1)
 tokenizer = Tokenizer.train(pairs, vocabulary_size=400)
 corpus = encode_pairs(tokenizer, pairs)
@@ -169,7 +157,7 @@ def fresh():
 
 def share_of(batch, rank=0, world_size=1):
     """Return what one of several processes gets of a batch."""
-    return collate([corpus[index] for index in batch[rank::world_size]])
+    return collate_share([corpus[index] for index in batch[rank::world_size]])
 
 
 def labels(share):
@@ -190,7 +178,11 @@ right = gradient_of(whole, sum(tokens))
 added = sum(gradient_of(half, sum(tokens)) for half in halves)
 of_means = sum(gradient_of(half, count) for half, count in zip(halves, tokens)) / 2
 off = [float((wrong - right).norm() / right.norm()) for wrong in (added, of_means)]
-print(f"tokens {tokens}; added up: off by {off[0]:.0e}; mean of means: off by {off[1]:.1%}")
+print(
+    f"tokens {tokens}; added up: off by {off[0]:.0e}; mean of means: off by {off[1]:.1%}"
+)
+
+# %% tags=["remove-cell"]
 assert off[0] < 1e-14 and off[1] > 0.001
 
 # %% [markdown]
@@ -223,12 +215,9 @@ import torch.distributed as dist
 from torch.nn.utils import get_total_norm
 from torch.optim import Adam
 
+from annotated_transformer import SmoothedLoss, Tokenizer, Transformer, grammar, preset
 from annotated_transformer.batching import collate, encode_pairs, plan_batches
 from annotated_transformer.masks import PAD
-from annotated_transformer.regularization import SmoothedLoss
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, preset
 
 {inspect.getsource(by_hand)}
 
@@ -277,13 +266,18 @@ print(*sorted(out.splitlines()), sep="\n")
 # %%
 model = fresh()
 loss, optimizer = SmoothedLoss(model), Adam(model.parameters(), lr=0.001)
+norms = {}
 for step, batch in enumerate(plan[:3], start=1):
     optimizer.zero_grad()
     alone = share_of(batch)
     (loss(*alone) / labels(alone)).backward()
     optimizer.step()
     norm = get_total_norm([p.grad for p in model.parameters()])
+    norms[step] = norm
     print(f"step {step}: {len(batch)} sentences, norm {norm:.4f}")
+
+# %% tags=["remove-cell"]
+for step, norm in norms.items():
     assert len(re.findall(f"step {step}, .* norm {norm:.4f}", out)) == 2
 
 # %% [markdown]
@@ -309,8 +303,10 @@ def ring(held):
 numbers = torch.arange(16).reshape(4, 4)
 states = ring(numbers)
 print(states[0], states[-1], sep="\n")
-assert torch.equal(states[-1], numbers.sum(dim=0).expand(4, 4))
 print("rounds:", len(states) - 1)
+
+# %% tags=["remove-cell"]
+assert torch.equal(states[-1], numbers.sum(dim=0).expand(4, 4))
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ring", "caption": "How does a sum get everywhere when each process talks to its neighbor only? Four processes (rows) with four chunks each (columns), after each of six rounds. The number says how many processes' gradients a chunk has summed up, gray from 1 (white) to 4 (dark). A frame marks what has just arrived. After round 3 each process has one complete chunk; after round 6 all have all."}, "image": {"alt": "Seven grids of four by four. At the start all cells say 1; the sums grow along diagonals until each row has one 4 after round 3, and all cells say 4 after round 6."}}
 style()
@@ -322,12 +318,23 @@ for turn, (axis, state) in enumerate(zip(axes, counted)):
         for column in range(4):
             amount = int(state[row, column])
             axis.text(
-                column, row, amount, ha="center", va="center", color="w" if amount > 3 else INK
+                column,
+                row,
+                amount,
+                ha="center",
+                va="center",
+                color="w" if amount > 3 else INK,
             )
             if turn and amount != int(counted[turn - 1][row, column]):
                 frame = (column - 0.46, row - 0.46)
-                axis.add_patch(plt.Rectangle(frame, 0.92, 0.92, fill=False, ec=KEY, lw=2))
-    axis.set(title="start" if turn == 0 else f"round {turn}", xticks=range(4), yticks=range(4))
+                axis.add_patch(
+                    plt.Rectangle(frame, 0.92, 0.92, fill=False, ec=KEY, lw=2)
+                )
+    axis.set(
+        title="start" if turn == 0 else f"round {turn}",
+        xticks=range(4),
+        yticks=range(4),
+    )
     axis.set_xlabel("chunk")
 axes[0].set_ylabel("process")
 plt.show()
@@ -343,7 +350,9 @@ plt.show()
 with torch.device("meta"):
     base = Transformer(preset("base"))
 gradient = 4 * sum(p.numel() for p in base.parameters())
-print(f"gradient {gradient / 1e6:.0f} MB; of 8 processes each sends {1.75 * gradient / 1e6:.0f} MB")
+print(
+    f"gradient {gradient / 1e6:.0f} MB; of 8 processes each sends {1.75 * gradient / 1e6:.0f} MB"
+)
 links = {
     "1 Gbit a second": 0.125e9,
     "10 Gbit": 1.25e9,
@@ -379,12 +388,20 @@ for axis, early in zip(axes, (False, True)):
     blocks.append(("GPU", free, 0.3, POSITION, "Adam"))
     for place, start, length, color, label in blocks:
         row = 0 if place == "GPU" else 1
-        axis.barh(row, length - 0.02, left=start, color="white", edgecolor=color, lw=1.8)
-        axis.text(start + length / 2, row, label, ha="center", va="center", fontsize=7.5)
+        axis.barh(
+            row, length - 0.02, left=start, color="white", edgecolor=color, lw=1.8
+        )
+        axis.text(
+            start + length / 2, row, label, ha="center", va="center", fontsize=7.5
+        )
     axis.axvline(free + 0.3, color=INK, lw=0.8, ls="--")
     axis.text(free + 0.34, 0.5, f"{free + 0.3:.1f}", va="center", fontsize=9)
-    axis.set(yticks=(0, 1), yticklabels=("GPU", "network"), ylim=(1.6, -0.6), xlim=(0, 5.4))
-    axis.set_title("buckets leave early" if early else "exchange at the end", fontsize=10)
+    axis.set(
+        yticks=(0, 1), yticklabels=("GPU", "network"), ylim=(1.6, -0.6), xlim=(0, 5.4)
+    )
+    axis.set_title(
+        "buckets leave early" if early else "exchange at the end", fontsize=10
+    )
 axes[1].set_xlabel("time")
 plt.show()
 
@@ -392,31 +409,64 @@ plt.show()
 # In the figure 1.2 of 1.6 units are hidden. In our model the last bucket is large: the embedding matrix has 76 of the 252 MB, and since it is [used at both ends](07_embeddings.ipynb#one-table-three-uses), its gradient is complete only when all else is. Thirty percent of the exchange can't be hidden.
 #
 # ### The lines of the training loop
+#
+# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the number of tokens, by which each loss is divided, is that of all.
 
-# %%
-SEVERAL = re.compile(r"dist\.|rank|world_size|all_reduce_sum|no_sync|DDP")
-for function in ("run", "next_update", "training_step", "batch_stream"):
-    print(f"{function}:")
-    for line in inspect.getsource(getattr(training, function)).splitlines():
-        if SEVERAL.search(line):
-            print("   ", line.strip())
+
+# %% tags=["export"]
+def rank_and_world_size() -> tuple[int, int]:
+    """Return the number of this process and of all that train together: (0, 1) for one alone."""
+    if not dist.is_initialized():
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
+
+
+def all_reduce_mean(numbers: Tensor) -> Tensor:
+    """Return the mean of numbers over all processes, in double precision."""
+    total = numbers.double()
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    return total / rank_and_world_size()[1]
+
+
+# %% tags=["export"]
+class DataParallelLoss(SmoothedLoss):
+    """A loss whose gradients are averaged over all processes, once per update.
+
+    `batches_per_update` is the number of its calls, each with a backward pass, in an update.
+    """
+
+    def __init__(self, loss: SmoothedLoss, batches_per_update: int = 1) -> None:
+        super().__init__(loss.model, loss.label_smoothing)
+        self.parallel = DistributedDataParallel(loss)
+        self.batches_per_update = batches_per_update
+        self.calls = 0
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Map source (B, S) and target (B, T + 1) to the loss of this process's sentences."""
+        self.calls += 1
+        last = self.calls % self.batches_per_update == 0
+        with nullcontext() if last else self.parallel.no_sync():
+            loss: Tensor = self.parallel(source, target)
+        return loss
+
 
 # %% [markdown]
-# Without a process group, `rank_and_world_size` answers (0, 1) and `all_reduce_sum` returns what it got, so one loop serves both cases.
+# Without a process group, `rank_and_world_size` answers (0, 1) and `all_reduce_mean` returns what it got, so the same code serves one process and several.
 #
 # DDP wraps the *loss*, which contains the model. Only what is called through the wrapper takes part in the exchange: if you wrap the model and compute the loss along another path, each process trains a model of its own. The model inside stays as it was, so checkpoints know nothing of the wrapper.
 #
-# ### Why is the loss multiplied by the number of processes?
+# ### Why is the loss divided by the mean number of tokens?
 #
-# Because DDP leaves the *mean* of the gradients, and we want their sum, {eq}`eq-shared-gradient`. If each process multiplies its loss by $N$, the division is undone:
+# Because DDP leaves the *mean* of the gradients, and we want their sum over all tokens, {eq}`eq-shared-gradient`. If each process divides its loss by the mean number of tokens, $n / N$, the two means cancel:
 #
-# $$ \frac{1}{N} \sum_{r} \nabla \frac{N \, \ell_r}{n} = \frac{1}{n} \sum_{r} \nabla \ell_r $$ (eq-times-size)
+# $$ \frac{1}{N} \sum_{r} \nabla \frac{\ell_r}{n / N} = \frac{1}{n} \sum_{r} \nabla \ell_r $$ (eq-times-size)
 #
-# This is the factor `rank_and_world_size()[1]` in `training_step`. Without it the gradient is $N$ times too small; exercise 2 asks who would notice.
+# Divided by the tokens of all, the gradient would be $N$ times too small; exercise 2 asks who would notice.
 #
 # ### Gradient accumulation with DDP
 #
-# Each backward pass would end with an exchange: four times 441 MB for `grad_accum_steps=4`, where one exchange of the sum will do. Within `no_sync` gradients stay at home and add up, and the first backward pass outside exchanges them all. The loop enters it for all batches of a group but the last, forward pass included, since there the wrapper decides what its hooks will do.
+# Each backward pass would end with an exchange: four times 441 MB for `grad_accum_steps=4`, where one exchange of the sum will do. Within `no_sync` gradients stay at home and add up, and the first backward pass outside exchanges them all. It is the forward pass that must be inside, since there the wrapper decides what its hooks will do.
 #
 # ## One plan for all
 #
@@ -437,11 +487,15 @@ for rank in range(4):
         f"process {rank}: sentences {ten[rank::4]}, {labels(share_of(ten, rank, 4))} target tokens"
     )
 empty = share_of(ten, 15, 16)
-print(f"process 15 of 16: target of shape {tuple(empty.target.shape)}, {labels(empty)} tokens")
+print(
+    f"process 15 of 16: target of shape {tuple(empty.target.shape)}, {labels(empty)} tokens"
+)
+
+# %% tags=["remove-cell"]
 assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_of(ten))
 
 # %% [markdown]
-# A process without a sentence gets an empty one, whose loss and count are zero. It takes part in every exchange all the same.
+# A process without a sentence gets an empty one without a label, whose loss and count are zero. It takes part in every exchange all the same.
 #
 # `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, and a run that began on one can go on with eight. In many tools the number is meant for each process, and more GPUs mean a larger batch.
 #
@@ -463,65 +517,11 @@ assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_
 #
 # ### One score for all
 #
-# Is the score computed by every process? The loop calls `score` in each, and all need the same number, since it decides about the best model and about stopping. The score of the [command line](G_cli.ipynb#scoring) lets each process translate a share of the sentences and gives all translations to all; only the counting of BLEU, which takes no time, is repeated. Texts have no fixed size, so `all_gather_object` pickles them, which between processes of one program is safe.
-
-
-# %% tags=["export"]
-def gather_texts(texts: list[str]) -> list[list[str]]:
-    """Return the texts of all processes, in the order of their ranks; alone, one's own."""
-    found = [texts] * (dist.get_world_size() if dist.is_initialized() else 1)
-    if dist.is_initialized():
-        dist.all_gather_object(found, texts)
-    return found
-
-
-# %% [markdown]
+# Is the score computed by every process? The loop calls `score` in each, and all need the same number, since it decides about the best model and about stopping. The score of the [command line](G_cli.ipynb#scoring) lets each process translate a share of the sentences and gives all translations to all; only the counting of BLEU, which takes no time, is repeated.
+#
 # ## In and out
 #
-# A process computes on a GPU if there is one. (Other kinds of devices were never tried, and are refused.)
-
-
-# %% tags=["export"]
-def find_device(name: str | None = None) -> torch.device:
-    """Return the device of this name, such as cpu or cuda; without one, a GPU if there is one.
-
-    Raises ValueError for any that is not there.
-    """
-    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    found = [*(["cuda"] if gpus else []), *gpus, "cpu"]
-    if name is not None and name not in found:
-        raise ValueError(f"there is no device {name!r} here: take one of {', '.join(found)}")
-    return torch.device(name or found[0])
-
-
-# %% [markdown]
-# To join, each process leaves its address in a store that `torchrun` keeps, and reads the others'. When `torchrun` restarts all processes after an accident, PyTorch 2.13 keeps the store with the addresses of the dead still in it, and a quick process may call one of them. So on one machine each restart looks under a prefix of its own; for several, a [variable](#several-machines) asks for a new store.
-
-
-# %% tags=["export"]
-@contextmanager
-def process_group(device: str | None = None) -> Iterator[torch.device]:
-    """Join the processes that torchrun has started, if it has; give the device of this one."""
-    place = find_device(device)
-    if not dist.is_torchelastic_launched():
-        yield place
-        return
-    if place.type == "cuda":
-        place = torch.device("cuda", int(environ["LOCAL_RANK"]))
-        torch.cuda.set_device(place)
-    # After a restart, the addresses in torchrun's store lead to processes that are dead
-    store, rank, world_size = next(rendezvous("env://"))
-    restart = environ["TORCHELASTIC_RESTART_COUNT"] if environ["GROUP_WORLD_SIZE"] == "1" else "0"
-    store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
-    backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, None, timedelta(minutes=20), world_size, rank, store)
-    yield place
-    sleep(0.1)  # a thread of gloo that still has to free a tensor could abort Python's exit
-    dist.destroy_process_group()  # not after an error: the others may wait in an all-reduce
-
-
-# %% [markdown]
-# Without `torchrun` the same script trains alone. Each process takes the GPU with its local number; forget this, and all use GPU 0. The timeout is long because the first process may have a large checkpoint to write. After an error there is no good-bye: the others hang in an all-reduce, so the process ends at once and lets `torchrun` end the rest.
+# How a process finds its device and the others is [plumbing](O_processes.ipynb): `with process_group() as device:` joins the processes that `torchrun` has started, if it has, and gives this one its device. After an error there is no good-bye: the others hang in an all-reduce, so the process ends at once and lets `torchrun` end the rest.
 #
 # ## The same result as on one GPU
 #
@@ -533,11 +533,9 @@ import sys
 
 import torch
 
-from annotated_transformer.distributed import process_group
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, rank_and_world_size, train
-from annotated_transformer.transformer import Transformer, preset
+from annotated_transformer import Tokenizer, TrainingConfig, Transformer
+from annotated_transformer import grammar, preset, process_group, train
+from annotated_transformer.distributed import rank_and_world_size
 
 
 def tell(line):
@@ -567,7 +565,7 @@ if __name__ == "__main__":
 _ = Path(home.name, "train.py").write_text(TRAIN.lstrip())
 
 # %% [markdown]
-# With one process, without `torchrun`, and then with two:
+# With one process, without `torchrun`, and then with two, which `launch` starts (`load_file` reads what a run has left):
 
 # %% tags=["nbval-ignore-output"]
 print("$ python train.py run-1")
@@ -576,13 +574,17 @@ main(Path(home.name, "run-1"))
 print("\n$ torchrun --standalone --nproc-per-node=2 train.py run-2")
 out, _ = launch("train.py", 2, "run-2")
 print(out)
+
+# %% tags=["remove-cell"]
 assert "process 1 of 2 is there" in out and "step  60" in out
 
 
 # %% tags=["nbval-ignore-output"]
 def distance(one, other):
     """Return the largest difference between the weights that two runs have left."""
-    first, second = (load_file(Path(home.name, run, "model.safetensors")) for run in (one, other))
+    first, second = (
+        load_file(Path(home.name, run, "model.safetensors")) for run in (one, other)
+    )
     return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
@@ -594,6 +596,8 @@ def losses(run):
 
 apart = max(abs(loss - losses("run-1")[step]) for step, loss in losses("run-2").items())
 print(f"losses differ by {apart:.0e}, weights by {distance('run-1', 'run-2'):.0e}")
+
+# %% tags=["remove-cell"]
 assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 
 # %% [markdown]
@@ -601,7 +605,7 @@ assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 #
 # ### When a process dies
 #
-# The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. Starting again takes no code: this is [going on the next morning](18_training.ipynb#killed-and-continued).
+# The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. Starting again takes no code: this is [going on the next morning](K_runs.ipynb#killed-and-continued).
 #
 # We kill the worst one to lose, the first, at step 50. The last checkpoint is that of step 40.
 
@@ -621,15 +625,21 @@ def fall(line):
 main(sys.argv[1], fall)
 """
 Path(home.name, "killed.py").write_text(KILLED)
-print("$ torchrun --standalone --nproc-per-node=2 --max-restarts=3 killed.py run-killed")
+print(
+    "$ torchrun --standalone --nproc-per-node=2 --max-restarts=3 killed.py run-killed"
+)
 out, err = launch("killed.py", 2, "run-killed", restarts=3)
 print(out)
+
+# %% tags=["remove-cell"]
 assert out.count("process 0 of 2 is there") == 2
 assert "Signal 9 (SIGKILL)" in err or "exitcode: -9" in err
 
 # %%
 print(f"weights differ by {distance('run-2', 'run-killed'):.0e}")
 print("steps in the log:", *losses("run-killed"))
+
+# %% tags=["remove-cell"]
 assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("run-2")
 
 # %% [markdown]
@@ -691,7 +701,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 # Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly, as long as the exchange is shorter than a step. With the same batch on more GPUs (**strong scaling**) there is a limit. On eight, the paper's batch is 3,125 tokens for each, computed above as 6 ms of work. But the processor must hand each operation to the GPU, which takes some 5 to 10 microseconds however small the tensors are. How many operations does a step have?
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 class Counter(TorchDispatchMode):
     """Counts the operations that compute something; another view of the same numbers is free."""
 
@@ -703,15 +713,20 @@ class Counter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-loss = SmoothedLoss(Transformer(preset("base", vocabulary_size=400, d_model=32, d_ff=64)))
-optimizer, batch = Adam(loss.parameters(), fused=True), share_of(plan[0])
-training_step(loss, [batch], optimizer)  # makes the moments
+loss = SmoothedLoss(
+    Transformer(preset("base", vocabulary_size=400, d_model=32, d_ff=64))
+)
+optimizer = Adam(loss.parameters(), fused=True)
+(group,) = group_batches([share_of(plan[0])], 1)
+training_step(loss, group, optimizer)  # makes the moments
 with Counter() as counter:
-    training_step(loss, [batch], optimizer)
+    training_step(loss, group, optimizer)
 with torch.autocast("cpu", torch.bfloat16), Counter() as converting:
-    training_step(loss, [batch], optimizer)
+    training_step(loss, group, optimizer)
 print(counter.number, "operations in a step of a model with 6 layers a side")
 print(converting.number, "with products in 16 bits")
+
+# %% tags=["remove-cell"]
 assert 750 < counter.number < 900 and 1.4 < converting.number / counter.number < 1.6
 
 # %% [markdown]
@@ -730,19 +745,32 @@ def seconds(tokens, gpus):
 
 figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
 counts = [1, 2, 4, 4.9, 8, 16, 19.5, 32, 64]
-for tokens, marker, color in ((400_000, "s", VALUE), (100_000, "^", KEY), (25_000, "o", QUERY)):
+for tokens, marker, color in (
+    (400_000, "s", VALUE),
+    (100_000, "^", KEY),
+    (25_000, "o", QUERY),
+):
     gains = [seconds(tokens, 1) / seconds(tokens, gpus) for gpus in counts]
     axis.plot(counts, gains, marker + "-", color=color)
     axis.text(68, gains[-1], f"{tokens:,} tokens", va="center", color=color)
 axis.plot([1, 64], [1, 64], "--", color=INK, lw=0.8)
 axis.set(
-    xscale="log", yscale="log", xlabel="GPUs", ylabel="times the speed of one", xlim=(0.9, 190)
+    xscale="log",
+    yscale="log",
+    xlabel="GPUs",
+    ylabel="times the speed of one",
+    xlim=(0.9, 190),
 )
 axis.set_xticks([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16, 32, 64])
 axis.set_yticks([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16, 32, 64])
 axis.minorticks_off()
 plt.show()
-print([round(seconds(tokens, 1) / seconds(tokens, 64), 1) for tokens in (25_000, 100_000, 400_000)])
+print(
+    [
+        round(seconds(tokens, 1) / seconds(tokens, 64), 1)
+        for tokens in (25_000, 100_000, 400_000)
+    ]
+)
 
 # %% [markdown]
 # As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. (Amdahl adds it to the work; launches run beside the work, which is why the line is ideal for so long.) If 9.9 ms of a step stay, and one GPU needs 48, no number of GPUs makes it more than about five times faster. The true line bends earlier, since small products use a GPU less well.
@@ -762,7 +790,7 @@ for name, width in (("base", 512), ("big", 1024)):
 # ## What to remember
 #
 # - One process a GPU, each with the whole model and a share of every batch, and one exchange of gradients an update.
-# - Add the gradients and divide by the tokens of all. DDP divides by the number of processes, so the loss is multiplied by it.
+# - Add the gradients and divide by the tokens of all. DDP takes the mean of the gradients, so the loss is divided by the mean number of tokens.
 # - All processes make the same plan. A decision that one of them takes alone ends in waiting.
 # - More GPUs don't call for another learning rate, but a larger batch does. With the same batch, the gain ends where launches take longer than the work.
 #
@@ -775,10 +803,12 @@ for name, width in (("base", 512), ("big", 1024)):
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Twice three quarters of 857 MB; with accumulation the exchange comes once in eight batches.
 sent = 2 * 3 / 4 * 4 * 214.2e6
-print(f"{sent / 1e6:,.0f} MB, {sent / 1.25e9:.1f} s a step, {sent / 1.25e9 / 8:.2f} s a batch")
+print(
+    f"{sent / 1e6:,.0f} MB, {sent / 1.25e9:.1f} s a step, {sent / 1.25e9 / 8:.2f} s a batch"
+)
 
 # %% [markdown]
-# **2. The forgotten factor** (★★, 10 min). What breaks if the loss isn't multiplied by the number of processes? Leave a quarter of the gradient, as 4 processes would, and compare the length of a step with plain gradient descent and with Adam.
+# **2. The forgotten factor** (★★, 10 min). What breaks if each process divides its loss by the tokens of all? Leave a quarter of the gradient, as 4 processes would, and compare the length of a step with plain gradient descent and with Adam.
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
@@ -790,7 +820,9 @@ def length_of_step(optimizer_of, share):
     optimizer = optimizer_of(model.parameters(), lr=0.001)
     (SmoothedLoss(model)(*whole) * share / labels(whole)).backward()
     optimizer.step()
-    return get_total_norm([p.detach() - old for p, old in zip(model.parameters(), before)])
+    return get_total_norm(
+        [p.detach() - old for p, old in zip(model.parameters(), before)]
+    )
 
 
 for kind in (torch.optim.SGD, torch.optim.Adam):
@@ -824,7 +856,9 @@ def work(rank, count):
         ends[rank] = f"process {rank} is done with {count}"
 
 
-threads = [threading.Thread(target=work, args=arguments) for arguments in ((0, 3), (1, 2))]
+threads = [
+    threading.Thread(target=work, args=arguments) for arguments in ((0, 3), (1, 2))
+]
 for thread in threads:
     thread.start()
 for thread in threads:

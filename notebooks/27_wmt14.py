@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # WMT14
@@ -70,34 +55,45 @@ from urllib.request import urlopen
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pyarrow as pa
 import torch
-from pyarrow.parquet import write_table
 
 from annotated_transformer.batching import plan_batches
-from annotated_transformer.cli import main, recipe
+from annotated_transformer.toolkit.cli import main, recipe
 from annotated_transformer.data import Pair
-from annotated_transformer.decoding import translate
+from annotated_transformer.toolkit.translation import translate
 from annotated_transformer.evaluation import score
-from annotated_transformer.large_corpora import REVISION, WMT14, open_corpus
-from annotated_transformer.model_io import load_model
+from annotated_transformer.toolkit.large_corpora import REVISION, WMT14, open_corpus
+from annotated_transformer.toolkit.model_io import load_model
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.speed import estimate
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.toolkit.planning import estimate
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, train
-from annotated_transformer.transformer import Transformer, parameter_count, preset
+from annotated_transformer.toolkit.runs import TrainingConfig, train
+from annotated_transformer.transformer import Transformer
+from annotated_transformer.toolkit.presets import parameter_count, preset
 from book.figures import INK, KEY, QUERY, RESIDUAL, VALUE, style
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed."}, "image": {"alt": "Four rows: prepare, train, average and evaluate, each reading what the one above has written. The folder wmt14-en-de is read twice: by train and by evaluate."}}
 style()
 weights = 4 * parameter_count(preset("base")) / 1e9
 CHAIN = (
-    ("Parquet files in the cache\n0.8 GB", "prepare", "wmt14-en-de/\ntokens.bin, lengths.npy,\ntokenizer.json: 0.6 GB"),
-    ("wmt14-en-de/\ntokens, validation.tsv", "train", f"base/\ncheckpoints/, log.jsonl:\n{7 * 3 * weights:.1f} GB"),
-    ("base/\nthe last checkpoints", "average", f"base-average/\nmodel.safetensors:\n{weights:.2f} GB"),
+    (
+        "Parquet files in the cache\n0.8 GB",
+        "prepare",
+        "wmt14-en-de/\ntokens.bin, lengths.npy,\ntokenizer.json: 0.6 GB",
+    ),
+    (
+        "wmt14-en-de/\ntokens, validation.tsv",
+        "train",
+        f"base/\ncheckpoints/, log.jsonl:\n{7 * 3 * weights:.1f} GB",
+    ),
+    (
+        "base/\nthe last checkpoints",
+        "average",
+        f"base-average/\nmodel.safetensors:\n{weights:.2f} GB",
+    ),
     ("base-average/, wmt14-en-de/\nnewstest2014", "evaluate", "scores"),
-)  # fmt: skip
+)
 figure, axis = plt.subplots(figsize=(7.2, 3.3), layout="constrained")
 arrow = {"arrowstyle": "->", "color": RESIDUAL}
 for row, (reads, command, writes) in enumerate(CHAIN):
@@ -115,15 +111,19 @@ plt.show()
 # %% [markdown]
 # The commands meet in folders, and none of them has to be watched. If one is killed, give it again: `prepare` keeps what was downloaded, `train` goes on from its last checkpoint, at most ten minutes back, and the other two begin anew.
 #
-# `prepare` needs no GPU, so run it before you rent one; no file in its folder names a path, and the folder can be copied. Its downloads go into the user's cache, on many clusters a small disk: `export HF_HOME=/scratch/data` names another place. If PyTorch counts 0 GPUs where `nvidia-smi --list-gpus` shows some, it is a PyTorch for CPUs, or too new for the driver. For `train`, there must be room for two more checkpoints than are kept, since one is being written and one may come from a signal or from the clock:
+# `prepare` needs no GPU, so run it before you rent one; no file in its folder names a path, and the folder can be copied. Its downloads go into the user's cache, on many clusters a small disk: `export HF_HOME=/scratch/data` names another place. If PyTorch counts 0 GPUs where `nvidia-smi --list-gpus` shows some, it is a PyTorch for CPUs, or too new for the driver. For `train`, there must be room for two more checkpoints than are kept, since one is being written and one may come from a signal or from the clock (`recipe` returns the settings with which the command trains a preset, and `parameter_count` counts its parameters):
 
 # %%
 for name in ("base", "big"):
     config, run = preset(name), recipe(name)
     each, kept = 12 * parameter_count(config) / 1e9, run.keep_checkpoints
     most = (kept + 2) * each
-    print(f"{name}: {run.steps:,} steps, a checkpoint every {run.save_every:,};", end=" ")
+    print(
+        f"{name}: {run.steps:,} steps, a checkpoint every {run.save_every:,};", end=" "
+    )
     print(f"{kept} of {each:.2f} GB are kept, so at most {most:.0f} GB")
+
+# %% tags=["remove-cell"]
 assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
 # %% [markdown]
@@ -131,7 +131,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 #
 # ## What "WMT14" means
 #
-# `prepare` takes the copy on the Hugging Face hub, at one revision:
+# `prepare` takes the copy on the Hugging Face hub, at one revision (`REVISION` in the package, with the sizes of the vocabularies in `WMT14`):
 
 # %%
 print(f"https://huggingface.co/datasets/wmt/wmt14, revision {REVISION[:12]}")
@@ -154,23 +154,27 @@ for name, vocabulary_size in WMT14.items():
 # Commands that were never run don't work, so we run them all now. Only the corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14.
 
 # %%
+import pyarrow
+from pyarrow.parquet import write_table
+
 home = tempfile.TemporaryDirectory()
 folder = Path(home.name)
 (folder / "de-en").mkdir()
 pairs = [Pair(pair.target, pair.source) for pair in grammar(1800, seed=0)]
 for part in range(2):
-    rows = [{"de": pair.target, "en": pair.source} for pair in pairs[900 * part :][:900]]
+    chosen = pairs[900 * part :][:900]
+    rows = [{"de": pair.target, "en": pair.source} for pair in chosen]
     path = folder / "de-en" / f"train-{part:05}-of-00002.parquet"
-    write_table(pa.table({"translation": rows}), path)
+    write_table(pyarrow.table({"translation": rows}), path)
     print(path.name, rows[0])
 
 # %% [markdown]
-# The function below runs a command as in a shell, prints what it says, and insists on its exit code. With `dies_at` it kills the command as soon as the log has the record of that step, with a signal that can't be caught.
+# The function below runs a command as in a shell, prints what it says, and insists on its exit code. (`main` is what the command `annotated-transformer` calls.) With `dies_at` it kills the command as soon as the log has the record of that step, with a signal that can't be caught.
 
-# %%
+# %% tags=["hide-input"]
 DIES = """
 import os, signal, sys
-from annotated_transformer import cli, run_folder
+from annotated_transformer.toolkit import cli, run_folder
 
 def write_log(folder, record, write=run_folder.write_log):
     write(folder, record)
@@ -181,9 +185,39 @@ run_folder.write_log = write_log
 cli.main()
 """
 ENVIRONMENT = {
-    **os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
     "PYTHONWARNINGS": "ignore::FutureWarning",
-}  # fmt: skip
+}
+
+
+def run_apart(words, dies_at):
+    """Run a program in a process of its own; return its exit code and what it says."""
+    start = ["-c", DIES] if dies_at else ["-m", "torch.distributed.run"]
+    process = subprocess.run(
+        [sys.executable, *start, *words],
+        cwd=folder,
+        text=True,
+        env={**ENVIRONMENT, "DIES_AT": str(dies_at)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    return process.returncode, process.stdout
+
+
+def run_here(words):
+    """Run the command line in this process; return its exit code and what it says."""
+    before, output, code = Path.cwd(), StringIO(), 0
+    os.chdir(folder)
+    try:
+        with redirect_stdout(output), redirect_stderr(output):
+            main(words)
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        os.chdir(before)
+    return code, output.getvalue()
 
 
 def shell(line, dies_at=0, code=0):
@@ -191,31 +225,17 @@ def shell(line, dies_at=0, code=0):
     print("$", line)
     program, *words = shlex.split(line)
     if program == "torchrun" or dies_at:
-        start = ["-c", DIES] if dies_at else ["-m", "torch.distributed.run"]
-        done = subprocess.run(
-            [sys.executable, *start, *words], cwd=folder, text=True,
-            env={**ENVIRONMENT, "DIES_AT": str(dies_at)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        ended, told = done.returncode, done.stdout
+        ended_with, printed = run_apart(words, dies_at)
     else:
-        ended, before, output = 0, Path.cwd(), StringIO()
-        os.chdir(folder)
-        try:
-            with redirect_stdout(output), redirect_stderr(output):
-                main(words)
-        except SystemExit as stop:
-            ended = stop.code
-        finally:
-            os.chdir(before)
-        told = output.getvalue()
-    print(told, end="")
-    assert ended == (-9 if dies_at else code), ended
-    return told
+        ended_with, printed = run_here(words)
+    print(printed, end="")
+    if ended_with != (-9 if dies_at else code):
+        raise RuntimeError(f"ended with the code {ended_with}")
+    return printed
 
 
 # %% [markdown]
-# First `prepare`. For WMT14 the name is its only argument. For files, one says which columns and how large a vocabulary.
+# First `prepare`. For WMT14 the name is its only argument. For files, one says which columns and how large a vocabulary. `open_corpus` reads what it has written.
 
 # %% tags=["nbval-ignore-output"]
 _ = shell(
@@ -224,7 +244,11 @@ _ = shell(
 )
 corpus, words, validation, test = open_corpus(folder / "corpus")
 print(len(corpus), len(validation), len(test))
-assert len(words) == 1000 and len(corpus) > 1500 and min(len(validation), len(test)) > 50
+
+# %% tags=["remove-cell"]
+assert (
+    len(words) == 1000 and len(corpus) > 1500 and min(len(validation), len(test)) > 50
+)
 
 # %%
 print(*sorted(path.name for path in (folder / "corpus").glob("[!.]*")))
@@ -250,9 +274,11 @@ options = (
     "train --prepared corpus --output run --preset tiny --dropout 0 --device cpu "
     "--steps 150 --max-tokens 800 --warmup 80 --lr-scale 0.3 --save-every 50"
 )
-told = shell(f"annotated-transformer {options}", dies_at=100)
-assert "step 50" in told
+printed = shell(f"annotated-transformer {options}", dies_at=100)
 print(*sorted(path.name for path in (folder / "run" / "checkpoints").iterdir()))
+
+# %% tags=["remove-cell"]
+assert "step 50" in printed
 
 # %% [markdown]
 # A line comes with each validation, here every 50 steps. `loss` is the mean over the latest steps, on training pairs with smoothed labels; `validation loss` is on the validation pairs (for WMT14, newstest2013), without smoothing and dropout, so [it may be the lower one](18_training.ipynb#why-is-the-training-loss-above-the-validation-loss); BLEU is that of greedy translations.
@@ -261,8 +287,10 @@ print(*sorted(path.name for path in (folder / "run" / "checkpoints").iterdir()))
 
 # %% tags=["nbval-ignore-output"]
 torchrun = "torchrun --standalone --nproc-per-node 2 -m annotated_transformer"
-told = shell(f"{torchrun} {options}")
-assert "step 50" not in told and "step 100" in told and "step 150" in told
+printed = shell(f"{torchrun} {options}")
+
+# %% tags=["remove-cell"]
+assert "step 50" not in printed and "step 100" in printed and "step 150" in printed
 
 # %% [markdown]
 # It went on from the checkpoint of step 50, the first point of the figure:
@@ -278,7 +306,9 @@ for axis, name, shown, line, color in (
     (left, "validation_loss", checks, "o--", KEY),
     (right, "score", checks, "s-", VALUE),
 ):
-    axis.plot([r["step"] for r in shown], [r[name] for r in shown], line, color=color, lw=1.5)
+    axis.plot(
+        [r["step"] for r in shown], [r[name] for r in shown], line, color=color, lw=1.5
+    )
     axis.axvline(restart, color=RESIDUAL, lw=0.8, ls="--")
     axis.set(xlabel="step", xlim=(0, None), ylim=(0, None))
 left.text(0.5, 0.82, "training, smoothed labels", color=INK, transform=left.transAxes)
@@ -286,7 +316,9 @@ left.text(0.36, 0.4, "validation", color=KEY, transform=left.transAxes)
 left.set_ylabel("loss a target token, nats")
 right.set_ylabel("BLEU, validation")
 plt.show()
-assert restart == 50 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 1.5
+assert (
+    restart == 50 and checks[-1]["validation_loss"] < checks[0]["validation_loss"] / 1.5
+)
 
 # %% [markdown]
 # ### Watching it from another terminal
@@ -299,13 +331,19 @@ assert restart == 50 and checks[-1]["validation_loss"] < checks[0]["validation_l
 # nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv -l 5
 # ```
 #
-# (`-F` and not `-f`, since the log is written anew when a run goes on.) To stop politely, send `kill` to the process of `torchrun`; all leave a checkpoint. The first record of the rehearsal and the last:
+# (`-F` and not `-f`, since the log is written anew when a run goes on.) To stop politely, send `kill` to the process of `torchrun`; all leave a checkpoint. The first record of the rehearsal and the last, from the lines of `log.jsonl` (`records`):
 
 # %% tags=["nbval-ignore-output"]
 for record in (records[0], records[-1]):
     for name, value in record.items():
-        print(f"{name:18} {value:.5g}" if isinstance(value, float) else f"{name:18} {value}")
+        print(
+            f"{name:18} {value:.5g}"
+            if isinstance(value, float)
+            else f"{name:18} {value}"
+        )
     print()
+
+# %% tags=["remove-cell"]
 assert {"torch", "processes"} <= set(records[0])
 
 # %% [markdown]
@@ -324,14 +362,19 @@ assert {"torch", "processes"} <= set(records[0])
 # %% tags=["nbval-ignore-output"]
 shell("annotated-transformer average --run run --last 2 --output average")
 evaluate = "evaluate --model average --prepared corpus --json"
-told = shell(f"{torchrun} {evaluate}")
-scores = json.loads(told.splitlines()[-1])
+printed = shell(f"{torchrun} {evaluate}")
+scores = json.loads(printed.splitlines()[-1])
+
+# %% tags=["remove-cell"]
 assert scores["sentences"] == len(test) and "tok:13a" in scores["bleu_signature"]
 assert scores["bleu"] > 10
 
 # %% tags=["nbval-ignore-output"]
+from annotated_transformer import load_model, translate
+
 model, _ = load_model(folder / "average")
-for pair, line in zip(test[:4], translate(model, words, [pair.source for pair in test[:4]])):
+translations = translate(model, words, [pair.source for pair in test[:4]])
+for pair, line in zip(test[:4], translations):
     print(f"{pair.source}\n   wants  {pair.target}\n   writes {line}")
 
 # %% [markdown]
@@ -339,9 +382,11 @@ for pair, line in zip(test[:4], translate(model, words, [pair.source for pair in
 
 # %% tags=["nbval-ignore-output"]
 with redirect_stdout(StringIO()):
-    told = shell(f"annotated-transformer {evaluate}")
-alone = json.loads(told.splitlines()[-1])
+    printed = shell(f"annotated-transformer {evaluate}")
+alone = json.loads(printed.splitlines()[-1])
 print(f"BLEU {scores['bleu']} from two processes, {alone['bleu']} from one")
+
+# %% tags=["remove-cell"]
 assert alone == scores
 
 # %% [markdown]
@@ -354,11 +399,15 @@ assert alone == scores
 # `train --dry-run` tells what a run is made of. If the GPU isn't there yet, say what it can do: 989e12 operations a second in 16 bits for an H100, by its data sheet. On the rehearsal's corpus, for eight of them:
 
 # %% tags=["nbval-ignore-output"]
-told = shell(
+printed = shell(
     "annotated-transformer train --prepared corpus --preset base --output base "
     "--dry-run --peak 989e12 --gpus 8 --precision bf16"
 )
-assert "100,000 steps" in told and "hours" in told and not (folder / "base").exists()
+
+# %% tags=["remove-cell"]
+assert (
+    "100,000 steps" in printed and "hours" in printed and not (folder / "base").exists()
+)
 
 # %% [markdown]
 # For the real thing we need the lengths of 4.5 million pairs. We make some up for a tenth of them, 28 tokens long on average as in [speed](25_speed.ipynb#which-part-of-the-model-does-the-work), and plan an epoch. (Cleaning is left out. It will drop a tenth of the pairs or a little more, so the real epoch is that much shorter; the hours stay.) All that follows is **computed, not measured**.
@@ -366,24 +415,35 @@ assert "100,000 steps" in told and "hours" in told and not (folder / "base").exi
 # %%
 chance = np.random.default_rng(0)
 typical = chance.gamma(2.2, 27 / 2.2, size=(450_000, 1))
-lengths = 1 + (typical * chance.lognormal(0, 0.15, size=(450_000, 2))).round().clip(1, 249)
+lengths = 1 + (typical * chance.lognormal(0, 0.15, size=(450_000, 2))).round().clip(
+    1, 249
+)
 lengths = lengths.astype(np.int32)
 print("mean lengths", lengths.mean(axis=0).round(1), "longest", lengths.max())
 batches_per_epoch = 10 * len(plan_batches(lengths, 25_000, seed=0, epoch=0))
-print(f"{batches_per_epoch:,} batches: 100,000 steps are {100_000 / batches_per_epoch:.1f} epochs")
+print(
+    f"{batches_per_epoch:,} batches: 100,000 steps are {100_000 / batches_per_epoch:.1f} epochs"
+)
 on_disk = 10 * (2 * (int(lengths.sum()) + len(lengths)) + lengths.nbytes)
 print(f"tokens.bin and lengths.npy: {on_disk / 1e9:.1f} GB")
 
 # %%
-PEAKS = {"H100": 989e12, "A100": 312e12, "RTX 4090": 165e12}  # FLOP/s in bf16, by data sheets
+from annotated_transformer.toolkit.planning import estimate
+
+# FLOP/s in bf16, by data sheets
+PEAKS = {"H100": 989e12, "A100": 312e12, "RTX 4090": 165e12}
+machines = [("H100", 1), ("H100", 4), ("H100", 8), ("A100", 8), ("RTX 4090", 1)]
 runs = {}
 for name in ("base", "big"):
-    for gpu, count in (("H100", 1), ("H100", 4), ("H100", 8), ("A100", 8), ("RTX 4090", 1)):
+    for gpu, count in machines:
         if (name, count) not in runs:
-            runs[name, count] = estimate(preset(name), recipe(name), lengths, "bf16", count)
+            settings = preset(name), recipe(name)
+            runs[name, count] = estimate(*settings, lengths, "bf16", count)
         plan = runs[name, count]
-        hours, memory = plan.hours(PEAKS[gpu], count, 0.2), plan.memory_bytes / 2**30
-        print(f"{name:4} {count} x {gpu:9} {memory:5.1f} GiB each, {hours:6.1f} hours at 20%")
+        hours = plan.hours(PEAKS[gpu], count, 0.2)
+        memory = plan.memory_bytes / 2**30
+        print(f"{name:4} {count} x {gpu:9} {memory:5.1f} GiB each", end=", ")
+        print(f"{hours:6.1f} hours at 20%")
     print(f"{name:4} {runs[name, 1].flops:.1e} operations")
 
 # %% [markdown]
@@ -392,14 +452,18 @@ for name in ("base", "big"):
 # %%
 for name, hours in (("base", 12), ("big", 3.5 * 24)):
     spent = 8 * hours * 3600 * 9.5e12
-    print(f"{name}: {spent:.1e} spent, {runs[name, 1].flops / spent:.0%} of it in the model")
+    print(
+        f"{name}: {spent:.1e} spent, {runs[name, 1].flops / spent:.0%} of it in the model"
+    )
 
 # %% [markdown]
 # ([The Transformer](10_transformer.ipynb#six-operations-a-weight) finds 29% for base, because it counts 25,000 tokens a step; the batches planned here hold about 24,000.) We plan with 20% of a much higher peak. For made-up text, on one H200, [14% were measured](25_speed.ipynb#on-a-gpu) with base and 28% with big. Everything below depends on that share:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long would it take? Hours of the paper's two runs against the share of a GPU's peak that training gets, computed for one H100 (solid) and eight (dashed). The dot is the 20% that we plan with, the diamond what was measured on an H200, which has the same peak; gray lines are the paper's hours on eight P100."}, "image": {"alt": "On logarithmic axes the hours fall as the share rises. At 20 percent, base takes between one and two hours on one H100 and big more than ten, both below the paper's 12 and 84 hours."}}
 log = Path("../benchmarks/results/gpu-NVIDIA-H200.jsonl").read_text().splitlines()
-measured = {line["name"]: line["mfu"] for line in map(json.loads, log[1:]) if "mfu" in line}
+measured = {
+    line["name"]: line["mfu"] for line in map(json.loads, log[1:]) if "mfu" in line
+}
 shares = np.geomspace(0.03, 0.5, 30)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
 for axis, (name, color), paper in zip(axes, (("base", QUERY), ("big", KEY)), (12, 84)):
@@ -411,14 +475,29 @@ for axis, (name, color), paper in zip(axes, (("base", QUERY), ("big", KEY)), (12
         axis.plot(20, planned, "o", color=color)
         if count == 1:
             share = measured[name]
-            axis.plot(100 * share, plan.hours(PEAKS["H100"], 1, share), "D", color=color, mfc="w")
+            axis.plot(
+                100 * share,
+                plan.hours(PEAKS["H100"], 1, share),
+                "D",
+                color=color,
+                mfc="w",
+            )
         for text, place in (
             (f"{planned:.1f}", (20, planned)),
             (f"{count} x H100", (30, hours[-7])),
         ):
-            axis.annotate(text, place, (5, 5), textcoords="offset points", color=color, fontsize=9)
+            axis.annotate(
+                text, place, (5, 5), textcoords="offset points", color=color, fontsize=9
+            )
     axis.axhline(paper, color=RESIDUAL, lw=0.8)
-    axis.text(50, paper * 1.1, f"the paper: {paper} hours", color=RESIDUAL, fontsize=9, ha="right")
+    axis.text(
+        50,
+        paper * 1.1,
+        f"the paper: {paper} hours",
+        color=RESIDUAL,
+        fontsize=9,
+        ha="right",
+    )
     axis.set(xscale="log", yscale="log", xlim=(2.9, 52), ylim=(0.05, 150), title=name)
     axis.set_xticks((3, 5, 10, 20, 30, 50), ("3", "5", "10", "20", "30", "50"))
     axis.set_yticks((0.1, 1, 10, 100), ("0.1", "1", "10", "100"))
@@ -450,7 +529,9 @@ plt.show()
 # The 18,750 steps see as many sentences as the paper's 300,000. The number of checkpoints and their distance are our choice. Neither recipe departs from the paper in the model; the second does in batch, rate and steps, and has to be named with its score.
 
 # %%
-large = replace(recipe("big"), max_tokens=100_000, grad_accum_steps=4, lr_scale=2.0, steps=18_750)
+large = replace(
+    recipe("big"), max_tokens=100_000, grad_accum_steps=4, lr_scale=2.0, steps=18_750
+)
 for name, config in (("as the paper", recipe("big")), ("large batch", large)):
     plan = estimate(preset("big"), config, lengths, "bf16", 8)
     hours, memory = plan.hours(PEAKS["H100"], 8, 0.2), plan.memory_bytes / 2**30
@@ -480,23 +561,42 @@ print(f"launches alone: at most {a_step / launches:,.0f} tokens a second")
 for name in ("base", "big"):
     pace = recipe(name).steps / (3600 * runs[name, 1].hours(PEAKS["H100"], 1, 0.2))
     print(
-        f"{name}: {pace:.1f} steps and {pace * a_step:,.0f} tokens a second on one H100, ", end=""
+        f"{name}: {pace:.1f} steps and {pace * a_step:,.0f} tokens a second on one H100, ",
+        end="",
     )
     print(f"first validation after {recipe(name).save_every / pace:.0f} s")
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-needed", "caption": "How many target tokens a second does the plan need? Each machine's line goes from 5 to 40 percent of its peak, with a mark at the 20 percent that we plan with. Beyond the dashed line, launches take longer than the work: base on eight H100 can't reach its mark unless layers are compiled or batches are larger. Computed from made-up lengths; nothing here was measured."}, "image": {"alt": "On a logarithmic axis the marks of base go from 82 thousand tokens a second on an RTX 4090 through half a million on one H100 to four million on eight, beyond the dashed line at 2.3 million. Big needs about a third of each."}}
 figure, axis = plt.subplots(figsize=(8.5, 3.6), layout="constrained")
 back = {"fc": "white", "ec": "none", "pad": 1}
-MACHINES = (("RTX 4090", 1), ("A100", 1), ("H100", 1), ("H100", 4), ("A100", 8), ("H100", 8))
+MACHINES = (
+    ("RTX 4090", 1),
+    ("A100", 1),
+    ("H100", 1),
+    ("H100", 4),
+    ("A100", 8),
+    ("H100", 8),
+)
 for row, (gpu, count) in enumerate(MACHINES):
-    for name, color, mark, shift in (("base", QUERY, "o", -0.17), ("big", KEY, "s", 0.17)):
+    for name, color, mark, shift in (
+        ("base", QUERY, "o", -0.17),
+        ("big", KEY, "s", 0.17),
+    ):
         whole = 3600 * runs[name, count].hours(PEAKS[gpu], count, 1)
-        needed = [share * recipe(name).steps * a_step / whole for share in (0.05, 0.2, 0.4)]
+        needed = [
+            share * recipe(name).steps * a_step / whole for share in (0.05, 0.2, 0.4)
+        ]
         axis.plot((needed[0], needed[2]), (row + shift,) * 2, color=color, lw=1.2)
         axis.plot(needed[1], row + shift, mark, color=color)
         label = f"{name}: {needed[1]:,.0f}"
         axis.text(
-            needed[2] * 1.1, row + shift, label, va="center", color=color, fontsize=8, bbox=back
+            needed[2] * 1.1,
+            row + shift,
+            label,
+            va="center",
+            color=color,
+            fontsize=8,
+            bbox=back,
         )
 axis.axvline(a_step / launches, color=INK, lw=0.8, ls="--")
 axis.set(xscale="log", xlim=(5e3, 4e7), ylim=(len(MACHINES) - 0.5, -0.5))
@@ -532,11 +632,21 @@ def small_run(pairs, steps, lr_scale):
     )
 
     def bleu(model):
-        made = translate(model, words, [pair.source for pair in validation[:30]], beam=1)
+        made = translate(
+            model, words, [pair.source for pair in validation[:30]], beam=1
+        )
         return score(made, [pair.target for pair in validation[:30]]).bleu
 
     reports = []
-    train(model, words, pairs, config, validation=validation, score=bleu, report=reports.append)
+    train(
+        model,
+        words,
+        pairs,
+        config,
+        validation=validation,
+        score=bleu,
+        report=reports.append,
+    )
     return [report for report in reports if "score" in report]
 
 
@@ -544,7 +654,10 @@ def small_run(pairs, steps, lr_scale):
 # For comparison we need the loss of a model that knows only how frequent each token is. It is the entropy of the tokens:
 
 # %% tags=["nbval-ignore-output"]
-sick = {"rate": small_run(good, 100, lr_scale=3.0), "lines": small_run(shifted, 150, lr_scale=0.3)}
+sick = {
+    "rate": small_run(good, 100, lr_scale=3.0),
+    "lines": small_run(shifted, 150, lr_scale=0.3),
+}
 counts = np.bincount([i for pair in good for i in [*words.encode(pair.target), 2]])
 shares = counts[counts > 0] / counts.sum()
 frequencies = -(shares * np.log(shares)).sum()
@@ -553,6 +666,8 @@ for name, some in sick.items():
     print(
         f"{name}: validation loss {some[-1]['validation_loss']:.2f}, BLEU {some[-1]['score']:.1f}"
     )
+
+# %% tags=["remove-cell"]
 assert sick["rate"][-1]["validation_loss"] > 0.9 * frequencies
 assert sick["lines"][-1]["validation_loss"] > checks[-1]["validation_loss"] + 0.5
 assert sick["lines"][-1]["score"] < checks[-1]["score"] / 3
@@ -565,11 +680,22 @@ for name, some, color, line in (
     ("shifted lines", sick["lines"], QUERY, "^--"),
 ):
     for axis, column, lift in ((left, "validation_loss", 0.25), (right, "score", -1.6)):
-        axis.plot([r["step"] for r in some], [r[column] for r in some], line, color=color, lw=1.5)
-        place = some[-1]["step"] + 5, some[-1][column] + (lift if name == "rate x 10" else 0)
+        axis.plot(
+            [r["step"] for r in some],
+            [r[column] for r in some],
+            line,
+            color=color,
+            lw=1.5,
+        )
+        place = (
+            some[-1]["step"] + 5,
+            some[-1][column] + (lift if name == "rate x 10" else 0),
+        )
         axis.text(*place, name, color=color, va="center", fontsize=9)
 left.axhline(frequencies, color=INK, lw=0.8, ls=":")
-left.text(203, frequencies - 0.22, "frequencies alone", ha="right", va="center", fontsize=9)
+left.text(
+    203, frequencies - 0.22, "frequencies alone", ha="right", va="center", fontsize=9
+)
 left.set(xlabel="step", xlim=(40, 205), ylim=(0, 5.5))
 right.set(xlabel="step", xlim=(40, 205), ylim=(-3, None))
 left.set_ylabel("validation loss")
@@ -586,12 +712,14 @@ plt.show()
 # We provoke it with an absurd rate:
 
 # %% tags=["nbval-ignore-output"]
-told = shell(
+printed = shell(
     "annotated-transformer train --prepared corpus --output hot --preset tiny --device cpu "
     "--dropout 0 --max-tokens 800 --lr-scale 1e30 --steps 20 --save-every 10",
     code=2,
 )
-assert "is not finite; it was not used" in told
+
+# %% tags=["remove-cell"]
+assert "is not finite; it was not used" in printed
 
 # %% [markdown]
 # The command ended with code 2 and one line. No `nan` has reached the weights, and any checkpoint is good. Then:
@@ -638,7 +766,9 @@ PUBLISHED = (
 )
 path = Path("../benchmarks/results/wmt14.jsonl")
 address = "https://github.com/annotated-transformer/annotated-transformer/raw/main/benchmarks/results/wmt14.jsonl"
-text = path.read_text() if path.exists() else urlopen(address).read().decode()  # in Colab
+text = (
+    path.read_text() if path.exists() else urlopen(address).read().decode()
+)  # in Colab
 ours = [record for record in map(json.loads, text.splitlines()) if "bleu" in record]
 for name, how, bleu in PUBLISHED:
     print(f"{bleu:6.2f}  {name:31} {how}")
@@ -666,16 +796,24 @@ gaps = [styled - strict for _, strict, styled in TWICE if strict]
 figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
 for row, (_, strict, styled) in enumerate(TWICE):
     low, high = (strict, strict) if strict else (styled - max(gaps), styled - min(gaps))
-    axis.plot((low, styled), (row, row), color=RESIDUAL, lw=1.2, ls="-" if strict else ":")
+    axis.plot(
+        (low, styled), (row, row), color=RESIDUAL, lw=1.2, ls="-" if strict else ":"
+    )
     axis.plot(styled, row, "s", color=KEY)
-    axis.annotate(f"{styled:.1f}", (styled, row), (8, -3), textcoords="offset points", fontsize=9)
+    axis.annotate(
+        f"{styled:.1f}", (styled, row), (8, -3), textcoords="offset points", fontsize=9
+    )
     if strict:
         axis.plot(strict, row, "o", color=QUERY)
     else:
         axis.plot((low, high), (row, row), color=QUERY, lw=6, solid_capstyle="round")
     label = f"{low:.1f}" if strict else f"{low:.1f} to {high:.1f} ?"
-    axis.annotate(label, (low, row), (-8, -3), textcoords="offset points", ha="right", fontsize=9)
-axis.set(yticks=range(len(TWICE)), yticklabels=[name for name, *_ in TWICE], xlim=(23.5, 30))
+    axis.annotate(
+        label, (low, row), (-8, -3), textcoords="offset points", ha="right", fontsize=9
+    )
+axis.set(
+    yticks=range(len(TWICE)), yticklabels=[name for name, *_ in TWICE], xlim=(23.5, 30)
+)
 axis.set(ylim=(len(TWICE) - 0.5, -0.5), xlabel="BLEU, newstest2014, English to German")
 axis.grid(False)
 plt.show()
@@ -701,24 +839,33 @@ plt.show()
 # A run becomes a line of the table: what `evaluate --json` prints, with what only you know. For the rehearsal:
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 def hours_of(records):
     """Return the hours that a log covers, without the time between a kill and going on."""
     seconds, last = 0.0, None
     for record in records:
         now = datetime.fromisoformat(record["time"].replace("+0000", "+00:00"))
-        seconds += (now - last).total_seconds() if last and "machine" not in record else 0.0
+        seconds += (
+            (now - last).total_seconds() if last and "machine" not in record else 0.0
+        )
         last = now
     return seconds / 3600
 
 
 begun = [record for record in records if "machine" in record]
 line = {
-    "by": "your name", "version": "the commit", "preset": "tiny", "steps": records[-1]["step"],
-    "machine": "two processes", "torch": begun[-1]["torch"], "hours": round(hours_of(records), 3),
+    "by": "your name",
+    "version": "the commit",
+    "preset": "tiny",
+    "steps": records[-1]["step"],
+    "machine": "two processes",
+    "torch": begun[-1]["torch"],
+    "hours": round(hours_of(records), 3),
     **scores,
-}  # fmt: skip
+}
 print(json.dumps(line, indent=1))
+
+# %% tags=["remove-cell"]
 assert line["hours"] > 0 and {"bleu", "chrf", "bleu_signature"} <= set(line)
 
 # %% [markdown]
@@ -734,7 +881,9 @@ size, eps = base.vocabulary_size, 0.1
 floor = (1 - eps) * np.log(1 / (1 - eps)) + eps * np.log(size / eps)
 print(f"loss if all tokens are equally likely: {np.log(size):.1f} nats")
 print(f"loss on smoothed labels of a perfect model: {floor:.2f}")
-print(f"the paper's perplexities in nats: base {np.log(4.92):.2f}, big {np.log(4.33):.2f}")
+print(
+    f"the paper's perplexities in nats: base {np.log(4.92):.2f}, big {np.log(4.33):.2f}"
+)
 for step in (100, 1_000, 4_000, 10_000, 100_000):
     print(f"rate at step {step:7,}: {learning_rate(step, base.d_model, 4000):.6f}")
 
@@ -811,7 +960,9 @@ for steps in (100_000, 300_000):
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The 25,000 count padding, and a batch is seldom full to the last position.
-print(f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / batches_per_epoch:.1f} planned")
+print(
+    f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / batches_per_epoch:.1f} planned"
+)
 
 # %% [markdown]
 # **2. A leak** (★★, 10 min). What breaks if the vocabulary is learned from the test set too? Add twenty sentences about a quagga and count the tokens of the word.
@@ -838,7 +989,9 @@ for name in ("base", "big"):
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Nothing says so. Is theirs on 3,003 sentences, tokenized, with compounds split? Score yours on the
 # full set, compare the signatures, and remember that a seed alone can move a score by 0.3.
-print(f"difference {26.4 - 26.1:.1f}, seeds 0.3, tools {min(gaps):.1f} to {max(gaps):.1f}")
+print(
+    f"difference {26.4 - 26.1:.1f}, seeds 0.3, tools {min(gaps):.1f} to {max(gaps):.1f}"
+)
 
 # %% [markdown]
 # **5. Reading a log** (★★, 10 min). The log of a base run on one A100 says 120,000 target tokens a second, with the steps of this page. How long will it take, without validations? Which share of the peak is that?

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Model files
@@ -32,13 +17,13 @@ sys.path.insert(0, "..")
 # %%
 import tempfile
 
-from annotated_transformer.transformer import preset
+from annotated_transformer import preset
 
 # %% tags=["export"]
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
@@ -50,7 +35,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig, parameter_count
+from annotated_transformer.toolkit.presets import make_config, parameter_count
+from annotated_transformer.transformer import Transformer
 
 # %% [markdown]
 # ## Whole or not at all
@@ -71,9 +57,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
     aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     try:
         yield aside
-        for file in [p for p in (aside, *aside.rglob("*")) if p.is_file()]:
-            with file.open("r+b") as written:
-                os.fsync(written.fileno())
+        for written in (aside, *aside.rglob("*")):
+            if written.is_file():
+                with written.open("r+b") as file:
+                    os.fsync(file.fileno())
         aside.replace(path)
     finally:
         remove(aside)
@@ -103,7 +90,9 @@ def folder_lock(folder: Path) -> Iterator[None]:
         with FileLock(folder / ".lock", timeout=0):
             yield
     except Timeout:
-        raise BlockingIOError(f"another process is working in {folder}: wait for it") from None
+        raise BlockingIOError(
+            f"another process is working in {folder}: wait for it"
+        ) from None
 
 
 # %% [markdown]
@@ -112,14 +101,33 @@ def folder_lock(folder: Path) -> Iterator[None]:
 # The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. `save` writes these two notes in any order; we put them into one, so that equal models are equal files. Before anything of the size that the configuration claims is built, the weights are counted: all that a damaged or malicious `config.json` can still ask for is a table of positions, a million rows at most and as wide as the stream.
 
 # %% tags=["export"]
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
 
 
 def check_vocabulary(model: Transformer, tokenizer: Tokenizer) -> None:
     """Raise ValueError if the tokenizer has ids for which the model has no embedding."""
-    if len(tokenizer) > (known := model.config.vocabulary_size):
-        sizes = f"the tokenizer has {len(tokenizer)} entries, the model {known}"
-        raise ValueError(f"{sizes}: build it with vocabulary_size=len(tokenizer)")
+    entries = model.config.vocabulary_size
+    if len(tokenizer) > entries:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} entries, the model {entries}: "
+            "build it with vocabulary_size=len(tokenizer)"
+        )
+
+
+def safetensors_file(tensors: dict[str, Tensor], notes: dict[str, str]) -> bytes:
+    """Return the bytes of a safetensors file, in which the notes keep their order.
+
+    Such a file is the length of its header in eight bytes, the header as JSON, padded with spaces,
+    and the numbers. The library orders the notes by chance, so the header is written anew.
+    """
+    raw = save(tensors, notes)
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    header["__metadata__"] = notes
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+    return raw[:8] + text.encode().ljust(length) + raw[8 + length :]
 
 
 def save_model(
@@ -129,15 +137,19 @@ def save_model(
 
     Raises ValueError if the tokenizer has ids for which the model has no embedding.
     """
-    check_vocabulary(model := getattr(model, "_orig_mod", model), tokenizer)  # compiled or not
+    model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
+    check_vocabulary(model, tokenizer)
+    weights = model.state_dict()
+    if half:
+        weights = {name: tensor.half() for name, tensor in weights.items()}
     config = json.dumps(asdict(model.config), indent=2)
     notes = {"tokenizer": tokenizer.sha256, "config": config}
-    raw = save({n: t.half() if half else t for n, t in model.state_dict().items()}, notes)
-    end = 8 + int.from_bytes(raw[:8], "little")
-    header = json.loads(raw[8:end]) | {"__metadata__": notes}  # which `save` orders by chance
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode().ljust(end - 8)
-    contents = {CONFIG: config.encode(), TOKENIZER: tokenizer.text.encode()}
-    for name, content in {**contents, WEIGHTS: raw[:8] + text + raw[end:]}.items():
+    contents = {
+        CONFIG: config.encode(),
+        TOKENIZER: tokenizer.text.encode(),
+        WEIGHTS: safetensors_file(weights, notes),
+    }
+    for name, content in contents.items():
         with atomic_write(Path(folder) / name) as aside:
             aside.write_bytes(content)
 
@@ -146,10 +158,28 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the notes of a safetensors file; raises ValueError if it is not one."""
     try:
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118 (not a dict)
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
+            return tensors, file.metadata() or {}
     except SafetensorError as error:
-        why = "other formats, such as pickles, are refused because they can run code"
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); {why}") from error
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}); other formats, "
+            "such as pickles, are refused because they can run code"
+        ) from error
+
+
+def build_model(config_text: str, weights: Mapping[str, Tensor]) -> Transformer:
+    """Return the model that a configuration describes, with these weights; counts them first.
+
+    Raises RuntimeError, TypeError or ValueError if they do not fit.
+    """
+    config = make_config(json.loads(config_text))
+    count = sum(tensor.numel() for tensor in weights.values())
+    if parameter_count(config) != count:
+        raise ValueError(f"a model of this shape has other than {count:,} weights")
+    model = Transformer(config)
+    model.load_state_dict(weights)
+    return model
 
 
 def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
@@ -160,22 +190,27 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     except the table of positions, which has a million rows at most.
     """
     folder = Path(folder)
-    if missing := [n for n in (WEIGHTS, CONFIG, TOKENIZER) if not (folder / n).is_file()]:
-        raise FileNotFoundError(f"{folder} holds no model: {', '.join(missing)} missing")
-    text = (folder / CONFIG).read_bytes().decode(errors="replace")
+    names = (WEIGHTS, CONFIG, TOKENIZER)
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} holds no model: {', '.join(missing)} missing"
+        )
+    config_text = (folder / CONFIG).read_bytes().decode(errors="replace")
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     weights, notes = read_tensors(folder / WEIGHTS)
-    beside = {"tokenizer": tokenizer.sha256, "config": text}
-    if strange := [name for name, value in beside.items() if notes.get(name) != value]:
-        raise ValueError(f"{folder / WEIGHTS} was trained with another {' and '.join(strange)}")
+    present = {"tokenizer": tokenizer.sha256, "config": config_text}
+    different = [name for name in present if notes.get(name) != present[name]]
+    if different:
+        raise ValueError(
+            f"{folder / WEIGHTS} was trained with another {' and '.join(different)}"
+        )
     try:
-        config = TransformerConfig(**json.loads(text))
-        if parameter_count(config) != (found := sum(t.numel() for t in weights.values())):
-            raise ValueError(f"a model of this shape has other than {found:,} weights")
-        model = Transformer(config)
-        model.load_state_dict(weights)
+        model = build_model(config_text, weights)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / WEIGHTS} does not fit {CONFIG}: {error}") from error
+        raise ValueError(
+            f"{folder / WEIGHTS} does not fit {CONFIG}: {error}"
+        ) from error
     check_vocabulary(model, tokenizer)
     return model.eval(), tokenizer
 
@@ -205,10 +240,14 @@ def load_pretrained(name: str = "everyday-de-en") -> tuple[Transformer, Tokenize
     home = Path(str(files("annotated_transformer"))) / "pretrained"
     names = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
     if name not in names:
-        raise ValueError(f'there is no model "{name}"; the package has: {", ".join(names)}')
+        raise ValueError(
+            f'there is no model "{name}"; the package has: {", ".join(names)}'
+        )
     return load_model(home / name)
 
 
 # %%
 model, tokenizer = load_pretrained()
-print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens")
+print(
+    f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer):,} tokens"
+)

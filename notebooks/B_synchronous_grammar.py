@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # A synchronous grammar
@@ -83,24 +68,29 @@ class Phrase(NamedTuple):
 def linked(german: str, english: str) -> Phrase:
     """A phrase from text; `|` cuts both sides into parts that translate each other."""
     phrase = Phrase([], [])
-    for parts in zip(german.split("|"), english.split("|"), strict=True):
+    parts = zip(german.split("|"), english.split("|"), strict=True)
+    for german_part, english_part in parts:
         link = frozenset([object()])
-        for side, part in zip((phrase.german, phrase.english), parts):
-            side.extend(Word(text, link) for text in part.split())
+        phrase.german.extend(Word(text, link) for text in german_part.split())
+        phrase.english.extend(Word(text, link) for text in english_part.split())
     return phrase
 
 
 def join(*phrases: Phrase) -> Phrase:
     """Phrases one after the other, in both languages."""
     german = [word for phrase in phrases for word in phrase.german]
-    return Phrase(german, [word for phrase in phrases for word in phrase.english])
+    english = [word for phrase in phrases for word in phrase.english]
+    return Phrase(german, english)
 
 
-NOTHING, COMMA = Phrase([], []), Phrase([Word(",")], [])  # a German comma has no partner
+NOTHING = Phrase([], [])
+COMMA = Phrase([Word(",")], [])  # a German comma has no partner
 
 # %%
-german, english = linked("im|Garten", "in the|garden")[:2]
-print([[f"{g.text}-{e.text}" for e in english if g.links & e.links] for g in german])
+phrase = linked("im|Garten", "in the|garden")
+for german in phrase.german:
+    partners = [word.text for word in phrase.english if word.links & german.links]
+    print(german.text, "-", *partners)
 
 # %% [markdown]
 # ## The dictionary
@@ -111,66 +101,117 @@ print([[f"{g.text}-{e.text}" for e in english if g.links & e.links] for g in ger
 
 # %% tags=["export"]
 NOUN_TABLE = """
-Mann Männer man men m p, Frau Frauen woman women f p, Kind Kinder child children n p,
-Lehrer Lehrer teacher teachers m p, Ärztin Ärztinnen doctor doctors f p,
-Gast Gäste guest guests m p, Königin Königinnen queen queens f p, Hund Hunde dog dogs m a,
-Katze Katzen cat cats f a, Pferd Pferde horse horses n a, Vogel Vögel bird birds m a,
-Maus Mäuse mouse mice f a, Buch Bücher book books n t, Brief Briefe letter letters m t,
-Lampe Lampen lamp lamps f t, Apfel Äpfel apple apples m t, Bild Bilder picture pictures n t,
-Tasche Taschen bag bags f t, Schlüssel Schlüssel key keys m t"""
+Mann      Männer     man     men      m p
+Frau      Frauen     woman   women    f p
+Kind      Kinder     child   children n p
+Lehrer    Lehrer     teacher teachers m p
+Ärztin    Ärztinnen  doctor  doctors  f p
+Gast      Gäste      guest   guests   m p
+Königin   Königinnen queen   queens   f p
+Hund      Hunde      dog     dogs     m a
+Katze     Katzen     cat     cats     f a
+Pferd     Pferde     horse   horses   n a
+Vogel     Vögel      bird    birds    m a
+Maus      Mäuse      mouse   mice     f a
+Buch      Bücher     book    books    n t
+Brief     Briefe     letter  letters  m t
+Lampe     Lampen     lamp    lamps    f t
+Apfel     Äpfel      apple   apples   m t
+Bild      Bilder     picture pictures n t
+Tasche    Taschen    bag     bags     f t
+Schlüssel Schlüssel  key     keys     m t
+"""
 VERB_TABLE = """
-sehen sieht hat gesehen / see sees saw / nom pa acc pat, suchen sucht hat gesucht / look looks
-looked for / nom pa acc pat, malen malt hat gemalt / paint paints painted / nom p acc pat, kaufen
-kauft hat gekauft / buy buys bought / nom p acc t, jagen jagt hat gejagt / chase chases chased / nom
-a acc a, rufen ruft hat angerufen an / call calls called / nom p acc p, laden lädt hat eingeladen
-ein / invite invites invited / nom p acc p, holen holt hat abgeholt ab / fetch fetches fetched / nom
-p acc pat, heben hebt hat aufgehoben auf / pick picks picked up / nom p acc t, helfen hilft hat
-geholfen / help helps helped / nom p dat pa, folgen folgt ist gefolgt / follow follows followed /
-nom pa dat pa, hören hört hat zugehört zu / listen listens listened to / nom pa dat pa, geben gibt
-hat gegeben / give gives gave / nom p dat p acc t, zeigen zeigt hat gezeigt / show shows showed /
-nom p dat p acc t, schlafen schläft hat geschlafen / sleep sleeps slept / nom pa, lachen lacht hat
-gelacht / laugh laughs laughed / nom p, stehen steht ist aufgestanden auf / get gets got up / nom
-pa, kommen kommt ist angekommen an / arrive arrives arrived / nom pa"""
+sehen sieht hat gesehen / see sees saw / nom pa acc pat
+suchen sucht hat gesucht / look looks looked for / nom pa acc pat
+malen malt hat gemalt / paint paints painted / nom p acc pat
+kaufen kauft hat gekauft / buy buys bought / nom p acc t
+jagen jagt hat gejagt / chase chases chased / nom a acc a
+rufen ruft hat angerufen an / call calls called / nom p acc p
+laden lädt hat eingeladen ein / invite invites invited / nom p acc p
+holen holt hat abgeholt ab / fetch fetches fetched / nom p acc pat
+heben hebt hat aufgehoben auf / pick picks picked up / nom p acc t
+helfen hilft hat geholfen / help helps helped / nom p dat pa
+folgen folgt ist gefolgt / follow follows followed / nom pa dat pa
+hören hört hat zugehört zu / listen listens listened to / nom pa dat pa
+geben gibt hat gegeben / give gives gave / nom p dat p acc t
+zeigen zeigt hat gezeigt / show shows showed / nom p dat p acc t
+schlafen schläft hat geschlafen / sleep sleeps slept / nom pa
+lachen lacht hat gelacht / laugh laughs laughed / nom p
+stehen steht ist aufgestanden auf / get gets got up / nom pa
+kommen kommt ist angekommen an / arrive arrives arrived / nom pa
+"""
 # All other words are lists of `german=english`
 ADJECTIVES = {
     "p": "klein=small, groß=big, alt=old, jung=young, freundlich=friendly, klug=clever",
     "a": "klein=small, groß=big, alt=old, jung=young, schwarz=black, hungrig=hungry",
     "t": "klein=small, groß=big, alt=old, neu=new, schwarz=black, schön=beautiful",
 }
-DETERMINERS = ("der=the, der=the, dies=this, ein=a, ein=a", "der=the, dies=these, zwei=two")
+SINGULAR_DETERMINERS = "der=the, der=the, dies=this, ein=a, ein=a"
+PLURAL_DETERMINERS = "der=the, dies=these, zwei=two"
 PRONOUNS = {
-    "nom": "ich=I, er=he, sie=she, wir=we, sie=they", "acc": "ihn=him, sie=her",
+    "nom": "ich=I, er=he, sie=she, wir=we, sie=they",
+    "acc": "ihn=him, sie=her",
     "dat": "ihm=him, ihr=her, ihnen=them",
-}  # fmt: skip
+}
+# The forms for I, for he, for we and they
+AUXILIARIES = {"hat": "habe hat haben=did", "ist": "bin ist sind=did"}
 MODALS = "kann kann können=can, soll soll sollen=should, muss muss müssen=must"
-TIMES = (
-    "heute=today, jeden|Tag=every|day, am|Abend=in the|evening",  # present
-    "gestern=yesterday, letzte|Woche=last|week, am|Morgen=in the|morning",  # past
-)
+PRESENT_TIMES = "heute=today, jeden|Tag=every|day, am|Abend=in the|evening"
+PAST_TIMES = "gestern=yesterday, letzte|Woche=last|week, am|Morgen=in the|morning"
 PLACES = (
     "im|Garten=in the|garden, in|der|Küche=in|the|kitchen, auf|dem|Markt=at|the|market, "
-    "hinter|dem|Haus=behind|the|house, vor|der|Schule=in front of|the|school, am|Fluss=at the|river"
+    "hinter|dem|Haus=behind|the|house, vor|der|Schule=in front of|the|school, "
+    "am|Fluss=at the|river"
 )
 CONJUNCTIONS = "weil=because, obwohl=although, während=while"
+
+
+class Noun(NamedTuple):
+    """A noun in both languages, its gender (m, f, n) and its kind (p, a, t)."""
+
+    german: str
+    german_plural: str
+    english: str
+    english_plural: str
+    gender: str
+    kind: str
 
 
 class Verb(NamedTuple):
     """A verb: its forms, and for each case the kinds of nouns that may play that role."""
 
-    german: list[str]
-    english: list[str]
+    infinitive: str
+    third_person: str
+    auxiliary: str
+    participle: str
+    particle: str  # empty if the verb has none
+    english: str
+    english_third_person: str
+    english_past: str
     roles: dict[str, str]
 
 
 def read_verb(row: str) -> Verb:
     """A verb from a row of the table."""
-    german, english, roles = (cell.split() for cell in row.split("/"))
-    forms = [" ".join([form, *english[3:]]) for form in english[:3]]  # look for, looks for, ...
-    return Verb(german, forms, dict(zip(roles[::2], roles[1::2])))
+    german, english, roles = [cell.split() for cell in row.split("/")]
+    infinitive, third_person, auxiliary, participle, *particle = german
+    base, english_third_person, past, *preposition = english
+    return Verb(
+        infinitive,
+        third_person,
+        auxiliary,
+        participle,
+        "".join(particle),
+        " ".join([base, *preposition]),  # look for
+        " ".join([english_third_person, *preposition]),
+        " ".join([past, *preposition]),
+        dict(zip(roles[::2], roles[1::2])),
+    )
 
 
-NOUNS = [row.split() for row in NOUN_TABLE.split(",")]
-VERBS = [read_verb(row) for row in VERB_TABLE.split(",")]
+NOUNS = [Noun(*row.split()) for row in NOUN_TABLE.strip().splitlines()]
+VERBS = [read_verb(row) for row in VERB_TABLE.strip().splitlines()]
 
 
 def choose(rng: Random, entries: str) -> list[str]:
@@ -184,47 +225,79 @@ def choose(rng: Random, entries: str) -> list[str]:
 # English shows by order who does what, German by **case**: nominative for the one who does it, accusative for the one it is done to, dative for the one who receives. The case shows once, in the words before the noun. If the determiner has the ending in `STRONG`, the adjective gets a weak one (*d**er** alte Hund*); if it has none, the adjective shows it (*ein alt**er** Hund*). `decline` is this rule.
 
 # %% tags=["export"]
-STRONG = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}  # dieser: m, f, n, plural
+STRONG = {  # the endings of dieser; p is the plural
+    "nom": {"m": "er", "f": "e", "n": "es", "p": "e"},
+    "acc": {"m": "en", "f": "e", "n": "es", "p": "e"},
+    "dat": {"m": "em", "f": "er", "n": "em", "p": "en"},
+}
 
 
 def decline(stem: str, case: str, gender: str) -> tuple[str, str]:
     """A determiner such as `der` in its case, and the ending of an adjective that follows it."""
-    strong, nominative = (STRONG[c].split()["mfnp".index(gender)] for c in (case, "nom"))
-    bare = f"{case} {gender}" in ("nom m", "nom n", "acc n")
+    strong = STRONG[case][gender]
+    bare = (case, gender) in [("nom", "m"), ("nom", "n"), ("acc", "n")]
     if stem == "zwei" or (stem in ("ein", "kein") and bare):
         return stem, strong
-    weak = "e" if gender != "p" and strong == nominative else "en"
+    like_nominative = strong == STRONG["nom"][gender]
+    weak = "e" if like_nominative and gender != "p" else "en"
     if stem == "der":
-        return {"e": "die", "es": "das"}.get(strong, "d" + strong), weak
+        articles = {"e": "die", "es": "das"}
+        return articles.get(strong, "d" + strong), weak
     return stem + strong, weak
 
 
-def draw_noun_phrase(rng: Random, case: str, kinds: str, pronouns: float = 0.2) -> Phrase:
+def draw_pronoun(rng: Random, case: str) -> Phrase:
+    """A personal pronoun."""
+    german, english = choose(rng, PRONOUNS[case])
+    agreement = {"I": 0, "we": 2, "they": 2}.get(english, 1)
+    return linked(german, english)._replace(agreement=agreement)
+
+
+def draw_noun_phrase(
+    rng: Random, case: str, kinds: str, pronouns: float = 0.2
+) -> Phrase:
     """A determiner, perhaps an adjective, and a noun of one of the kinds; or a pronoun."""
     if "p" in kinds and rng.random() < pronouns:
-        german, english = choose(rng, PRONOUNS[case])
-        agreement = {"I": 0, "we": 2, "they": 2}.get(english, 1)
-        return linked(german, english)._replace(agreement=agreement)
-    *forms, gender, kind = rng.choice([noun for noun in NOUNS if noun[-1] in kinds])
-    gender = "p" if (plural := rng.random() < 0.25) else gender
-    stem, determiner = choose(rng, DETERMINERS[plural])
+        return draw_pronoun(rng, case)
+    noun = rng.choice([noun for noun in NOUNS if noun.kind in kinds])
+    plural = rng.random() < 0.25
+    gender = "p" if plural else noun.gender
+    determiners = PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS
+    stem, english_determiner = choose(rng, determiners)
     if case == "acc" and rng.random() < 0.1:
-        stem, determiner = "kein", "no"
-    german, ending = decline(stem, case, gender)
-    parts = [linked(german, determiner)]
+        stem, english_determiner = "kein", "no"
+    german_determiner, ending = decline(stem, case, gender)
+    parts = [linked(german_determiner, english_determiner)]
     if rng.random() < 0.35:
-        german, english = choose(rng, ADJECTIVES[kind])
-        parts.append(linked(german + ending, english))
-    german, english = forms[plural], forms[2 + plural]
-    dative = plural and case == "dat" and not german.endswith("n")  # den Hunden
-    both = join(*parts, linked(german + "n" * dative, english))
-    return Phrase(both.german, both.english, 1 + plural, gender, kind, stem in ("der", "dies"))
+        german_adjective, english_adjective = choose(rng, ADJECTIVES[noun.kind])
+        parts.append(linked(german_adjective + ending, english_adjective))
+    parts.append(noun_in_case(noun, case, plural))
+    return join(*parts)._replace(
+        agreement=2 if plural else 1,
+        gender=gender,
+        kind=noun.kind,
+        definite=stem in ("der", "dies"),
+    )
+
+
+def noun_in_case(noun: Noun, case: str, plural: bool) -> Phrase:
+    """A noun alone; only a plural shows its case, by an n in the dative (den Hunden)."""
+    if not plural:
+        return linked(noun.german, noun.english)
+    german = noun.german_plural
+    if case == "dat" and not german.endswith("n"):
+        german += "n"
+    return linked(german, noun.english_plural)
 
 
 # %%
 for case in STRONG:
     phrases = []
-    for stem, gender, noun in (("der", "m", "Hund"), ("ein", "m", "Hund"), ("dies", "f", "Katze")):
+    for stem, gender, noun in (
+        ("der", "m", "Hund"),
+        ("ein", "m", "Hund"),
+        ("dies", "f", "Katze"),
+    ):
         determiner, ending = decline(stem, case, gender)
         phrases.append(f"{determiner} alt{ending} {noun}")
     print(case, ", ".join(phrases))
@@ -256,23 +329,42 @@ def draw_predicate(
     rng: Random, verb: Verb, agreement: int, past: bool, question: bool, negated: bool
 ) -> Predicate:
     """A verb in the past, in the present, or below a modal verb, which is never negated."""
-    infinitive, third, auxiliary, participle, *particle = verb.german
-    base, sees, saw = verb.english
-    do = question or negated
-    if past or (not negated and rng.random() < 0.4):
-        forms = {"hat": "habe hat haben=did", "ist": "bin ist sind=did"}[auxiliary]
-        german, english = choose(rng, forms if past else MODALS)
-        opens = linked(german.split()[agreement], english)
-        closes = linked(participle if past else "".join([*particle, infinitive]), base)
-        if past and not do:  # the English has no auxiliary: saw belongs to both German words
-            main = [Word(w, opens.german[0].links | closes.german[0].links) for w in saw.split()]
-            return Predicate(opens.german[0], closes.german, [], main)
-        return Predicate(opens.german[0], closes.german, opens.english, closes.english)
-    german = " ".join([(infinitive[:-1], third, infinitive)[agreement], *particle])
-    verbs = linked(german, sees if agreement == 1 and not do else base)
+    needs_do = question or negated
+    if past:
+        helpers = AUXILIARIES[verb.auxiliary]
+        closing = verb.participle
+    elif not negated and rng.random() < 0.4:
+        helpers = MODALS
+        closing = verb.particle + verb.infinitive
+    else:
+        return present_predicate(verb, agreement, needs_do)
+    german_forms, english_helper = choose(rng, helpers)
+    opens = linked(german_forms.split()[agreement], english_helper)
+    closes = linked(closing, verb.english)
+    finite = opens.german[0]
+    if past and not needs_do:  # no auxiliary: saw belongs to both German words
+        links = finite.links | closes.german[0].links
+        main = [Word(text, links) for text in verb.english_past.split()]
+        return Predicate(finite, closes.german, [], main)
+    return Predicate(finite, closes.german, opens.english, closes.english)
+
+
+def present_predicate(verb: Verb, agreement: int, needs_do: bool) -> Predicate:
+    """A verb in the present, its particle apart; in English perhaps with `do`."""
+    third_person = agreement == 1
+    german_forms = [verb.infinitive[:-1], verb.third_person, verb.infinitive]
+    inflected = third_person and not needs_do
+    english = verb.english_third_person if inflected else verb.english
+    verbs = linked(f"{german_forms[agreement]} {verb.particle}", english)
     finite, *closing = verbs.german
-    support = [Word("does" if agreement == 1 else "do", finite.links)] if do else []
-    return Predicate(finite, closing, support, verbs.english, bool(particle))
+    support = [Word("does" if third_person else "do", finite.links)]
+    return Predicate(
+        finite,
+        closing,
+        auxiliary=support if needs_do else [],
+        main=verbs.english,
+        separable=bool(closing),
+    )
 
 
 # %% [markdown]
@@ -297,26 +389,37 @@ class Clause(NamedTuple):
 
 
 def german_clause(clause: Clause, verb_last: bool = False) -> list[Word]:
-    """Front, finite verb, the rest, closing verb; in a subordinate clause all verbs are last."""
-    finite, closing, *_, separable = clause.predicate
-    pronouns = [phrase for phrase in clause.objects if not phrase.gender]
-    nouns = [phrase for phrase in clause.objects if phrase.gender]
-    field = [clause.subject, *pronouns, clause.time, *nouns, clause.negation, clause.place]
-    middle = [word for part in field if part is not clause.front for word in part.german]
+    """Front, finite verb, the middle, closing verb; in a subordinate clause all verbs are last."""
+    finite = clause.predicate.finite
+    closing = clause.predicate.closing
+    field = [
+        clause.subject,
+        *[phrase for phrase in clause.objects if not phrase.gender],  # pronouns
+        clause.time,
+        *[phrase for phrase in clause.objects if phrase.gender],
+        clause.negation,
+        clause.place,
+    ]
+    front = clause.front.german
+    middle = join(*[phrase for phrase in field if phrase is not clause.front]).german
     if not verb_last:
-        return [*clause.front.german, finite, *middle, *closing]
-    end = [Word(closing[0].text + finite.text, finite.links)] if separable else [*closing, finite]
-    return [*clause.front.german, *middle, *end]
+        return [*front, finite, *middle, *closing]
+    if clause.predicate.separable:
+        particle = closing[0].text
+        return [*front, *middle, Word(particle + finite.text, finite.links)]
+    return [*front, *middle, *closing, finite]
 
 
 def english_clause(clause: Clause, question: bool = False) -> list[Word]:
     """Subject, verb, objects, place, time; in a question the auxiliary comes first."""
     early = clause.front if clause.fronted else NOTHING
-    field = [*clause.objects, clause.place, clause.time]
-    rest = [word for part in field if part is not early for word in part.english]
-    subject, auxiliary = clause.subject.english, clause.predicate.auxiliary
+    behind = [*clause.objects, clause.place, clause.time]
+    later = join(*[phrase for phrase in behind if phrase is not early]).english
+    subject = clause.subject.english
+    auxiliary = clause.predicate.auxiliary
     start = auxiliary + subject if question else subject + auxiliary
-    return [*early.english, *start, *clause.negation.english, *clause.predicate.main, *rest]
+    verb = clause.negation.english + clause.predicate.main
+    return [*early.english, *start, *verb, *later]
 
 
 # %% [markdown]
@@ -325,55 +428,81 @@ def english_clause(clause: Clause, question: bool = False) -> list[Word]:
 # %%
 man = linked("der|Mann", "the|man")._replace(gender="m")
 woman = linked("die|alte|Frau", "the|old|woman")._replace(gender="f")
-today, place = linked("heute", "today"), linked("im|Garten", "in the|garden")
+today = linked("heute", "today")
+garden = linked("im|Garten", "in the|garden")
 (ruft, an), (calls,) = linked("ruft an", "calls")[:2]
-verbs = Predicate(ruft, [an], [], [calls], separable=True)
-does_call = [[Word(text, ruft.links)] for text in ("does", "call")]
-with_do = Predicate(ruft, [an], *does_call, separable=True)
-meaning = Clause(man, verbs, False, [woman], today, place, NOTHING, today, fronted=True)
-behind = meaning._replace(front=man, fronted=False)
-asked = meaning._replace(front=NOTHING, fronted=False, predicate=with_do)
+verb = Predicate(ruft, [an], [], [calls], separable=True)
+does, call = Word("does", ruft.links), Word("call", ruft.links)
+verb_with_do = Predicate(ruft, [an], [does], [call], separable=True)
+
+statement = Clause(
+    man, verb, False, [woman], today, garden, NOTHING, today, fronted=True
+)
+behind = statement._replace(front=man, fronted=False)
+asked = statement._replace(front=NOTHING, fronted=False, predicate=verb_with_do)
 orders = {
-    "a statement": (german_clause(meaning), english_clause(meaning)),
+    "a statement": (german_clause(statement), english_clause(statement)),
     "behind weil": (german_clause(behind, verb_last=True), english_clause(behind)),
     "a question": (german_clause(asked), english_clause(asked, question=True)),
 }
-for sides in orders.values():
-    print(*(" ".join(word.text for word in side) for side in sides), sep=" | ")
+for german, english in orders.values():
+    print(*[word.text for word in german], "|", *[word.text for word in english])
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-orders", "caption": "How can one meaning have two orders? German above, English below, with the part of the clause that each word belongs to. Dashed lines are links between words; thick ones belong to the verb. In a statement the German verb *ruft ... an* brackets nearly everything. After *weil* it waits for the end, and its line crosses those of six words."}}
-def layout(sentence, row, label):
+def layout(sentence, row, label_row):
     """Each word with its place in the drawing and the part of the clause that it belongs to."""
-    named = {"who": man, "whom": woman, "when": today, "where": place}
-    of = {link: name for name, part in named.items() for word in part.german for link in word.links}
-    parts = [of.get(next(iter(word.links)), "verb") for word in sentence]
-    widths = [8 * len(word.text) + 14 for word in sentence]
-    return [
-        {"x": sum(widths[:i]) + widths[i] / 2, "y": row, "text": word.text, "part": part}
-        | {"label": label, "name": "" if i and parts[i - 1] == part else part}
-        for i, (word, part) in enumerate(zip(sentence, parts))
-    ]
+    phrases = {"who": man, "whom": woman, "when": today, "where": garden}
+    part_of = {}
+    for part, phrase in phrases.items():
+        for word in phrase.german:
+            part_of |= dict.fromkeys(word.links, part)
+    places, right, shown = [], 0, ""
+    for word in sentence:
+        (link, *_) = word.links
+        part = part_of.get(link, "verb")
+        width = 8 * len(word.text) + 14
+        place = {"x": right + width / 2, "y": row, "text": word.text, "part": part}
+        place |= {"label": label_row, "name": "" if part == shown else part}
+        places.append(place)
+        right += width
+        shown = part
+    return places
 
 
 def drawing(german, english):
     """Two rows of words with their links between them."""
-    above, below = layout(german, 34, 14), layout(english, 150, 170)
+    above = layout(german, 34, 14)
+    below = layout(english, 150, 170)
     lines = [
-        {"x": g["x"], "y": 46, "x2": e["x"], "y2": 138, "verb": g["part"] == "verb"}
-        for g, one in zip(above, german)
-        for e, other in zip(below, english)
-        if one.links & other.links
+        {
+            "x": start["x"],
+            "y": 46,
+            "x2": end["x"],
+            "y2": 138,
+            "verb": start["part"] == "verb",
+        }
+        for start, german_word in zip(above, german)
+        for end, english_word in zip(below, english)
+        if german_word.links & english_word.links
     ]
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 500], nice=False))
     y = {"axis": None, "scale": alt.Scale(domain=[180, 4], nice=False)}
     texts = alt.Chart(alt.Data(values=above + below)).encode(x)
-    links = alt.Chart(alt.Data(values=lines)).encode(x, alt.Y("y:Q", **y), x2="x2:Q", y2="y2:Q")
+    links = alt.Chart(alt.Data(values=lines)).encode(
+        x, alt.Y("y:Q", **y), x2="x2:Q", y2="y2:Q"
+    )
     return alt.layer(
-        links.transform_filter("!datum.verb").mark_rule(color=INK, opacity=0.75, strokeDash=[4, 3]),
+        links.transform_filter("!datum.verb").mark_rule(
+            color=INK, opacity=0.75, strokeDash=[4, 3]
+        ),
         links.transform_filter("datum.verb").mark_rule(color=INK, strokeWidth=3),
-        texts.mark_text(color=INK, fontSize=14).encode(alt.Y("y:Q", **y), text="text:N"),
-        texts.mark_text(color=INK, fontSize=11).encode(alt.Y("label:Q", **y), text="name:N"),
+        texts.mark_text(color=INK, fontSize=14).encode(
+            alt.Y("y:Q", **y), text="text:N"
+        ),
+        texts.mark_text(color=INK, fontSize=11).encode(
+            alt.Y("label:Q", **y), text="name:N"
+        ),
     ).properties(width=500, height=184)
 
 
@@ -383,7 +512,8 @@ labels = {
     "a question": "The first German word is linked to does and to call, and so is the last.",
 }
 show_steps(
-    {name: (drawing(*order), labels[name]) for name, order in orders.items()}, "Said in which way?"
+    {name: (drawing(*order), labels[name]) for name, order in orders.items()},
+    "Said in which way?",
 )
 
 # %% [markdown]
@@ -404,55 +534,92 @@ show_steps(
 
 # %% tags=["export"]
 def draw_clause(
-    rng: Random, verb: Verb, past: bool, opening: dict[str, Phrase], question: bool = False
+    rng: Random,
+    verb: Verb,
+    past: bool,
+    opening: dict[str, Phrase],
+    question: bool = False,
 ) -> Clause:
     """A clause around a verb; `opening` may give, by its case, the phrase that opens it."""
-    phrases = [opening.get(c) or draw_noun_phrase(rng, c, k) for c, k in verb.roles.items()]
+    phrases = [
+        opening.get(case) or draw_noun_phrase(rng, case, kinds)
+        for case, kinds in verb.roles.items()
+    ]
     subject, *objects = phrases
     negated = all(phrase.definite for phrase in phrases) and rng.random() < 0.25
     predicate = draw_predicate(rng, verb, subject.agreement, past, question, negated)
-    time = linked(*choose(rng, TIMES[past])) if rng.random() < 0.3 else NOTHING
-    place = linked(*choose(rng, PLACES)) if not negated and rng.random() < 0.2 else NOTHING
-    negation = linked("nicht", "not") if negated else NOTHING
-    front, fronted = next(iter(opening.values()), NOTHING), not opening.keys() <= {"nom"}
-    return Clause(subject, predicate, past, objects, time, place, negation, front, fronted)
+    time = place = NOTHING
+    if rng.random() < 0.3:
+        time = linked(*choose(rng, PAST_TIMES if past else PRESENT_TIMES))
+    if not negated and rng.random() < 0.2:
+        place = linked(*choose(rng, PLACES))
+    return Clause(
+        subject,
+        predicate,
+        past,
+        objects,
+        time,
+        place,
+        negation=linked("nicht", "not") if negated else NOTHING,
+        front=next(iter(opening.values()), NOTHING),
+        fronted=bool(opening) and "nom" not in opening,
+    )
 
 
 def behind_comma(clause: Clause, start: Phrase = NOTHING) -> Phrase:
     """A comma, perhaps a conjunction, and a clause with its German verbs at the end."""
-    return join(COMMA, start, Phrase(german_clause(clause, verb_last=True), english_clause(clause)))
+    ordered = Phrase(german_clause(clause, verb_last=True), english_clause(clause))
+    return join(COMMA, start, ordered)
 
 
 def relative_clause(rng: Random, noun: Phrase) -> Phrase:
     """`, den die Katze sieht`: a clause in which the noun is the subject or the last object."""
-    roles = [(v, c) for v in VERBS for c in ("nom", [*v.roles][-1]) if noun.kind in v.roles[c]]
-    verb, case = rng.choice(roles)
-    german = "denen" if case + noun.gender == "datp" else decline("der", case, noun.gender)[0]
-    english = "who" if case + noun.kind == "nomp" else "that"
+    possible = []
+    for verb in VERBS:
+        *_, last_case = verb.roles
+        for case in (
+            "nom",
+            last_case,
+        ):  # twice the nominative for a verb without object
+            if noun.kind in verb.roles[case]:
+                possible.append((verb, case))
+    verb, case = rng.choice(possible)
+    german, _ = decline("der", case, noun.gender)
+    if case == "dat" and noun.gender == "p":
+        german = "denen"
+    english = "who" if case == "nom" and noun.kind == "p" else "that"
     pronoun = linked(german, english)._replace(agreement=noun.agreement)
-    return behind_comma(draw_clause(rng, verb, rng.random() < 0.5, {case: pronoun}))
+    past = rng.random() < 0.5
+    return behind_comma(draw_clause(rng, verb, past, {case: pronoun}))
 
 
 def reason(rng: Random, past: bool) -> Phrase:
     """`, weil die Frau schläft`: a conjunction and a clause with a noun as its subject."""
     verb = rng.choice(VERBS)
-    opening = {"nom": draw_noun_phrase(rng, "nom", verb.roles["nom"], pronouns=0)}
-    return behind_comma(draw_clause(rng, verb, past, opening), linked(*choose(rng, CONJUNCTIONS)))
+    subject = draw_noun_phrase(rng, "nom", verb.roles["nom"], pronouns=0)
+    clause = draw_clause(rng, verb, past, {"nom": subject})
+    return behind_comma(clause, linked(*choose(rng, CONJUNCTIONS)))
 
 
 def draw_main_clause(rng: Random, question: bool = False) -> Clause:
     """A question, or a statement that opens with subject, reason, time or a masculine object."""
-    clause = draw_clause(rng, rng.choice(VERBS), rng.random() < 0.5, {}, question)
+    verb = rng.choice(VERBS)
+    past = rng.random() < 0.5
+    clause = draw_clause(rng, verb, past, {}, question)
     if question:
         return clause
-    masculine = [phrase for phrase in clause.objects if phrase.gender == "m"]
-    if (dice := rng.random()) < 0.1:
-        early = reason(rng, clause.past)
-        opening = join(Phrase(early.german[1:], early.english), linked(",", ","))
+    dice = rng.random()
+    if dice < 0.1:
+        because = reason(rng, past)
+        without_comma = Phrase(because.german[1:], because.english)
+        opening = join(without_comma, linked(",", ","))
         return clause._replace(front=opening, fronted=True)
     if dice < 0.6 and clause.time.german:
         return clause._replace(front=clause.time, fronted=True)
-    return clause._replace(front=masculine[0] if masculine and dice > 0.8 else clause.subject)
+    masculine = [phrase for phrase in clause.objects if phrase.gender == "m"]
+    if dice > 0.8 and masculine:
+        return clause._replace(front=masculine[0])
+    return clause._replace(front=clause.subject)
 
 
 # %% [markdown]
@@ -464,19 +631,30 @@ def draw_main_clause(rng: Random, question: bool = False) -> Clause:
 # %% tags=["export"]
 def draw_sentence(rng: Random) -> Phrase:
     """A main clause; a clause may describe its subject or its last object, or give a reason."""
-    mark, tail = "?" if rng.random() < 0.1 else ".", NOTHING
-    clause = draw_main_clause(rng, question=mark == "?")
-    subject, last = clause.subject, clause.objects[-1] if clause.objects else NOTHING
+    question = rng.random() < 0.1
+    clause = draw_main_clause(rng, question)
+    subject = clause.subject
     if clause.front is subject and subject.gender and rng.random() < 0.25:
         described = join(subject, relative_clause(rng, subject), COMMA)
         clause = clause._replace(subject=described, front=described)
-    late = clause.place.german or (clause.time.german and clause.front is not clause.time)
+    tail = NOTHING
     if rng.random() < 0.25:
         tail = reason(rng, clause.past)
-    elif last.gender and last is not clause.front and not late and rng.random() < 0.25:
-        tail = relative_clause(rng, last)
-    both = Phrase(german_clause(clause), english_clause(clause, question=mark == "?"))
-    return join(both, tail, linked(mark, mark))
+    elif ends_with_noun(clause) and rng.random() < 0.25:
+        tail = relative_clause(rng, clause.objects[-1])
+    main = Phrase(german_clause(clause), english_clause(clause, question))
+    mark = "?" if question else "."
+    return join(main, tail, linked(mark, mark))
+
+
+def ends_with_noun(clause: Clause) -> bool:
+    """Whether the last object is a noun that nothing but a verb follows."""
+    if not clause.objects:
+        return False
+    last = clause.objects[-1]
+    late_time = clause.time.german and clause.front is not clause.time
+    followed = clause.place.german or late_time
+    return bool(last.gender and last is not clause.front and not followed)
 
 
 def spell(side: list[Word]) -> str:
@@ -488,11 +666,18 @@ def spell(side: list[Word]) -> str:
 
 def to_pair(phrase: Phrase) -> Pair:
     """Both sides as text, with the alignment that their links tell."""
-    after = [*phrase.german[1:], Word("")]
-    german = [w for w, n in zip(phrase.german, after) if w.text != "," or n.text not in ",."]
-    linked_to = [(link, j) for j, word in enumerate(phrase.english) for link in word.links]
-    links = ((i, j) for i, word in enumerate(german) for link, j in linked_to if link in word.links)
-    return Pair(spell(german), spell(phrase.english), frozenset(links))
+    german = []
+    following = [word.text for word in phrase.german[1:]]
+    for word, next_text in zip(phrase.german, [*following, ""]):
+        if word.text != "," or next_text not in (",", "."):
+            german.append(word)
+    alignment = frozenset(
+        (i, j)
+        for i, german_word in enumerate(german)
+        for j, english_word in enumerate(phrase.english)
+        if not german_word.links.isdisjoint(english_word.links)
+    )
+    return Pair(spell(german), spell(phrase.english), alignment)
 
 
 def grammar(count: int, seed: int = 0) -> list[Pair]:
@@ -501,7 +686,8 @@ def grammar(count: int, seed: int = 0) -> list[Pair]:
     No German sentence comes twice, so slices of the list never share one: `pairs[:9000]` to
     train, `pairs[9000:]` to test.
     """
-    rng, pairs = Random(seed), dict[str, Pair]()
+    rng = Random(seed)
+    pairs: dict[str, Pair] = {}
     while len(pairs) < count:
         pair = to_pair(draw_sentence(rng))
         pairs.setdefault(pair.source, pair)
@@ -512,20 +698,25 @@ def grammar(count: int, seed: int = 0) -> list[Pair]:
 pairs = grammar(10_000, seed=0)
 for pair in pairs[:4]:
     print(pair.source, "|", pair.target)
-print(f"{sum(len(words(pair.source)) for pair in pairs) / len(pairs):.1f} German words a sentence")
+lengths = [len(words(pair.source)) for pair in pairs]
+print(f"{sum(lengths) / len(lengths):.1f} German words per sentence")
 
 # %% [markdown]
 # The seed alone decides, and a longer list starts with the shorter one. No German sentence comes twice. And the alignment is complete: every word has a partner, except for a German comma.
 
 # %%
+word_by_word = [pair for pair in pairs if all(i == j for i, j in pair.alignment)]
+print(f"{len(word_by_word) / len(pairs):.0%} go word by word, such as:")
+print(word_by_word[0].source)
+
+# %% tags=["remove-cell"]
 assert pairs[:50] == grammar(50, seed=0)
 assert len({pair.source for pair in pairs}) == len(pairs)
 for pair in pairs:
     german, english = words(pair.source), words(pair.target)
-    assert {i for i, _ in pair.alignment} >= {i for i, word in enumerate(german) if word != ","}
+    not_commas = {i for i, word in enumerate(german) if word != ","}
+    assert {i for i, _ in pair.alignment} >= not_commas
     assert {j for _, j in pair.alignment} == set(range(len(english)))
-plain = [pair for pair in pairs if all(i == j for i, j in pair.alignment)]
-print(f"{len(plain) / len(pairs):.0%} go word by word, such as:", plain[0].source)
 
 # %% [markdown]
 # ## For another pair of languages

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Large corpora
@@ -48,22 +33,33 @@ sys.path.insert(0, "..")
 # %% tags=["remove-cell"]
 import warnings
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # no bars are drawn here
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # no bars are drawn here
 
 # %% tags=["export"]
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from annotated_transformer.batching import EncodedCorpus
-from annotated_transformer.data import MissingData, Pair
+from annotated_transformer.data import Pair
+from annotated_transformer.toolkit.downloads import MissingData
 from annotated_transformer.masks import BOS, EOS
-from annotated_transformer.model_io import TOKENIZER, atomic_write, clear, folder_lock, remove
-from annotated_transformer.own_data import aligned_lines, read_pairs
+from annotated_transformer.toolkit.model_io import (
+    TOKENIZER,
+    atomic_write,
+    clear,
+    folder_lock,
+    remove,
+)
+from annotated_transformer.toolkit.own_data import aligned_lines, read_pairs
 from annotated_transformer.tokenization import Tokenizer
 
 # %% [markdown]
@@ -72,52 +68,105 @@ from annotated_transformer.tokenization import Tokenizer
 # WMT14 is `wmt/wmt14` on the hub, at a pinned revision: data only, no script is run. Downloads stay in the library's cache, which `HF_HOME` moves; `HF_ENDPOINT` names a mirror. Your own files are copied into a cache beside the output, which is removed when the output is complete.
 
 # %% tags=["export"]
-WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}  # entries of the paper's vocabularies
-REVISION = "b199e406369ec1b7634206d3ded5ba45de2fe696"  # of wmt/wmt14 on the Hugging Face hub
-FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}  # all else is text
+# Entries of the paper's vocabularies
+WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}
+# Of wmt/wmt14 on the Hugging Face hub
+REVISION = "b199e406369ec1b7634206d3ded5ba45de2fe696"
+# By the ending of a file; all else is text
+FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
 
 
-def read_lines(paths: Sequence[str], columns: Sequence[str]) -> Iterator[dict[str, str]]:
+def read_lines(
+    paths: Sequence[str], columns: Sequence[str]
+) -> Iterator[dict[str, str]]:
     """Yield the pairs of two texts, or of a TSV, in which a missing cell is an empty text.
 
     Raises ValueError if one of two texts has more lines, or for a line that cannot be read.
     """
     source, target = map(int, columns or (0, 1))
+    empty_cells = "\t" * max(source, target)
     for lines in aligned_lines(*paths):
-        cells = lines if len(lines) == 2 else (lines[0] + "\t" * max(source, target)).split("\t")
+        cells = lines if len(lines) == 2 else (lines[0] + empty_cells).split("\t")
         yield {"source": cells[source], "target": cells[target]}
 
 
-def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -> Any:
-    """Return pairs as a table on disk with the columns source and target; of WMT14, which has no
-    paths, validation and test come first. Raises ImportError, MissingData or ValueError.
+def read_texts(paths: Sequence[str], columns: Sequence[str], cache: str) -> Any:
+    """Return the pairs of two texts, or of a TSV, as a table on disk."""
+    from datasets import Dataset
+
+    if len(paths) > 2:
+        raise ValueError("give one TSV, or two texts")
+    # As tuples: the library would share lists out among its processes
+    arguments = {"paths": tuple(paths), "columns": tuple(columns)}
+    return Dataset.from_generator(read_lines, cache_dir=cache, gen_kwargs=arguments)
+
+
+def two_columns(rows: Any, columns: Sequence[str]) -> Any:
+    """Return two columns of a table, without names its first two, as source and target.
+
+    Raises ValueError if they are not two columns of text.
+    """
+    names = list(columns) or rows.column_names[:2]
+    rows = rows.select_columns(names)
+    types = [getattr(feature, "dtype", "") for feature in rows.features.values()]
+    text_columns = [name for name in types if "string" in name]
+    if not len(names) == len(text_columns) == 2:
+        raise ValueError(f"{' and '.join(names)} are not two columns of text")
+    return rows.rename_columns({names[0]: "source", names[1]: "target"})
+
+
+def read_table(
+    paths: Sequence[str], file_format: str, columns: Sequence[str], cache: str
+) -> Any:
+    """Return the pairs of JSON lines or Parquet as a table on disk."""
+    from datasets import load_dataset
+
+    files = list(paths)
+    rows = load_dataset(file_format, data_files=files, cache_dir=cache, split="train")
+    return two_columns(rows.flatten(), columns)
+
+
+def read_wmt14(name: str) -> Any:
+    """Return the pairs of WMT14 as a table on disk; validation and test come first."""
+    from datasets import load_dataset
+
+    _, source, target = name.split("-")
+    rows = load_dataset(
+        "wmt/wmt14",
+        f"{target}-{source}",
+        revision=REVISION,
+        split="validation+test+train",
+    )
+    columns = (f"translation.{source}", f"translation.{target}")
+    return two_columns(rows.flatten(), columns)
+
+
+def read_rows(
+    name: str, paths: Sequence[str], columns: Sequence[str], cache: str
+) -> Any:
+    """Return pairs as a table on disk with the columns source and target; WMT14 has no paths.
+
+    Raises ImportError, MissingData or ValueError with a remedy.
     """
     try:
-        from datasets import Dataset, load_dataset
-
         if not paths:
-            _, source, target = name.split("-")
-            parts = {"revision": REVISION, "split": "validation+test+train"}
-            rows = load_dataset("wmt/wmt14", f"{target}-{source}", **parts).flatten()
-            columns = (f"translation.{source}", f"translation.{target}")
-        elif kind := FORMATS.get(Path(paths[0].removesuffix(".gz")).suffix):
-            rows = load_dataset(kind, data_files=paths, cache_dir=cache, split="train").flatten()
-        else:
-            lines = {"paths": (*paths,), "columns": (*columns,)}  # lists would be shared out
-            rows = Dataset.from_generator(read_lines, cache_dir=cache, gen_kwargs=lines)
-            columns = ("source", "target", *paths[2:])  # no third text: refused below
-        rows = rows.select_columns(names := [*columns] or rows.column_names[:2])
-        text = [kind for kind in rows.features.values() if "string" in getattr(kind, "dtype", "")]
-        if not len(names) == len(text) == 2:
-            raise ValueError(f"{' and '.join(names)} are not two columns of text")
-        return rows.rename_columns(dict(zip(names, ("source", "target"))))
+            return read_wmt14(name)
+        ending = Path(paths[0].removesuffix(".gz")).suffix
+        if ending in FORMATS:
+            return read_table(paths, FORMATS[ending], columns, cache)
+        return read_texts(paths, columns, cache)
     except ImportError as error:
         remedy = 'pip install "annotated-transformer[wmt14]"'
-        raise ImportError(f"large corpora need the library datasets: {remedy}") from error
-    except Exception as error:  # of many unrelated types
-        remedy = "mend it" if paths else "check the network and call again, which goes on"
-        message = f"{' '.join(paths) or name} cannot be read ({error.__cause__ or error}): {remedy}"
-        raise (ValueError if paths else MissingData)(" ".join(message.split())) from error
+        raise ImportError(
+            f"large corpora need the library datasets: {remedy}"
+        ) from error
+    except Exception as error:  # the library raises many unrelated types
+        fault = f"cannot be read ({error.__cause__ or error})"
+        if paths:
+            message = f"{' '.join(paths)} {fault}: mend it"
+            raise ValueError(" ".join(message.split())) from error
+        message = f"{name} {fault}: check the network and call again, which goes on"
+        raise MissingData(" ".join(message.split())) from error
 
 
 # %% [markdown]
@@ -140,9 +189,25 @@ def read_rows(name: str, paths: list[str], columns: Sequence[str], cache: str) -
 # The held-out sentences pass the same rules, so none is too long to validate on. For a score that others can compare, `evaluate` takes all 3,003 test sentences from sacreBLEU.
 
 # %% tags=["export"]
-HELD_OUT, MOST_HELD_OUT = ("validation", "test"), 3_000  # pairs of each; one in 20 at most
-OUTCOMES = ["empty", "too long", "lengths apart", "untranslated", *HELD_OUT, "held out", "train"]
-MAX_TOKENS, SAMPLE = 250, 1_000_000  # on a side; pairs that the vocabulary is learned from, at most
+HELD_OUT = ("validation", "test")
+OUTCOMES = [
+    "empty",
+    "too long",
+    "lengths apart",
+    "untranslated",
+    *HELD_OUT,
+    "held out",
+    "train",
+]
+MAX_TOKENS = 250  # on a side
+
+
+class Rules(NamedTuple):
+    """What decides, besides its text, what becomes of a row."""
+
+    parts: Mapping[int, str]  # validation or test, for the numbers of their rows
+    held_out: frozenset[str]  # texts that nothing is learned from
+    max_ratio: float  # of the tokens of both sides
 
 
 def id_type(tokenizer: Tokenizer) -> str:
@@ -157,32 +222,50 @@ def tidy(source: str | None, target: str | None) -> Pair:
 
 def texts(pair: Pair) -> set[str]:
     """Return both texts of a pair, without regard to case."""
-    return {text.casefold() for text in pair[:2]}
+    return {pair.source.casefold(), pair.target.casefold()}
+
+
+def outcome_of(
+    number: int, pair: Pair, source: list[int], target: list[int], rules: Rules
+) -> str:
+    """Return the first outcome that is true of a row, its pair and the ids of both sides."""
+    shorter, longer = sorted((len(source), len(target)))
+    if shorter == 0:
+        return "empty"
+    if longer > MAX_TOKENS:
+        return "too long"
+    if longer > rules.max_ratio * shorter:
+        return "lengths apart"
+    if pair.source == pair.target:
+        return "untranslated"
+    if number in rules.parts:
+        return rules.parts[number]
+    if texts(pair) & rules.held_out:
+        return "held out"
+    return "train"
 
 
 def encode_rows(
-    rows: Mapping[str, list[str | None]], numbers: list[int], tokenizer: Tokenizer,
-    parts: Mapping[int, str], held_out: frozenset[str], max_ratio: float,
-) -> dict[str, list[Any]]:  # fmt: skip
-    """Return for each row the first outcome that is true and, to train on, (S, T) and its tokens.
-
-    `parts` are the rows, by number, for validation and test; no text in `held_out` is trained on.
-    """
+    rows: Mapping[str, list[str | None]],
+    numbers: list[int],
+    tokenizer: Tokenizer,
+    rules: Rules,
+) -> dict[str, list[Any]]:
+    """Return for each row its outcome and, to train on, its lengths (S, T) and its tokens."""
     encoded: dict[str, list[Any]] = {"outcome": [], "lengths": [], "tokens": []}
+    number_type = id_type(tokenizer)
     for number, pair in zip(numbers, map(tidy, rows["source"], rows["target"])):
-        source, target = tokenizer.encode(pair.source), tokenizer.encode(pair.target)
-        shorter, longer = sorted((len(source), len(target)))
-        part = parts.get(number)
-        outcome = [
-            shorter == 0, longer > MAX_TOKENS, longer > max_ratio * shorter,
-            pair.source == pair.target, part == "validation", part == "test",
-            not held_out.isdisjoint(texts(pair)), True,
-        ].index(True)  # fmt: skip
-        kept = OUTCOMES[outcome] == "train"  # times a list: the list, or an empty one
-        tokens, lengths = [*source, EOS, BOS, *target, EOS], [len(source) + 1, len(target) + 1]
-        encoded["outcome"].append(np.int8(outcome))
-        encoded["lengths"].append(np.array(lengths * kept, np.int32))
-        encoded["tokens"].append(np.array(tokens * kept, id_type(tokenizer)))
+        source = tokenizer.encode(pair.source)
+        target = tokenizer.encode(pair.target)
+        outcome = outcome_of(number, pair, source, target, rules)
+        lengths: list[int] = []
+        tokens: list[int] = []
+        if outcome == "train":
+            lengths = [len(source) + 1, len(target) + 1]
+            tokens = [*source, EOS, BOS, *target, EOS]
+        encoded["outcome"].append(np.int8(OUTCOMES.index(outcome)))
+        encoded["lengths"].append(np.array(lengths, np.int32))
+        encoded["tokens"].append(np.array(tokens, number_type))
     return encoded
 
 
@@ -200,14 +283,162 @@ def encode_rows(
 # The folder is [written aside and renamed](A_model_io.ipynb#whole-or-not-at-all) at the end. If `prepare` is killed before that, the next call finds in the cache each part that was finished: what was read, and a worker's whole share. If the folder is there and was made from the same files with the same settings, there is nothing to do; any other folder is refused.
 
 # %% tags=["export"]
-TOKENS, LENGTHS, SUMMARY = "tokens.bin", "lengths.npy", "summary.json"
+TOKENS = "tokens.bin"
+LENGTHS = "lengths.npy"
+SUMMARY = "summary.json"
+SMALLEST_VOCABULARY = 260  # the special tokens and all bytes
+LARGEST_VOCABULARY = 1_000_000
+HELD_OUT_EVERY = 10  # rows; for validation and for test by turns
+MOST_HELD_OUT = 3_000  # rows for validation, and for test
+SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 
 
-def write_folder(folder: Path, rows: Any, encoded: Any, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Write what `encode_rows` has made of rows; return counts for the summary."""
+def check_arguments(
+    vocabulary_size: int,
+    tokenizer: Path | None,
+    limit: int | None,
+    max_ratio: float,
+    workers: int,
+) -> None:
+    """Raise ValueError for what cannot be prepared; a vocabulary_size of 0 is none."""
+    if tokenizer:
+        one_vocabulary = vocabulary_size == 0
+    else:
+        one_vocabulary = SMALLEST_VOCABULARY <= vocabulary_size <= LARGEST_VOCABULARY
+    if not one_vocabulary:
+        raise ValueError(
+            "give either a vocabulary_size, 260 to 1,000,000, or a tokenizer"
+        )
+    numbers = [max_ratio, workers] if limit is None else [max_ratio, workers, limit]
+    if not all(number >= 1 for number in numbers):
+        raise ValueError("limit, max_ratio and workers must be at least 1")
+
+
+def settings_of_corpus(
+    name: str,
+    paths: Sequence[str],
+    columns: Sequence[str],
+    limit: int | None,
+    max_ratio: float,
+    vocabulary: str | int,
+) -> dict[str, Any]:
+    """Return all that decides what is in the folder, as JSON can hold it; files by their SHA-256.
+
+    The vocabulary is the SHA-256 of a tokenizer, or the number of its entries.
+    """
+    from pooch import file_hash  # slow to import
+
+    data = [file_hash(path) for path in paths] if paths else [name, REVISION]
+    return {
+        "version": 1,
+        "data": data,
+        "columns": list(columns),
+        "limit": limit,
+        "max_ratio": max_ratio,
+        "vocabulary": vocabulary,
+    }
+
+
+def already_prepared(output: Path, key: str) -> dict[str, Any] | None:
+    """Return the summary of a folder with the same key, or None if nothing is there.
+
+    Raises FileExistsError for anything else.
+    """
+    if not output.exists():
+        return None
+    if (output / SUMMARY).is_file():
+        with suppress(ValueError, KeyError, TypeError, RecursionError):  # not ours
+            summary = json.loads((output / SUMMARY).read_bytes())
+            if summary["key"] == key:
+                return dict(summary)
+    raise FileExistsError(
+        f"{output} is there and is not this corpus: take another output"
+    )
+
+
+def held_out_of_wmt14(rows: Any) -> dict[int, str]:
+    """Return the part, validation or test, of the rows with which WMT14 begins."""
+    parts: list[str] = []
+    for part in HELD_OUT:
+        parts += [part] * rows.info.splits[part].num_examples
+    return dict(enumerate(parts))
+
+
+def choose_held_out(count: int) -> dict[int, str]:
+    """Return rows at equal distances, by number, and the part that each goes to."""
+    distance = max(HELD_OUT_EVERY, math.ceil(count / (2 * MOST_HELD_OUT)))
+    parts = {}
+    for turn, number in enumerate(range(0, count, distance)):
+        parts[number] = HELD_OUT[turn % 2]
+    return parts
+
+
+def choose_rows(
+    rows: Any, limit: int | None, is_wmt14: bool
+) -> tuple[Any, dict[int, str]]:
+    """Return the first rows, and which of them are held out; those of WMT14 are not limited."""
+    parts = held_out_of_wmt14(rows) if is_wmt14 else {}
+    if limit is not None:
+        rows = rows.select(range(min(len(rows), len(parts) + limit)))
+    if not is_wmt14:
+        parts = choose_held_out(len(rows))
+    return rows, parts
+
+
+def texts_of(rows: Any, numbers: Iterable[int]) -> frozenset[str]:
+    """Return all texts of some rows, without regard to case."""
+    held_out: set[str] = set()
+    for row in rows.select(list(numbers)):
+        held_out |= texts(tidy(**row))
+    return frozenset(held_out)
+
+
+def learn_vocabulary(rows: Any, held_out: frozenset[str], size: int) -> Tokenizer:
+    """Learn a vocabulary from an even sample of the rows to train on."""
+
+    def sample() -> Iterator[Pair]:
+        distance = math.ceil(len(rows) / SAMPLE)
+        for row in rows.select(range(0, len(rows), distance)):
+            pair = tidy(**row)
+            if held_out.isdisjoint(texts(pair)):
+                yield pair
+
+    return Tokenizer.train(sample(), size)
+
+
+def encode(
+    rows: Any, tokenizer: Tokenizer, rules: Rules, workers: int, cache_file: Path
+) -> Any:
+    """Return the columns that `encode_rows` makes; a file that holds them already is read."""
+    encoded = rows.map(
+        encode_rows,
+        with_indices=True,
+        batched=True,
+        remove_columns=rows.column_names,
+        fn_kwargs={"tokenizer": tokenizer, "rules": rules},
+        num_proc=workers if workers > 1 else None,
+        cache_file_name=str(cache_file),
+        new_fingerprint=cache_file.stem,
+        desc="encoding",
+    )
+    return encoded.data
+
+
+# %% tags=["export"]
+def write_folder(
+    folder: Path, rows: Any, encoded: Any, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Write what `encode` has made of rows; return counts and hashes for the summary.
+
+    Raises ValueError if no pair is left to train on.
+    """
+    from pooch import file_hash  # slow to import
+
     outcomes = encoded["outcome"].to_numpy()
     lengths = encoded["lengths"].combine_chunks().flatten().to_numpy().reshape(-1, 2)
-    counts = {name: int((outcomes == number).sum()) for number, name in enumerate(OUTCOMES)}
+    counts = {}
+    for number, name in enumerate(OUTCOMES):
+        counts[name] = int((outcomes == number).sum())
     if not counts["train"]:
         raise ValueError(f"no pair is left to train on: {counts}")
     folder.mkdir()
@@ -218,16 +449,28 @@ def write_folder(folder: Path, rows: Any, encoded: Any, tokenizer: Tokenizer) ->
     tokenizer.save(folder / TOKENIZER)
     for part in HELD_OUT:
         chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
-        lines = "".join("{}\t{}\n".format(*tidy(**row)) for row in chosen)
-        (folder / f"{part}.tsv").write_text(lines, encoding="utf-8")
-    return {"pairs": counts, "tokens": int(lengths.sum()), "tokenizer": tokenizer.sha256}
+        pairs = [tidy(**row) for row in chosen]
+        lines = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
+        (folder / f"{part}.tsv").write_text("".join(lines), encoding="utf-8")
+    return {
+        "pairs": counts,
+        "tokens": int(lengths.sum()),
+        "tokenizer": tokenizer.sha256,
+        "sha256": file_hash(folder / TOKENS),
+    }
 
 
 def prepare(
-    data: Sequence[str | Path], /, output: Path | None = None, columns: Sequence[str] = (),
-    vocabulary_size: int | None = None, tokenizer: Path | None = None, limit: int | None = None,
-    max_ratio: float = 1.5, workers: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+    data: Sequence[str | Path],
+    /,
+    output: Path | None = None,
+    columns: Sequence[str] = (),
+    vocabulary_size: int | None = None,
+    tokenizer: Path | None = None,
+    limit: int | None = None,
+    max_ratio: float = 1.5,
+    workers: int = 1,
+) -> dict[str, Any]:
     """Encode a corpus of any size into a folder for `open_corpus`, and return its summary.
 
     Stopped at any moment, it leaves no folder but its cache, and goes on when it is called again.
@@ -247,71 +490,83 @@ def prepare(
         BlockingIOError: another process is at it.
         FileNotFoundError, ImportError, MissingData, ValueError: with a remedy.
     """
-    from pooch import file_hash  # slow to import
-
-    name, *more = [data] if isinstance(data, str) else map(str, data or [""])
-    paths = [name, *more] if more or name not in WMT14 else []
-    size, output = vocabulary_size or (0 if tokenizer else WMT14.get(name, 0)), Path(output or name)
-    if size not in ((0,) if tokenizer else range(260, 1_000_001)):
-        raise ValueError("give either a vocabulary_size, 260 to 1,000,000, or a tokenizer")
-    if not min(max_ratio, 1 if limit is None else limit, workers) >= 1:
-        raise ValueError("limit, max_ratio and workers must be at least 1")
-    settings = {
-        "version": 1, "data": [*map(file_hash, paths)] or [name, REVISION],
-        "columns": [*columns], "limit": limit, "max_ratio": max_ratio,
-        "vocabulary": Tokenizer.load(tokenizer).sha256 if tokenizer else size,
-    }  # fmt: skip
+    names = [data] if isinstance(data, str) else [str(name) for name in data]
+    if not names:
+        raise ValueError(f"give {', '.join(WMT14)}, or files")
+    name = names[0]
+    paths = [] if len(names) == 1 and name in WMT14 else names
+    size = vocabulary_size or 0
+    if not size and not tokenizer:
+        size = WMT14.get(name, 0)
+    check_arguments(size, tokenizer, limit, max_ratio, workers)
+    given_tokenizer = Tokenizer.load(tokenizer) if tokenizer else None
+    settings = settings_of_corpus(
+        name,
+        paths,
+        columns,
+        limit,
+        max_ratio,
+        vocabulary=given_tokenizer.sha256 if given_tokenizer else size,
+    )
     key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    if (output / SUMMARY).is_file() and key in (told := (output / SUMMARY).read_text()):
+    output = Path(output or name)
+    summary = already_prepared(output, key)
+    if summary is not None:
         print(f"{output} is prepared already")
-        return dict(json.loads(told))
-    if output.exists():
-        raise FileExistsError(f"{output} is there and is not this corpus: take another output")
+        return summary
+
     cache = output.with_name(f"{output.name}.prepare.cache")
     with folder_lock(cache), atomic_write(output) as folder:
         clear(output.parent, output.name)
         rows = read_rows(name, paths, columns, str(cache / key))
-        first, second = (0, 0) if paths else [rows.info.splits[p].num_examples for p in HELD_OUT]
-        rows = rows.select(range(min(len(rows), first + second + (limit or len(rows)))))
-        step = max(10, -(-len(rows) // (2 * MOST_HELD_OUT)))
-        own = {n: HELD_OUT[n // step % 2] for n in range(0, len(rows), step)}
-        parts = own if paths else {n: HELD_OUT[n >= first] for n in range(first + second)}
-        held_out = frozenset(text for row in rows.select(parts) for text in texts(tidy(**row)))
-        sample = (tidy(**row) for row in rows.select(range(0, len(rows), -(-len(rows) // SAMPLE))))
-        train = (pair for pair in sample if held_out.isdisjoint(texts(pair)))
-        known = Tokenizer.load(tokenizer) if tokenizer else Tokenizer.train(train, size)
-        rules = {"parts": parts, "held_out": held_out, "max_ratio": max_ratio}
-        encoded = rows.map(
-            encode_rows, with_indices=True, batched=True, remove_columns=rows.column_names,
-            fn_kwargs={"tokenizer": known, **rules}, num_proc=workers if workers > 1 else None,
-            cache_file_name=str(cache / f"{key}.arrow"), new_fingerprint=key, desc="encoding",
-        ).data  # fmt: skip
-        summary = {"key": key, "settings": settings, **write_folder(folder, rows, encoded, known)}
-        summary["sha256"] = file_hash(folder / TOKENS)
+        rows, parts = choose_rows(rows, limit, is_wmt14=not paths)
+        rules = Rules(parts, texts_of(rows, parts), max_ratio)
+        vocabulary = given_tokenizer or learn_vocabulary(rows, rules.held_out, size)
+        encoded = encode(rows, vocabulary, rules, workers, cache / f"{key}.arrow")
+        counts = write_folder(folder, rows, encoded, vocabulary)
+        summary = {"key": key, "settings": settings, **counts}
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     remove(cache)
     return summary
 
 
-def open_corpus(folder: str | Path) -> tuple[EncodedCorpus, Tokenizer, list[Pair], list[Pair]]:
+# %% tags=["export"]
+def read_held_out(path: Path) -> list[Pair]:
+    """Read the pairs of validation or test, of which there may be none."""
+    return read_pairs(path) if path.stat().st_size else []
+
+
+def open_corpus(
+    folder: str | Path,
+) -> tuple[EncodedCorpus, Tokenizer, list[Pair], list[Pair]]:
     """Open what `prepare` made: examples on disk, tokenizer, and pairs for validation and test.
 
     Raises FileNotFoundError, or ValueError if it is damaged.
     """
     folder = Path(folder)
     try:
-        summary, lengths = json.loads((folder / SUMMARY).read_bytes()), np.load(folder / LENGTHS)
+        summary = json.loads((folder / SUMMARY).read_bytes())
+        lengths = np.load(folder / LENGTHS)
         tokenizer = Tokenizer.load(folder / TOKENIZER)
         tokens = np.memmap(folder / TOKENS, id_type(tokenizer), "r").view(np.ndarray)
         if tokenizer.sha256 != summary["tokenizer"]:
             raise ValueError(f"{TOKENIZER} is not the one that it was encoded with")
-        if len(tokens) != lengths.sum() + len(lengths) or tokens.max() >= len(tokenizer):
+        number_of_tokens = lengths.sum() + len(lengths)  # a target has one more
+        if len(tokens) != number_of_tokens or tokens.max() >= len(tokenizer):
             raise ValueError(f"{TOKENS} or {LENGTHS} was changed")
         corpus = EncodedCorpus(tokens, lengths, summary["sha256"])
-    except (AttributeError, EOFError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder} is damaged ({error}): remove and prepare it again") from error
-    texts = [folder / f"{part}.tsv" for part in HELD_OUT]
-    validation, test = (read_pairs(path) if path.stat().st_size else [] for path in texts)
+    except (
+        AttributeError,
+        EOFError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ValueError(
+            f"{folder} is damaged ({error}): remove and prepare it again"
+        ) from error
+    validation, test = (read_held_out(folder / f"{part}.tsv") for part in HELD_OUT)
     return corpus, tokenizer, validation, test
 
 
@@ -330,12 +585,15 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 from annotated_transformer.batching import batches
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 
 home = TemporaryDirectory()
-table, output = Path(home.name, "pairs.tsv"), Path(home.name, "corpus")
+table = Path(home.name, "pairs.tsv")
+output = Path(home.name, "corpus")
 bad = ["no translation", "so many words for it\tein", "name\tname"]
-table.write_text("\n".join([*bad, *(f"{p.source}\t{p.target}" for p in grammar(400, seed=1))]))
+table.write_text(
+    "\n".join([*bad, *(f"{p.source}\t{p.target}" for p in grammar(400, seed=1))])
+)
 try:
     with patch.object(np, "save", side_effect=KeyboardInterrupt):
         prepare([table], output, vocabulary_size=500)
@@ -343,6 +601,8 @@ except KeyboardInterrupt:
     print("a folder:", output.exists())
 summary = prepare([table], output, vocabulary_size=500)
 print(summary["pairs"])
+
+# %% tags=["remove-cell"]
 assert summary["pairs"]["empty"] == summary["pairs"]["untranslated"] == 1
 
 # %% [markdown]
@@ -353,7 +613,10 @@ corpus, tokenizer, validation, test = open_corpus(output)
 print(sorted(path.name for path in output.iterdir()))
 print(len(corpus), "examples,", corpus.tokens.dtype, type(corpus.tokens.base).__name__)
 print(tokenizer.decode(corpus[0].source), "|", tokenizer.decode(corpus[0].target))
-print(sum(len(batch.source) for batch in batches(corpus, max_tokens=500)), "examples in batches")
+print(
+    sum(len(batch.source) for batch in batches(corpus, max_tokens=500)),
+    "examples in batches",
+)
 print(len(validation), len(test), "to measure with")
 
 # %% [markdown]
@@ -371,11 +634,13 @@ home.cleanup()
 # %% [markdown]
 # ## What it costs
 #
-# `python benchmarks/prepare.py` builds Parquet files in WMT14's layout from real sentences, prepares them, opens the folder and plans an epoch, each in a separate process. This is its committed log:
+# `python -m benchmarks.speed.prepare` builds Parquet files in WMT14's layout from real sentences, prepares them, opens the folder and plans an epoch, each in a separate process. This is its committed log:
 
 # %%
 log = Path("../benchmarks/results/prepare.jsonl")
-records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+records = (
+    [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+)
 for record in records[1:]:
     print(record.pop("what").replace("_", " "))
     for name, value in record.items():

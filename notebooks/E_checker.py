@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Check your own
@@ -68,9 +53,11 @@ print(check("attention", mine))
 # | `length_penalty` | length, alpha | the divisor | [Decoding](19_decoding.ipynb#why-do-searches-prefer-short-sentences) |
 
 # %% tags=["export"]
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -85,22 +72,57 @@ from torch import Tensor
 
 
 # %% tags=["export"]
-Mistakes = dict[str, Callable[..., Any]]  # "... when ..." -> code that makes the mistake
+Code = Callable[..., Any]
 
 
-class Exercise(NamedTuple):
+@dataclass
+class Exercise:
     """One part of the model to write: what is right, inputs to try, and known mistakes."""
 
-    right: Callable[..., Any]
-    inputs: dict[str, tuple[Any, ...]]  # what is special about them -> the arguments
-    mistakes: Mistakes
+    right: Code
     returns: int = 1  # tensors
+    inputs: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    mistakes: dict[str, Code] = field(default_factory=dict)
+
+    def add(self, description: str, code: Code) -> None:
+        """Add a known mistake; the description completes "You get these numbers when"."""
+        self.mistakes[description] = code
+
+    def mistake(self, description: str) -> Callable[[Code], Code]:
+        """Return a decorator that adds the function below it as a known mistake."""
+
+        def add_code(code: Code) -> Code:
+            self.add(description, code)
+            return code
+
+        return add_code
+
+
+# %% [markdown]
+# Each part has a function that makes its exercise, so nothing is drawn before you ask. A decorator enters it under the part's name.
+
+
+# %% tags=["export"]
+Maker = Callable[[], Exercise]
+EXERCISES: dict[str, Maker] = {}
+
+
+def exercise_for(part: str) -> Callable[[Maker], Maker]:
+    """Return a decorator that enters a function as the maker of a part's exercise."""
+
+    def enter(make: Maker) -> Maker:
+        EXERCISES[part] = make
+        return make
+
+    return enter
 
 
 def normal(seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Draw independent normal numbers in double precision, the same for a seed."""
     generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
+    return tuple(
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
+    )
 
 
 # %% [markdown]
@@ -113,49 +135,85 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 Outcome = list[Tensor] | str  # what code returned, or why nothing can be compared
 
 
-def outcome(code: Callable[..., Any], arguments: tuple[Any, ...], returns: int = 1) -> Outcome:
+def outcome(code: Code, arguments: tuple[Any, ...], returns: int = 1) -> Outcome:
     """Run code on copies of the arguments; return its first tensors, or say why it has none."""
+    copies = [
+        argument.clone() if isinstance(argument, Tensor) else argument
+        for argument in arguments
+    ]
     try:
-        result = code(*(a.clone() if isinstance(a, Tensor) else a for a in arguments))
+        result = code(*copies)
     except (Exception, SystemExit) as error:  # any code of a reader, any error
         return f"it raises {type(error).__name__} ({error})"
-    several = isinstance(result, list) and (returns > 1 or any(map(torch.is_tensor, result)))
-    parts = list(result[:returns]) if several or isinstance(result, tuple) else [result]
-    if any(part is None for part in parts):
+    results = first_results(result, returns)
+    if any(part is None for part in results):
         return "it returns None, as if a `return` were missing"
-    if len(parts) < returns:
-        return f"it returns {len(parts)} tensor, not {returns}"
+    if len(results) < returns:
+        return f"it returns {len(results)} tensor, not {returns}"
     try:
-        return [torch.as_tensor(part).detach().to_dense().cpu() for part in parts]
+        return [torch.as_tensor(part).detach().to_dense().cpu() for part in results]
     except Exception as error:
         return f"what it returns is no tensor that can be compared ({error})"
 
 
+def first_results(result: Any, returns: int) -> list[Any]:
+    """Take what counts of a tuple or a list; a list of numbers is one result, not several."""
+    if isinstance(result, list):
+        several = returns > 1 or any(isinstance(part, Tensor) for part in result)
+    else:
+        several = isinstance(result, tuple)
+    return list(result[:returns]) if several else [result]
+
+
+# %% tags=["export"]
 def difference(yours: Outcome, right: Outcome) -> str:
     """Say how an outcome differs from the right one; an empty string if it does not."""
     if isinstance(yours, str) or isinstance(right, str):
         return "" if yours == right else str(yours)
-    for mine, other in zip(yours, right):
-        mine = mine.reshape(()) if other.dim() == 0 and mine.numel() == 1 else mine
-        if mine.shape != other.shape:
-            return f"the shape is {tuple(mine.shape)}, not {tuple(other.shape)}"
-        if mine.dtype == torch.bool != other.dtype or not torch.can_cast(mine.dtype, other.dtype):
-            return f"the type is {mine.dtype}, not {other.dtype}"
-        mine, other = mine.double(), other.double()
-        if (nan := mine.isnan() & ~other.isnan()).any():
-            return f"{nan.sum()} of {nan.numel()} numbers are NaN"
-        near = 1e-4 * float(other.nan_to_num(0.0, 0.0, 0.0).abs().mean())
-        if (far := ~torch.isclose(mine, other, rtol=0.0, atol=near, equal_nan=True)).any():
-            return f"{far.sum()} of {far.numel()} numbers differ"
+    for your_tensor, right_tensor in zip(yours, right):
+        described = tensor_difference(your_tensor, right_tensor)
+        if described:
+            return described
     return ""
 
 
-def outcomes(code: Callable[..., Any], exercise: Exercise) -> list[Outcome]:
+def tensor_difference(yours: Tensor, right: Tensor) -> str:
+    """Say how a tensor differs from the right one; an empty string if it does not."""
+    if right.dim() == 0 and yours.numel() == 1:
+        yours = yours.reshape(())
+    if yours.shape != right.shape:
+        return f"the shape is {tuple(yours.shape)}, not {tuple(right.shape)}"
+    boolean_for_number = yours.dtype == torch.bool and right.dtype != torch.bool
+    if boolean_for_number or not torch.can_cast(yours.dtype, right.dtype):
+        return f"the type is {yours.dtype}, not {right.dtype}"
+    yours = yours.double()
+    right = right.double()
+    is_nan = yours.isnan() & ~right.isnan()
+    if is_nan.any():
+        return f"{is_nan.sum()} of {is_nan.numel()} numbers are NaN"
+    mean_size = float(right.nan_to_num(0.0, 0.0, 0.0).abs().mean())
+    close = torch.isclose(yours, right, rtol=0.0, atol=1e-4 * mean_size, equal_nan=True)
+    if not close.all():
+        return f"{(~close).sum()} of {close.numel()} numbers differ"
+    return ""
+
+
+# %% tags=["export"]
+def outcomes(code: Code, exercise: Exercise) -> dict[str, Outcome]:
     """Run code on each input of an exercise."""
-    return [outcome(code, a, exercise.returns) for a in exercise.inputs.values()]
+    return {
+        name: outcome(code, arguments, exercise.returns)
+        for name, arguments in exercise.inputs.items()
+    }
 
 
-def check(part: str, yours: Callable[..., Any]) -> str:
+def differences(yours: dict[str, Outcome], right: dict[str, Outcome]) -> dict[str, str]:
+    """Say how outcomes differ from the right ones, by input, where they do."""
+    described = {name: difference(yours[name], right[name]) for name in right}
+    return {name: text for name, text in described.items() if text}
+
+
+def check(part: str, yours: Code) -> str:
     """Run your implementation of a part of the model; say that it is right, or what is wrong.
 
     Parts: attention, padding_mask, causal_mask, multi_head_attention, feed_forward, embedding,
@@ -163,18 +221,19 @@ def check(part: str, yours: Callable[..., Any]) -> str:
     Raises ValueError for another one.
     """
     if part not in EXERCISES:
-        raise ValueError(f'there is no exercise "{part}": take one of {", ".join(EXERCISES)}')
+        parts = ", ".join(EXERCISES)
+        raise ValueError(f'there is no exercise "{part}": take one of {parts}')
     with torch.device("cpu"):
         exercise = EXERCISES[part]()
-        found = outcomes(yours, exercise)
-        wrong = list(map(difference, found, outcomes(exercise.right, exercise)))
-        if not any(wrong):
+        your_outcomes = outcomes(yours, exercise)
+        wrong = differences(your_outcomes, outcomes(exercise.right, exercise))
+        if not wrong:
             return f"{part}: right"
-        for mistake, code in exercise.mistakes.items():
-            if not any(map(difference, found, outcomes(code, exercise))):
-                return f"{part}: wrong. You get these numbers when {mistake}."
-    where, what = next((name, what) for name, what in zip(exercise.inputs, wrong) if what)
-    return f"{part}: wrong {where}: {what}. None of the mistakes known here gives this."
+        for description, code in exercise.mistakes.items():
+            if not differences(your_outcomes, outcomes(code, exercise)):
+                return f"{part}: wrong. You get these numbers when {description}."
+    name, text = next(iter(wrong.items()))
+    return f"{part}: wrong {name}: {text}. None of the mistakes known here gives this."
 
 
 # %% [markdown]
@@ -185,66 +244,144 @@ def check(part: str, yours: Callable[..., Any]) -> str:
 
 # %% tags=["export"]
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, axis: int = -1, turned: bool = False,
-    by: Callable[[int], float] = lambda d: d**0.5, hidden: float = -torch.inf,
-) -> Tensor:  # fmt: skip
-    """Attention with steps to exchange: divisor, softmax axis, hidden score; what to hide."""
-    scores = q @ k.mT / by(k.size(-1))
-    mask = torch.tensor(not turned) if mask is None else mask
-    return scores.masked_fill(mask if turned else ~mask, hidden).softmax(axis) @ v
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    softmax_axis: int = -1,
+    divisor: Callable[[int], float] = math.sqrt,
+    hidden_score: float = -math.inf,
+) -> Tensor:
+    """Attention with steps to exchange: softmax axis, divisor from d_k, hidden score."""
+    scores = query @ key.mT / divisor(key.size(-1))
+    if mask is not None:
+        scores = scores.masked_fill(~mask, hidden_score)
+    return scores.softmax(softmax_axis) @ value
 
 
+@exercise_for("attention")
 def attention_exercise() -> Exercise:
     """`attention(query (B, T, d_k), key (B, S, d_k), value (B, S, d_v), mask (T, S) or None)`."""
-    (q, k, v), mask = normal(2, (3, 4, 5), (3, 6, 5), (3, 6, 7)), normal(4, (4, 6))[0] > 0
-    deep = torch.arange(1.0, 5).to(q)[:, None].expand(3, 4, 1)  # each row further down
-    far = torch.cat([200 * q[..., 1:], deep], -1), F.pad(k[..., 1:], (0, 1), value=-1600 * 5**0.5)
-    inputs = {
-        "without a mask": (*normal(1, (2, 3, 7), (2, 5, 7), (2, 5, 6)), None),
-        "with a mask": (q, k, v, mask),
-        "with a mask and scores of thousands below 0": (*far, v, mask),
-    }
-    mistakes: Mistakes = {
-        "the softmax runs over the queries, not over the keys (dim=-1)": partial(attend, axis=-2),
-        "the scores are not divided by sqrt(d_k)": partial(attend, by=lambda d: 1),
-        "the scores are divided by d_k, not by its root": partial(attend, by=lambda d: d),
-        "the scores are divided by d_k / 2 (`d_k ** 1/2`)": partial(attend, by=lambda d: d / 2),
-        "the scores are divided by 2 d_k (`/ d_k ** 1/2`)": partial(attend, by=lambda d: 2 * d),
-        "the mask is inverted: True means `may attend`": partial(attend, turned=True),
-        "the mask is not used": lambda q, k, v, mask: attend(q, k, v, None),
-        "a hidden score is 0, like any other, not minus infinity": partial(attend, hidden=0.0),
-        "weights are hidden after the softmax: rows do not sum to 1": lambda q, k, v, mask: (
-            attend(q, k, torch.eye(k.size(-2)).to(q), None) * (mask is None or mask) @ v
-        ),
-    }  # fmt: skip
-    return Exercise(F.scaled_dot_product_attention, inputs, mistakes)
+    exercise = Exercise(F.scaled_dot_product_attention)
+    query, key, value = normal(1, (2, 3, 7), (2, 5, 7), (2, 5, 6))
+    exercise.inputs["without a mask"] = (query, key, value, None)
+
+    query, key, value = normal(2, (3, 4, 5), (3, 6, 5), (3, 6, 7))
+    mask = normal(4, (4, 6))[0] > 0
+    exercise.inputs["with a mask"] = (query, key, value, mask)
+
+    # The last feature lowers all scores of the first query by 1600, of the second by 3200, ...
+    rank = torch.arange(1, 5, dtype=torch.float64)[:, None].expand(3, 4, 1)
+    far_query = torch.cat([200 * query[..., 1:], rank], dim=-1)
+    far_key = F.pad(key[..., 1:], (0, 1), value=-1600 * math.sqrt(5))
+    name = "with a mask and scores of thousands below 0"
+    exercise.inputs[name] = (far_query, far_key, value, mask)
+
+    exercise.add(
+        "the softmax runs over the queries, not over the keys (dim=-1)",
+        partial(attend, softmax_axis=-2),
+    )
+    exercise.add(
+        "the scores are not divided by sqrt(d_k)",
+        partial(attend, divisor=lambda d_k: 1),
+    )
+    exercise.add(
+        "the scores are divided by d_k, not by its root",
+        partial(attend, divisor=lambda d_k: d_k),
+    )
+    exercise.add(
+        "the scores are divided by d_k / 2 (`d_k ** 1/2`)",
+        partial(attend, divisor=lambda d_k: d_k / 2),
+    )
+    exercise.add(
+        "the scores are divided by 2 d_k (`/ d_k ** 1/2`)",
+        partial(attend, divisor=lambda d_k: 2 * d_k),
+    )
+
+    @exercise.mistake("the mask is inverted: True means `may attend`")
+    def inverted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return attend(q, k, v, None if mask is None else ~mask)
+
+    @exercise.mistake("the mask is not used")
+    def unmasked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        return attend(q, k, v, None)
+
+    exercise.add(
+        "a hidden score is 0, like any other, not minus infinity",
+        partial(attend, hidden_score=0.0),
+    )
+
+    @exercise.mistake("weights are hidden after the softmax: rows do not sum to 1")
+    def hidden_late(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        weights = (q @ k.mT / math.sqrt(k.size(-1))).softmax(-1)
+        if mask is not None:
+            weights = weights * mask
+        return weights @ v
+
+    return exercise
 
 
 # %% tags=["export"]
+@exercise_for("padding_mask")
 def padding_mask_exercise() -> Exercise:
     """`padding_mask(tokens (B, S))`, boolean (B, 1, 1, S)."""
-    mistakes: Mistakes = {
-        "it is inverted: True must mark the words": lambda t: (t == 0)[:, None, None],
-        "it has no axis for heads and queries": lambda t: t != 0,
-        "it hides padded queries (rows), not keys (columns)": lambda t: (t != 0)[:, None, :, None],
-    }  # fmt: skip
-    left = torch.tensor([[0, 0, 0, 1, 5, 2], [0, 1, 7, 3, 9, 2]])
-    inputs = {"with padding on the left": (left,), "without padding": (left[1:, 1:],)}
-    inputs["with padding on the right"] = (left.flip(1),)
-    return Exercise(lambda tokens: (tokens != 0)[:, None, None, :], inputs, mistakes)
+
+    def right(tokens: Tensor) -> Tensor:
+        return (tokens != 0)[:, None, None, :]
+
+    exercise = Exercise(right)
+    tokens = torch.tensor([[0, 0, 0, 1, 5, 2], [0, 1, 7, 3, 9, 2]])
+    exercise.inputs["with padding on the left"] = (tokens,)
+    exercise.inputs["without padding"] = (tokens[1:, 1:],)
+    exercise.inputs["with padding on the right"] = (tokens.flip(1),)
+
+    @exercise.mistake("it is inverted: True must mark the words")
+    def inverted(tokens: Tensor) -> Tensor:
+        return (tokens == 0)[:, None, None, :]
+
+    @exercise.mistake("it has no axis for heads and queries")
+    def without_axes(tokens: Tensor) -> Tensor:
+        return tokens != 0
+
+    @exercise.mistake("it hides padded queries (rows), not keys (columns)")
+    def rows(tokens: Tensor) -> Tensor:
+        return (tokens != 0)[:, None, :, None]
+
+    return exercise
 
 
+@exercise_for("causal_mask")
 def causal_mask_exercise() -> Exercise:
     """`causal_mask(length)`, boolean (T, T)."""
-    on = partial(torch.ones, dtype=torch.bool)
-    mistakes: Mistakes = {
-        "it is inverted: True must be on and below the diagonal": lambda n: on(n, n).triu(1),
-        "it is transposed: a query sees the future": lambda n: on(n, n).triu(),
-        "a position may not see itself": lambda n: on(n, n).tril(-1),
-        "one word of the future is seen": lambda n: on(n, n).tril(1),
-    }
-    inputs = {f"at length {length}": (length,) for length in (6, 1, 300)}
-    return Exercise(lambda n: torch.arange(n) <= torch.arange(n)[:, None], inputs, mistakes)
+
+    def right(length: int) -> Tensor:
+        position = torch.arange(length)
+        return position <= position[:, None]
+
+    def all_true(length: int) -> Tensor:
+        return torch.ones(length, length, dtype=torch.bool)
+
+    exercise = Exercise(right)
+    for length in (6, 1, 300):
+        exercise.inputs[f"at length {length}"] = (length,)
+
+    @exercise.mistake("it is inverted: True must be on and below the diagonal")
+    def inverted(length: int) -> Tensor:
+        return all_true(length).triu(1)
+
+    @exercise.mistake("it is transposed: a query sees the future")
+    def transposed(length: int) -> Tensor:
+        return all_true(length).triu()
+
+    @exercise.mistake("a position may not see itself")
+    def past_only(length: int) -> Tensor:
+        return all_true(length).tril(-1)
+
+    @exercise.mistake("one word of the future is seen")
+    def next_word(length: int) -> Tensor:
+        return all_true(length).tril(1)
+
+    return exercise
 
 
 # %% [markdown]
@@ -254,38 +391,103 @@ def causal_mask_exercise() -> Exercise:
 
 
 # %% tags=["export"]
+def split_into_heads(x: Tensor, heads: int) -> Tensor:
+    """From (B, T, D) to (B, H, T, d_k)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def split_without_transpose(x: Tensor, heads: int) -> Tensor:
+    """The same shape, but the numbers of different positions are mixed."""
+    return x.reshape(len(x), heads, x.size(1), -1)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """From (B, H, T, d_k) back to (B, T, D)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def join_without_transpose(x: Tensor) -> Tensor:
+    """The same shape, but the numbers of different positions are mixed."""
+    return x.reshape(len(x), x.size(2), -1)
+
+
 def all_heads(
-    q: Tensor, k: Tensor, v: Tensor, *matrices_and_heads: Any,
-    split: Callable[[Tensor, int], Tensor] = lambda x, h: x.unflatten(-1, (h, -1)).transpose(1, 2),
-    merge: Callable[[Tensor], Tensor] = lambda x: x.transpose(1, 2).flatten(2),
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    w_q: Tensor,
+    w_k: Tensor,
+    w_v: Tensor,
+    w_o: Tensor,
+    heads: int,
+    project: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
+    split: Callable[[Tensor, int], Tensor] = split_into_heads,
+    join: Callable[[Tensor], Tensor] = join_heads,
     scale: float | None = None,
-) -> Tensor:  # fmt: skip
-    """Multi-head attention with steps to exchange: split, merge or scale."""
-    w_q, w_k, w_v, w_o, heads = matrices_and_heads
-    q, k, v = (split(x @ matrix, heads) for x, matrix in ((q, w_q), (k, w_k), (v, w_v)))
-    return merge(F.scaled_dot_product_attention(q, k, v, scale=scale)) @ w_o
+) -> Tensor:
+    """Multi-head attention with steps to exchange: products, split, join or scale."""
+    head_output = F.scaled_dot_product_attention(
+        split(project(query, w_q), heads),
+        split(project(key, w_k), heads),
+        split(project(value, w_v), heads),
+        scale=scale,
+    )
+    return project(join(head_output), w_o)
 
 
+# %% tags=["export"]
+@exercise_for("multi_head_attention")
 def multi_head_attention_exercise() -> Exercise:
     """`multi_head_attention(query (B, T, D), key, value (B, S, D), four (D, D), heads)`."""
-    joined: Any = {"merge": lambda x: x.reshape(len(x), x.size(2), -1)}  # without a transpose
-    mistakes: Mistakes = {
-        "the projections are reshaped into heads without a transpose": partial(
-            all_heads, split=lambda x, h: x.reshape(len(x), h, x.size(1), -1), **joined),
-        "the heads are joined without transposing back": partial(all_heads, **joined),
-        "the scores are divided by sqrt(d_model)": partial(all_heads, scale=30**-0.5),
-        "the scores are not divided by sqrt(d_k)": partial(all_heads, scale=1.0),
-        "there is one wide head only": lambda *a: all_heads(*a[:-1], 1),
-        "W_O is missing": lambda *a: all_heads(*a[:6], torch.eye(30).double(), a[-1]),
-        "keys and values are exchanged": lambda q, k, v, *rest: all_heads(q, v, k, *rest),
-        "the matrices are transposed: it is x @ W, and nn.Linear keeps W.T": lambda *a: (
-            all_heads(*a[:3], *(matrix.T for matrix in a[3:7]), a[-1])),
-    }  # fmt: skip
-    inputs = {}
-    for heads, b, t, s in ((3, 2, 4, 7), (5, 4, 7, 3)):
-        *x, w_q, w_k, w_v, w_o = normal(heads, (b, t, 30), *[(b, s, 30)] * 2, *[(30, 30)] * 4)
-        inputs[f"with {heads} heads"] = (*x, w_q / 4, w_k / 4, w_v / 4, w_o / 4, heads)
-    return Exercise(all_heads, inputs, mistakes)
+    exercise = Exercise(all_heads)
+    matrices = [(30, 30)] * 4
+
+    shapes = [(2, 4, 30), (2, 7, 30), (2, 7, 30), *matrices]
+    query, key, value, *weights = normal(3, *shapes)
+    small = [matrix / 4 for matrix in weights]
+    exercise.inputs["with 3 heads"] = (query, key, value, *small, 3)
+
+    shapes = [(4, 7, 30), (4, 3, 30), (4, 3, 30), *matrices]
+    query, key, value, *weights = normal(5, *shapes)
+    small = [matrix / 4 for matrix in weights]
+    exercise.inputs["with 5 heads"] = (query, key, value, *small, 5)
+
+    exercise.add(
+        "the projections are reshaped into heads without a transpose",
+        partial(all_heads, split=split_without_transpose, join=join_without_transpose),
+    )
+    exercise.add(
+        "the heads are joined without transposing back",
+        partial(all_heads, join=join_without_transpose),
+    )
+    exercise.add(
+        "the scores are divided by sqrt(d_model)",
+        partial(all_heads, scale=1 / math.sqrt(30)),
+    )
+    exercise.add(
+        "the scores are not divided by sqrt(d_k)",
+        partial(all_heads, scale=1.0),
+    )
+    exercise.add(
+        "there is one wide head only",
+        partial(all_heads, split=lambda x, heads: split_into_heads(x, 1)),
+    )
+
+    @exercise.mistake("W_O is missing")
+    def without_w_o(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+        w_q, w_k, w_v, _, heads = others
+        identity = torch.eye(30, dtype=torch.float64)
+        return all_heads(query, key, value, w_q, w_k, w_v, identity, heads)
+
+    @exercise.mistake("keys and values are exchanged")
+    def exchanged(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
+        return all_heads(query, value, key, *others)
+
+    exercise.add(
+        "the matrices are transposed: it is x @ W, and nn.Linear keeps W.T",
+        partial(all_heads, project=F.linear),
+    )
+    return exercise
 
 
 # %% [markdown]
@@ -295,45 +497,95 @@ def multi_head_attention_exercise() -> Exercise:
 
 
 # %% tags=["export"]
+@exercise_for("feed_forward")
 def feed_forward_exercise() -> Exercise:
     """`feed_forward(x (B, T, D), W_1 (D, d_ff), b_1 (d_ff), W_2 (d_ff, D), b_2 (D))`."""
-    mistakes: Mistakes = {"the ReLU is missing": lambda x, w, b, v, c: (x @ w + b) @ v + c}
-    shapes = [((2, 3, 5), (5, 7), (7,), (7, 5), (5,)), ((5, 2, 3), (3, 11), (11,), (11, 3), (3,))]
-    inputs = {f"on numbers of shape {s[0]}": normal(n, *s) for n, s in enumerate(shapes, 3)}
-    return Exercise(lambda x, w, b, v, c: F.relu(x @ w + b) @ v + c, inputs, mistakes)
+
+    def right(x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
+        return F.relu(x @ w_1 + b_1) @ w_2 + b_2
+
+    exercise = Exercise(right)
+    shapes = [(2, 3, 5), (5, 7), (7,), (7, 5), (5,)]
+    exercise.inputs[f"on numbers of shape {shapes[0]}"] = normal(3, *shapes)
+    shapes = [(5, 2, 3), (3, 11), (11,), (11, 3), (3,)]
+    exercise.inputs[f"on numbers of shape {shapes[0]}"] = normal(4, *shapes)
+
+    @exercise.mistake("the ReLU is missing")
+    def linear(x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
+        return (x @ w_1 + b_1) @ w_2 + b_2
+
+    return exercise
 
 
+@exercise_for("embedding")
 def embedding_exercise() -> Exercise:
     """`embedding(tokens (B, T), table (|V|, D))`, times the square root of D."""
-    mistakes: Mistakes = {
-        "the factor sqrt(d_model) is missing": lambda t, table: table[t],
-        "the factor is d_model, not its square root": lambda t, table: table[t] * table.size(1),
-    }
-    batches = torch.tensor([[4, 2, 2, 0], [1, 0, 9, 3]]), torch.tensor([[5, 0], [1, 3], [4, 2]])
-    inputs = {f"at width {d}": (t, *normal(d, (11, d))) for t, d in zip(batches, (7, 10))}
-    return Exercise(lambda t, table: F.embedding(t, table) * table.size(1) ** 0.5, inputs, mistakes)
+
+    def right(tokens: Tensor, table: Tensor) -> Tensor:
+        return F.embedding(tokens, table) * math.sqrt(table.size(1))
+
+    exercise = Exercise(right)
+    tokens = torch.tensor([[4, 2, 2, 0], [1, 0, 9, 3]])
+    exercise.inputs["at width 7"] = (tokens, *normal(7, (11, 7)))
+    tokens = torch.tensor([[5, 0], [1, 3], [4, 2]])
+    exercise.inputs["at width 10"] = (tokens, *normal(10, (11, 10)))
+
+    @exercise.mistake("the factor sqrt(d_model) is missing")
+    def without_factor(tokens: Tensor, table: Tensor) -> Tensor:
+        return table[tokens]
+
+    @exercise.mistake("the factor is d_model, not its square root")
+    def without_root(tokens: Tensor, table: Tensor) -> Tensor:
+        return table[tokens] * table.size(1)
+
+    return exercise
 
 
 # %% tags=["export"]
-def waves(length: int, d_model: int, first: int = 0, rate: Any = lambda i: 2 * (i // 2)) -> Tensor:
-    """Sines and cosines of section 3.5 with steps to exchange."""
-    p, i = torch.arange(first, first + length).double(), torch.arange(d_model).double()
-    angle = p[:, None] / 10_000 ** (rate(i) / d_model)
-    return torch.where(i % 2 == 0, angle.sin(), angle.cos())
+def waves(
+    length: int,
+    d_model: int,
+    first: int = 0,
+    exponent: Callable[[Tensor], Tensor] = lambda column: 2 * (column // 2),
+) -> Tensor:
+    """Sines and cosines of section 3.5 with steps to exchange: first position, exponent."""
+    position = torch.arange(first, first + length, dtype=torch.float64)[:, None]
+    column = torch.arange(d_model, dtype=torch.float64)
+    angle = position / 10_000 ** (exponent(column) / d_model)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
+@exercise_for("positions")
 def positions_exercise() -> Exercise:
     """`positions(length, d_model)`, (T, D)."""
-    mistakes: Mistakes = {
-        "the sines fill the first half and the cosines the second": lambda n, d: (
-            waves(n, d)[:, [*range(0, d, 2), *range(1, d, 2)]]),
-        "sine and cosine are exchanged": lambda n, d: waves(n, d)[:, torch.arange(d) ^ 1],
-        "the first position is 1, not 0": partial(waves, first=1),
-        "the cosine has a rate of its own; each pair shares one": partial(waves, rate=lambda i: i),
-        "the exponent is i / d, not 2i / d": partial(waves, rate=lambda i: i // 2),
-    }  # fmt: skip
-    sizes = (7, 10), (1, 6), (300, 4)
-    return Exercise(waves, {f"at {n} positions of width {d}": (n, d) for n, d in sizes}, mistakes)
+    exercise = Exercise(waves)
+    for length, d_model in [(7, 10), (1, 6), (300, 4)]:
+        name = f"at {length} positions of width {d_model}"
+        exercise.inputs[name] = (length, d_model)
+
+    @exercise.mistake("the sines fill the first half and the cosines the second")
+    def halves(length: int, d_model: int) -> Tensor:
+        table = waves(length, d_model)
+        return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+    @exercise.mistake("sine and cosine are exchanged")
+    def exchanged(length: int, d_model: int) -> Tensor:
+        table = waves(length, d_model)
+        return torch.stack([table[:, 1::2], table[:, 0::2]], dim=-1).flatten(1)
+
+    exercise.add(
+        "the first position is 1, not 0",
+        partial(waves, first=1),
+    )
+    exercise.add(
+        "the cosine has a rate of its own; each pair shares one",
+        partial(waves, exponent=lambda column: column),
+    )
+    exercise.add(
+        "the exponent is i / d, not 2i / d",
+        partial(waves, exponent=lambda column: column // 2),
+    )
+    return exercise
 
 
 # %% [markdown]
@@ -341,47 +593,118 @@ def positions_exercise() -> Exercise:
 
 
 # %% tags=["export"]
+def root_of_sum(variance: Tensor, eps: float) -> Tensor:
+    """What layer norm divides by."""
+    return (variance + eps).sqrt()
+
+
+def sum_of_root(variance: Tensor, eps: float) -> Tensor:
+    """The same with epsilon outside the root."""
+    return variance.sqrt() + eps
+
+
 def normalize(
-    x: Tensor, gain: Tensor, bias: Tensor, eps: float, axes: Any = -1, fewer: int = 0,
-    center: bool = True, root: Callable[[Tensor, float], Tensor] = lambda v, eps: (v + eps).sqrt(),
-) -> Tensor:  # fmt: skip
-    """Layer norm with steps to exchange; the variance divides by so many numbers fewer."""
-    mean = x.mean(axes, keepdim=True) if center else 0.0
-    return gain * (x - mean) / root(x.var(axes, correction=fewer, keepdim=True), eps) + bias
+    x: Tensor,
+    gain: Tensor,
+    bias: Tensor,
+    eps: float,
+    axes: int | tuple[int, ...] = -1,
+    correction: int = 0,
+    divisor: Callable[[Tensor, float], Tensor] = root_of_sum,
+) -> Tensor:
+    """Layer norm with steps to exchange; the variance divides by D - correction."""
+    centered = x - x.mean(axes, keepdim=True)
+    variance = x.var(axes, correction=correction, keepdim=True)
+    return gain * centered / divisor(variance, eps) + bias
 
 
+@exercise_for("layer_norm")
 def layer_norm_exercise() -> Exercise:
     """`layer_norm(x (B, T, D), gain (D), bias (D), eps)`."""
-    mistakes: Mistakes = {
-        "the variance divides by D - 1, not by D": partial(normalize, fewer=1),
-        "epsilon is outside the root": partial(normalize, root=lambda v, eps: v.sqrt() + eps),
-        "the variance divides by D - 1, and epsilon is outside the root": partial(
-            normalize, fewer=1, root=lambda v, eps: v.sqrt() + eps),
-        "epsilon is not used": partial(normalize, root=lambda v, eps: v.sqrt()),
-        "it is divided by the variance, not by its root": partial(normalize, root=torch.add),
-        "all positions of a sentence are normalized together": partial(normalize, axes=(-2, -1)),
-        "the mean is not subtracted": partial(normalize, center=False),
-        "gain and bias are missing": lambda x, g, b, eps: F.layer_norm(x, g.shape, eps=eps),
-    }  # fmt: skip
-    sizes = (2, 3, 5, 0.1), (5, 2, 7, 0.01)
-    inputs = {f"at width {d}": (*normal(d, (b, t, d), (d,), (d,)), eps) for b, t, d, eps in sizes}
-    return Exercise(lambda x, g, b, eps: F.layer_norm(x, g.shape, g, b, eps), inputs, mistakes)
+
+    def right(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return F.layer_norm(x, gain.shape, gain, bias, eps)
+
+    exercise = Exercise(right)
+    exercise.inputs["at width 5"] = (*normal(5, (2, 3, 5), (5,), (5,)), 0.1)
+    exercise.inputs["at width 7"] = (*normal(7, (5, 2, 7), (7,), (7,)), 0.01)
+
+    exercise.add(
+        "the variance divides by D - 1, not by D",
+        partial(normalize, correction=1),
+    )
+    exercise.add(
+        "epsilon is outside the root",
+        partial(normalize, divisor=sum_of_root),
+    )
+    exercise.add(
+        "the variance divides by D - 1, and epsilon is outside the root",
+        partial(normalize, correction=1, divisor=sum_of_root),
+    )
+    exercise.add(
+        "epsilon is not used",
+        partial(normalize, divisor=lambda variance, eps: variance.sqrt()),
+    )
+    exercise.add(
+        "it is divided by the variance, not by its root",
+        partial(normalize, divisor=lambda variance, eps: variance + eps),
+    )
+    exercise.add(
+        "all positions of a sentence are normalized together",
+        partial(normalize, axes=(-2, -1)),
+    )
+
+    @exercise.mistake("the mean is not subtracted")
+    def uncentered(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+        variance = x.var(-1, correction=0, keepdim=True)
+        return gain * x / root_of_sum(variance, eps) + bias
+
+    @exercise.mistake("gain and bias are missing")
+    def unscaled(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return F.layer_norm(x, gain.shape, eps=eps)
+
+    return exercise
 
 
+# %% tags=["export"]
+@exercise_for("residual")
 def residual_exercise() -> Exercise:
     """`residual(x (B, T, D), sublayer, norm)`, post-norm as in section 3.1."""
-    mistakes: Mistakes = {
-        "it normalizes first (pre-norm)": lambda x, f, norm: x + f(norm(x)),
-        "norm and sum are swapped, norm(sublayer(x)) + x": lambda x, f, norm: norm(f(x)) + x,
-        "the input is not added": lambda x, f, norm: norm(f(x)),
-        "the normed input is added, not the input": lambda x, f, norm: norm(x) + f(norm(x)),
-    }
-    x, y = normal(1, (2, 3, 5), (5, 2, 7))
-    inputs = {
-        "on a batch": (x, lambda x: x.cumsum(1).tanh(), lambda x: F.layer_norm(x, (5,))),
-        "with other functions": (y, torch.cos, lambda x: (3 * x - 1).tanh() + x.mean(-1, True)),
-    }
-    return Exercise(lambda x, f, norm: norm(x + f(x)), inputs, mistakes)
+
+    def right(x: Tensor, sublayer: Code, norm: Code) -> Tensor:
+        return norm(x + sublayer(x))
+
+    def running_sum(x: Tensor) -> Tensor:
+        return x.cumsum(1).tanh()
+
+    def plain_norm(x: Tensor) -> Tensor:
+        return F.layer_norm(x, (5,))
+
+    def odd_norm(x: Tensor) -> Tensor:
+        return (3 * x - 1).tanh() + x.mean(-1, keepdim=True)
+
+    exercise = Exercise(right)
+    x, other_x = normal(1, (2, 3, 5), (5, 2, 7))
+    exercise.inputs["on a batch"] = (x, running_sum, plain_norm)
+    exercise.inputs["with other functions"] = (other_x, torch.cos, odd_norm)
+
+    @exercise.mistake("it normalizes first (pre-norm)")
+    def norm_first(x: Tensor, sublayer: Code, norm: Code) -> Tensor:
+        return x + sublayer(norm(x))
+
+    @exercise.mistake("norm and sum are swapped, norm(sublayer(x)) + x")
+    def sum_last(x: Tensor, sublayer: Code, norm: Code) -> Tensor:
+        return norm(sublayer(x)) + x
+
+    @exercise.mistake("the input is not added")
+    def without_sum(x: Tensor, sublayer: Code, norm: Code) -> Tensor:
+        return norm(sublayer(x))
+
+    @exercise.mistake("the normed input is added, not the input")
+    def normed_sum(x: Tensor, sublayer: Code, norm: Code) -> Tensor:
+        return norm(x) + sublayer(norm(x))
+
+    return exercise
 
 
 # %% [markdown]
@@ -389,92 +712,186 @@ def residual_exercise() -> Exercise:
 
 
 # %% tags=["export"]
+@exercise_for("shift")
 def shift_exercise() -> Exercise:
     """`shift(target (B, T + 1))`, two of (B, T): what is read and what is to be said."""
-    mistakes: Mistakes = {
-        "nothing is shifted: the decoder reads the word it must say": lambda t: [t[:, 1:]] * 2,
-        "nothing is shifted: the decoder must say the word it reads": lambda t: [t[:, :-1]] * 2,
-        "it is shifted the wrong way: it must say the past": lambda t: (t[:, 1:], t[:, :-1]),
-    }
-    batches = [[1, 5, 7, 2, 0], [1, 6, 4, 8, 2]], [[1, 9, 4, 3, 7, 2], [1, 5, 2, 0, 0, 0], [1] * 6]
-    inputs = {f"on {len(rows)} sentences": (torch.tensor(rows),) for rows in batches}
-    return Exercise(lambda t: (t[:, :-1], t[:, 1:]), inputs, mistakes, returns=2)
 
+    def right(target: Tensor) -> tuple[Tensor, Tensor]:
+        return target[:, :-1], target[:, 1:]
 
-def learning_rate_exercise() -> Exercise:
-    """`learning_rate(step, d_model, warmup)`, a number."""
+    exercise = Exercise(right, returns=2)
+    target = torch.tensor([[1, 5, 7, 2, 0], [1, 6, 4, 8, 2]])
+    exercise.inputs["on 2 sentences"] = (target,)
+    target = torch.tensor([[1, 9, 4, 3, 7, 2], [1, 5, 2, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
+    exercise.inputs["on 3 sentences"] = (target,)
 
-    def rate(n: int, d: int, w: int, pick: Any = min, of_d: Any = -0.5, of_w: Any = -1.5) -> Any:
-        return d**of_d * pick(n**-0.5, n * w**of_w)
+    @exercise.mistake("nothing is shifted: the decoder reads the word it must say")
+    def both_late(target: Tensor) -> tuple[Tensor, Tensor]:
+        return target[:, 1:], target[:, 1:]
 
-    mistakes: Mistakes = {
-        "the larger of the two terms is taken, not the smaller": partial(rate, pick=max),
-        "d_model is missing": partial(rate, of_d=0),
-        "there is no warm-up": partial(rate, pick=lambda fall, rise: fall),
-        "`d ** -1/2` is half of 1 / d": lambda n, d, w: rate(n, d, w, of_d=-1) / 2,
-        "the warm-up's exponent is -0.5, not -1.5": partial(rate, of_w=-0.5),
-    }
-    steps = (1, 50, 300), (70, 50, 300), (300, 90, 300), (5000, 90, 700)
-    return Exercise(rate, {f"at step {n}, warm-up {w}": (n, d, w) for n, d, w in steps}, mistakes)
+    @exercise.mistake("nothing is shifted: the decoder must say the word it reads")
+    def both_early(target: Tensor) -> tuple[Tensor, Tensor]:
+        return target[:, :-1], target[:, :-1]
+
+    @exercise.mistake("it is shifted the wrong way: it must say the past")
+    def backwards(target: Tensor) -> tuple[Tensor, Tensor]:
+        return target[:, 1:], target[:, :-1]
+
+    return exercise
 
 
 # %% tags=["export"]
-def smoothed(logits: Tensor, labels: Tensor, smoothing: float, padding: int = 0) -> Tensor:
+@exercise_for("learning_rate")
+def learning_rate_exercise() -> Exercise:
+    """`learning_rate(step, d_model, warmup)`, a number."""
+
+    def rate(
+        step: int,
+        d_model: int,
+        warmup: int,
+        pick: Callable[[float, float], float] = min,
+        d_model_power: float = -0.5,
+        warmup_power: float = -1.5,
+    ) -> float:
+        fall = step**-0.5
+        rise = step * warmup**warmup_power
+        return d_model**d_model_power * pick(fall, rise)
+
+    exercise = Exercise(rate)
+    settings = [(1, 50, 300), (70, 50, 300), (300, 90, 300), (5000, 90, 700)]
+    for step, d_model, warmup in settings:
+        name = f"at step {step}, warm-up {warmup}"
+        exercise.inputs[name] = (step, d_model, warmup)
+
+    exercise.add(
+        "the larger of the two terms is taken, not the smaller",
+        partial(rate, pick=max),
+    )
+    exercise.add(
+        "d_model is missing",
+        partial(rate, d_model_power=0),
+    )
+    exercise.add(
+        "there is no warm-up",
+        partial(rate, pick=lambda fall, rise: fall),
+    )
+
+    @exercise.mistake("`d ** -1/2` is half of 1 / d")
+    def halved(step: int, d_model: int, warmup: int) -> float:
+        return rate(step, d_model, warmup, d_model_power=-1) / 2
+
+    exercise.add(
+        "the warm-up's exponent is -0.5, not -1.5",
+        partial(rate, warmup_power=-0.5),
+    )
+    return exercise
+
+
+# %% tags=["export"]
+def smoothed(
+    logits: Tensor, labels: Tensor, smoothing: float, padding: int = 0
+) -> Tensor:
     """PyTorch's loss with label smoothing, the mean over labels that are not padding."""
-    return F.cross_entropy(logits, labels, ignore_index=padding, label_smoothing=smoothing)
+    return F.cross_entropy(
+        logits, labels, ignore_index=padding, label_smoothing=smoothing
+    )
 
 
-def others_only(logits: Tensor, labels: Tensor, smoothing: float, first: int = 0) -> Tensor:
+def others_only(
+    logits: Tensor, labels: Tensor, smoothing: float, first: int = 0
+) -> Tensor:
     """Smooth over the other words only, from id `first` on: the label keeps 1 - smoothing."""
-    share = torch.full_like(logits, smoothing / (logits.size(-1) - 1 - first))
-    share[:, :first] = 0.0
-    share.scatter_(1, labels[:, None], 1 - smoothing)
-    return F.cross_entropy(logits[labels > 0], share[labels > 0])
+    other_words = logits.size(-1) - 1 - first
+    target = torch.full_like(logits, smoothing / other_words)
+    target[:, :first] = 0.0
+    target.scatter_(1, labels[:, None], 1 - smoothing)
+    real = labels > 0
+    return F.cross_entropy(logits[real], target[real])
 
 
 def divergence(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
     """The loss less the entropy of the smoothed target, which is the least that it can be."""
-    target = F.one_hot(labels, logits.size(-1)) * (1 - smoothing) + smoothing / logits.size(-1)
-    return F.kl_div(logits.log_softmax(-1), target, reduction="none")[labels > 0].sum(-1).mean()
+    vocabulary_size = logits.size(-1)
+    one_hot = F.one_hot(labels, vocabulary_size)
+    target = (1 - smoothing) * one_hot + smoothing / vocabulary_size
+    terms = F.kl_div(logits.log_softmax(-1), target, reduction="none")
+    return terms[labels > 0].sum(-1).mean()
 
 
+@exercise_for("smoothed_loss")
 def smoothed_loss_exercise() -> Exercise:
     """`smoothed_loss(logits (N, |V|), labels (N), smoothing)`, the mean where labels are not 0."""
-    mistakes: Mistakes = {
-        "padding counts": partial(smoothed, padding=-100),
-        "nothing is smoothed": lambda x, y, s: smoothed(x, y, 0.0),
-        "the softmax is taken twice": lambda x, y, s: smoothed(x.softmax(-1), y, s),
-        "it is the sum, not the mean": lambda x, y, s: smoothed(x, y, s) * (y > 0).sum(),
-        "the sum is divided by N": lambda x, y, s: smoothed(x, y, s) * (y > 0).double().mean(),
-        "the label keeps 1 - smoothing and the others share the rest": others_only,
-        "padding gets no share of the smoothing": partial(others_only, first=1),
-        "it is the KL divergence, which is lower by the target's entropy": divergence,
-    }  # fmt: skip
-    inputs = {
-        "on nine labels": (*normal(1, (9, 7)), torch.tensor([3, 0, 1, 4, 0, 0, 6, 2, 5]), 0.3),
-        "on large logits": (1000 * normal(2, (5, 11))[0], torch.tensor([0, 10, 3, 0, 1]), 0.1),
-    }
-    return Exercise(smoothed, inputs, mistakes)
+    exercise = Exercise(smoothed)
+    (logits,) = normal(1, (9, 7))
+    labels = torch.tensor([3, 0, 1, 4, 0, 0, 6, 2, 5])
+    exercise.inputs["on nine labels"] = (logits, labels, 0.3)
+    (logits,) = normal(2, (5, 11))
+    labels = torch.tensor([0, 10, 3, 0, 1])
+    exercise.inputs["on large logits"] = (1000 * logits, labels, 0.1)
 
+    exercise.add(
+        "padding counts",
+        partial(smoothed, padding=-100),
+    )
 
-def length_penalty_exercise() -> Exercise:
-    """`length_penalty(length, alpha)`, the divisor of the log-probability."""
-    mistakes: Mistakes = {
-        "it is the length itself to the power of alpha": lambda n, alpha: n**alpha,
-        "only the length is divided by 6": lambda n, alpha: (5 + n / 6) ** alpha,
-        "it multiplies where it should divide": lambda n, alpha: ((5 + n) / 6) ** -alpha,
-    }
-    inputs = {f"at length {n}": (n, alpha) for n, alpha in ((10, 0.6), (3, 0.9))}
-    return Exercise(lambda n, alpha: ((5 + n) / 6) ** alpha, inputs, mistakes)
+    @exercise.mistake("nothing is smoothed")
+    def plain(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        return smoothed(logits, labels, smoothing=0.0)
 
+    @exercise.mistake("the softmax is taken twice")
+    def softmax_twice(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        return smoothed(logits.softmax(-1), labels, smoothing)
 
-# %% [markdown]
-# All exercises by name; the values are functions, so nothing is drawn before you ask.
+    @exercise.mistake("it is the sum, not the mean")
+    def summed(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        return smoothed(logits, labels, smoothing) * (labels > 0).sum()
+
+    @exercise.mistake("the sum is divided by N")
+    def mean_over_all(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        share_of_words = (labels > 0).double().mean()
+        return smoothed(logits, labels, smoothing) * share_of_words
+
+    exercise.add(
+        "the label keeps 1 - smoothing and the others share the rest",
+        others_only,
+    )
+    exercise.add(
+        "padding gets no share of the smoothing",
+        partial(others_only, first=1),
+    )
+    exercise.add(
+        "it is the KL divergence, which is lower by the target's entropy",
+        divergence,
+    )
+    return exercise
+
 
 # %% tags=["export"]
-EXERCISES: dict[str, Callable[[], Exercise]] = {
-    key.removesuffix("_exercise"): make for key, make in [*globals().items()] if "_exercise" in key
-}
+@exercise_for("length_penalty")
+def length_penalty_exercise() -> Exercise:
+    """`length_penalty(length, alpha)`, the divisor of the log-probability."""
+
+    def right(length: int, alpha: float) -> float:
+        return ((5 + length) / 6) ** alpha
+
+    exercise = Exercise(right)
+    exercise.inputs["at length 10"] = (10, 0.6)
+    exercise.inputs["at length 3"] = (3, 0.9)
+
+    @exercise.mistake("it is the length itself to the power of alpha")
+    def plain_power(length: int, alpha: float) -> float:
+        return length**alpha
+
+    @exercise.mistake("only the length is divided by 6")
+    def without_brackets(length: int, alpha: float) -> float:
+        return (5 + length / 6) ** alpha
+
+    @exercise.mistake("it multiplies where it should divide")
+    def inverse(length: int, alpha: float) -> float:
+        return right(length, -alpha)
+
+    return exercise
+
 
 # %% [markdown]
 # ## The checker, checked
@@ -482,12 +899,20 @@ EXERCISES: dict[str, Callable[[], Exercise]] = {
 # A checker that says *right* to everything would be worse than none. We hand it its own mistakes: it must find each of them, under its own name, which also shows that no two give the same numbers.
 
 # %%
-count = 0
-for part, exercise in EXERCISES.items():
-    for mistake, code in exercise().mistakes.items():
-        assert mistake in check(part, code), mistake
-        count += 1
-print(count, "mistakes in", len(EXERCISES), "exercises, each told from all others")
+mistakes = [
+    (part, description, code)
+    for part, make in EXERCISES.items()
+    for description, code in make().mistakes.items()
+]
+named = [
+    check(part, code).endswith(f"when {description}.")
+    for part, description, code in mistakes
+]
+print(len(mistakes), "mistakes in", len(EXERCISES), "exercises")
+print(sum(named), "of them found under their own name")
+
+# %% tags=["remove-cell"]
+assert sum(named) == len(mistakes)
 
 # %% [markdown]
 # The book's own code must pass, too. Modules keep their matrices inside, so we first put the checker's matrices in.
@@ -514,9 +939,19 @@ def filled(module, *tensors):
     return module
 
 
-def our_heads(query, key, value, *rest):
-    *matrices, heads = rest
-    return filled(MultiHeadAttention(30, heads), *matrices)(query, key, value)
+def our_heads(query, key, value, w_q, w_k, w_v, w_o, heads):
+    module = filled(MultiHeadAttention(30, heads), w_q, w_k, w_v, w_o)
+    return module(query, key, value)
+
+
+def our_feed_forward(x, w_1, b_1, w_2, b_2):
+    d_model, d_ff = w_1.shape
+    return filled(FeedForward(d_model, d_ff), w_1, b_1, w_2, b_2)(x)
+
+
+def our_embedding(tokens, table):
+    vocabulary_size, d_model = table.shape
+    return filled(Embedding(vocabulary_size, d_model), table.T)(tokens)
 
 
 def our_residual(x, sublayer, norm):
@@ -525,19 +960,23 @@ def our_residual(x, sublayer, norm):
     return residual(x, sublayer)
 
 
+def our_loss(logits, labels, smoothing):
+    return label_smoothed_loss(logits, labels, smoothing) / (labels != 0).sum()
+
+
 ours = {
     "attention": attention,
     "padding_mask": padding_mask,
     "causal_mask": causal_mask,
     "multi_head_attention": our_heads,
-    "feed_forward": lambda x, w, *rest: filled(FeedForward(*w.shape), w, *rest)(x),
-    "embedding": lambda tokens, table: filled(Embedding(*table.shape), table.T)(tokens),
+    "feed_forward": our_feed_forward,
+    "embedding": our_embedding,
     "positions": sinusoid,
     "layer_norm": layer_norm,
     "residual": our_residual,
     "shift": lambda target: (target[:, :-1], target[:, 1:]),
     "learning_rate": learning_rate,
-    "smoothed_loss": lambda x, labels, s: label_smoothed_loss(x, labels, s) / (labels != 0).sum(),
+    "smoothed_loss": our_loss,
     "length_penalty": length_penalty,
 }
 for part, code in ours.items():
@@ -549,7 +988,9 @@ for part, code in ours.items():
 # It still gets an answer, which names the input and what is off:
 
 # %%
-print(check("layer_norm", lambda x, g, b, eps: F.layer_norm(x, g.shape, g, b, eps) + 0.1))
+print(
+    check("layer_norm", lambda x, g, b, eps: F.layer_norm(x, g.shape, g, b, eps) + 0.1)
+)
 print(check("causal_mask", lambda length: torch.ones(length, 1).bool()))
 
 # %% [markdown]
@@ -560,15 +1001,15 @@ print(check("causal_mask", lambda length: torch.ones(length, 1).bool()))
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Those whose numbers differ from the right ones on that input. All four that are lost are
 # mistakes in attention's mask: its first input has none.
-noticed = total = 0
+noticed = 0
 for make in EXERCISES.values():
     exercise = make()
-    arguments = next(iter(exercise.inputs.values()))
-    right = outcome(exercise.right, arguments, exercise.returns)
+    first = next(iter(exercise.inputs.values()))
+    right = outcome(exercise.right, first, exercise.returns)
     for code in exercise.mistakes.values():
-        noticed += bool(difference(outcome(code, arguments, exercise.returns), right))
-        total += 1
-print(noticed, "of", total)
+        if difference(outcome(code, first, exercise.returns), right):
+            noticed += 1
+print(noticed, "of", len(mistakes))
 
 # %% [markdown]
 # **2. A part of your own** (★★★, an evening; no solution). Write the exercise for `top_p`, which keeps the most likely words that together reach a share p ([Decoding](19_decoding.ipynb#sampling-drawing-words-at-random)): the right answer, two inputs, and the five mistakes that you'd expect.

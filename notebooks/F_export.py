@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # Export
@@ -44,10 +29,14 @@ from typing import Any
 import torch
 
 from annotated_transformer.masks import BOS, EOS, UNK
-from annotated_transformer.model_io import TOKENIZER, atomic_write, check_vocabulary
-from annotated_transformer.page import pack
+from annotated_transformer.toolkit.model_io import (
+    TOKENIZER,
+    atomic_write,
+    check_vocabulary,
+)
+from annotated_transformer.toolkit.page import pack
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
-from annotated_transformer.transformer import Transformer
+from annotated_transformer.transformer import Transformer, TransformerConfig
 
 # %%
 import subprocess
@@ -55,8 +44,8 @@ import tempfile
 
 import ctranslate2
 
-from annotated_transformer.decoding import translate
-from annotated_transformer.model_io import load_pretrained
+from annotated_transformer import translate
+from annotated_transformer.toolkit.model_io import load_pretrained
 
 # %% [markdown]
 # ## What both must agree on
@@ -78,34 +67,53 @@ from annotated_transformer.model_io import load_pretrained
 
 
 # %% tags=["export"]
-LINEAR, NORM = {"weight": "weight", "bias": "bias"}, {"gamma": "gain", "beta": "bias"}
+LINEAR = {"weight": "weight", "bias": "bias"}  # their names: ours
+NORM = {"gamma": "gain", "beta": "bias"}
 
 
-def copy(place: Any, names: dict[str, str], *modules: Any) -> None:
+def copy_parameters(place: Any, names: dict[str, str], *modules: Any) -> None:
     """Copy parameters of modules, on top of one another, to places (keys) with other names."""
-    for theirs, ours in names.items():
-        if (parts := [getattr(module, ours) for module in modules])[0] is not None:  # a bias
-            setattr(place, theirs, torch.cat(parts).detach().float().cpu().numpy())
+    for their_name, our_name in names.items():
+        parameters = [getattr(module, our_name) for module in modules]
+        if parameters[0] is None:  # the maps have no bias
+            continue
+        stacked = torch.cat(parameters).detach().float().cpu()
+        setattr(place, their_name, stacked.numpy())
 
 
 def copy_attention(place: Any, attention: Any, norm: Any) -> None:
     """Copy one attention; two linear maps in its place mean that it is self-attention."""
-    maps = [attention.query, attention.key, attention.value]
-    groups = [maps] if len(place.linear) == 2 else [maps[:1], maps[1:]]
-    for linear, group in zip(place.linear, [*groups, [attention.output]]):
-        copy(linear, LINEAR, *group)
-    copy(place.layer_norm, NORM, norm)
+    if len(place.linear) == 2:
+        query_key_value, output = place.linear
+        copy_parameters(
+            query_key_value, LINEAR, attention.query, attention.key, attention.value
+        )
+    else:
+        query, key_value, output = place.linear
+        copy_parameters(query, LINEAR, attention.query)
+        copy_parameters(key_value, LINEAR, attention.key, attention.value)
+    copy_parameters(output, LINEAR, attention.output)
+    copy_parameters(place.layer_norm, NORM, norm)
 
 
 def copy_layer(place: Any, layer: Any) -> None:
     """Copy the two sub-layers of an encoder layer, or the three of a decoder layer."""
-    first, *middle, last = [residual.norm for residual in layer.residuals]
-    copy_attention(place.self_attention, layer.self_attention, first)
-    for norm in middle:
-        copy_attention(place.attention, layer.cross_attention, norm)
-    copy(place.ffn.layer_norm, NORM, last)
-    copy(place.ffn.linear_0, LINEAR, layer.feed_forward.linear1)
-    copy(place.ffn.linear_1, LINEAR, layer.feed_forward.linear2)
+    norms = [residual.norm for residual in layer.residuals]
+    copy_attention(place.self_attention, layer.self_attention, norms[0])
+    if len(norms) == 3:
+        copy_attention(place.attention, layer.cross_attention, norms[1])
+    copy_parameters(place.ffn.layer_norm, NORM, norms[-1])
+    copy_parameters(place.ffn.linear_0, LINEAR, layer.feed_forward.linear1)
+    copy_parameters(place.ffn.linear_1, LINEAR, layer.feed_forward.linear2)
+
+
+def copy_stack(place: Any, stack: Any, model: Transformer) -> None:
+    """Copy an encoder or a decoder with its table of positions."""
+    copy_parameters(place.position_encodings, {"encodings": "table"}, model.positions)
+    for place_of_layer, layer in zip(place.layer, stack.layers):
+        copy_layer(place_of_layer, layer)
+    if model.config.pre_norm:
+        copy_parameters(place.layer_norm, NORM, stack.norm)
 
 
 # %% [markdown]
@@ -123,31 +131,48 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     try:
         from ctranslate2 import specs
     except ImportError as error:
-        raise ImportError('no CTranslate2: pip install "annotated-transformer[export]"') from error
-    c, sides = model.config, list[Any]()
-    d_k, d_v = (width or c.d_model // c.heads for width in (c.d_k, c.d_v))
+        raise ImportError(
+            'no CTranslate2: pip install "annotated-transformer[export]"'
+        ) from error
+    config = model.config
+    sizes = (config.layers, config.heads)
+    options = {"head_dim": common_head_width(config), "pre_norm": config.pre_norm}
+    check_vocabulary(model, tokenizer)
+    encoder = specs.TransformerEncoderSpec(*sizes, **options)
+    decoder = specs.TransformerDecoderSpec(*sizes, **options)
+    copy_stack(encoder, model.encoder, model)
+    copy_stack(decoder, model.decoder, model)
+    for place in (encoder.embeddings[0], decoder.embeddings, decoder.projection):
+        copy_parameters(place, {"weight": "weight"}, model.embedding)
+    spec = specs.TransformerSpec(encoder, decoder)
+    describe_tokens(spec, model, tokenizer)
+    first_layer: Any = model.encoder.layers[0]
+    spec.config.layer_norm_epsilon = first_layer.residuals[0].norm.eps
+    return spec
+
+
+def common_head_width(config: TransformerConfig) -> int:
+    """Return the width of a head; raises ValueError if values have another than keys."""
+    d_k = config.d_k or config.d_model // config.heads
+    d_v = config.d_v or config.d_model // config.heads
     if d_k != d_v:
         raise ValueError(f"d_k={d_k} and d_v={d_v}: CTranslate2 has one width for both")
-    check_vocabulary(model, tokenizer)
-    stacks: list[Any] = [model.encoder, model.decoder]
-    for kind, stack in zip((specs.TransformerEncoderSpec, specs.TransformerDecoderSpec), stacks):
-        sides.append(kind(c.layers, c.heads, head_dim=d_k, pre_norm=c.pre_norm))
-        copy(sides[-1].position_encodings, {"encodings": "table"}, model.positions)
-        if c.pre_norm:
-            copy(sides[-1].layer_norm, NORM, stack.norm)
-        for place, layer in zip(sides[-1].layer, stack.layers):
-            copy_layer(place, layer)
-    for place in (sides[0].embeddings[0], sides[1].embeddings, sides[1].projection):
-        copy(place, {"weight": "weight"}, model.embedding)
-    spec = specs.TransformerSpec(*sides)
-    names = [tokenizer.library.id_to_token(n) or f"<unused {n}>" for n in range(c.vocabulary_size)]
+    return d_k
+
+
+def describe_tokens(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None:
+    """Add the vocabulary, with a name for each row of the table, and the special tokens."""
+    names = [
+        tokenizer.library.id_to_token(row) or f"<unused {row}>"
+        for row in range(model.config.vocabulary_size)
+    ]
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
-    spec.config.bos_token = spec.config.decoder_start_token = SPECIAL[BOS]
-    spec.config.eos_token, spec.config.unk_token = SPECIAL[EOS], SPECIAL[UNK]
+    spec.config.bos_token = SPECIAL[BOS]
+    spec.config.decoder_start_token = SPECIAL[BOS]
+    spec.config.eos_token = SPECIAL[EOS]
+    spec.config.unk_token = SPECIAL[UNK]
     spec.config.add_source_eos = True
-    spec.config.layer_norm_epsilon = stacks[0].layers[0].residuals[0].norm.eps
-    return spec
 
 
 # %% [markdown]
@@ -156,25 +181,49 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 # Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb#why-do-searches-prefer-short-sentences) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. A line too long for the model is an error that names it; a line ends [only at](C_own_data.ipynb#reading) `\n`.
 
 # %% tags=["export"]
-TRANSLATE = r"""# Translate standard input, line for line; needs: pip install ctranslate2 tokenizers
+TRANSLATE = r"""# Translate standard input, line for line.
+# It needs: pip install ctranslate2 tokenizers
+
 import sys
 from pathlib import Path
+
 import ctranslate2
 from tokenizers import Tokenizer
-folder, most = Path(__file__).parent, MAX_LENGTH
+
+MAX_LENGTH = THE LENGTH  # tokens, with the one that ends a sentence
+
+folder = Path(__file__).parent
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # "</s>" in a text is text
-lines = [line.decode("utf-8-sig").rstrip("\r\n") for line in sys.stdin.buffer]
-sources = [tokenizer.encode(line).tokens * bool(line.strip()) for line in lines]
-if (longest := max(map(len, sources), default=0)) >= most:  # with </s> it does not fit
-    sys.exit(f"line {[*map(len, sources)].index(longest) + 1} has {longest} tokens: split it")
-results = iter(ctranslate2.Translator(str(folder)).translate_batch(
-    [source for source in sources if source], max_batch_size=32, beam_size=4, length_penalty=0.5,
-    min_decoding_length=0, max_input_length=0, suppress_sequences=[["<pad>"], ["<s>"]],
-    max_decoding_length=min(longest + 51, most)))
-for source in sources:
-    text = tokenizer.decoder.decode(next(results).hypotheses[0]) if source else ""
-    sys.stdout.buffer.write((" ".join(text.split("\n")) + "\n").encode())
+
+sources = []  # the tokens of each line; an empty line has none
+for number, line in enumerate(sys.stdin.buffer, start=1):
+    text = line.decode("utf-8-sig").rstrip("\r\n")
+    tokens = tokenizer.encode(text).tokens if text.strip() else []
+    if len(tokens) >= MAX_LENGTH:
+        sys.exit(f"line {number} has {len(tokens)} tokens: split it")
+    sources.append(tokens)
+
+translator = ctranslate2.Translator(str(folder))
+longest = max((len(tokens) for tokens in sources), default=0)
+results = translator.translate_batch(
+    [tokens for tokens in sources if tokens],
+    max_batch_size=32,
+    beam_size=4,
+    length_penalty=0.5,
+    min_decoding_length=0,
+    max_decoding_length=min(longest + 51, MAX_LENGTH),
+    max_input_length=0,
+    suppress_sequences=[["<pad>"], ["<s>"]],
+)
+
+remaining = iter(results)
+for tokens in sources:
+    translation = ""
+    if tokens:
+        best = next(remaining).hypotheses[0]
+        translation = tokenizer.decoder.decode(best).replace("\n", " ")
+    sys.stdout.buffer.write(f"{translation}\n".encode())
 """
 
 # %% [markdown]
@@ -185,23 +234,30 @@ for source in sources:
 
 # %% tags=["export"]
 def export_ctranslate2(
-    model: Transformer, tokenizer: Tokenizer, folder: str | Path, quantization: str | None = None
+    model: Transformer,
+    tokenizer: Tokenizer,
+    folder: str | Path,
+    quantization: str | None = None,
 ) -> None:
     """Write a model as a folder for `ctranslate2.Translator`, with tokenizer and a script.
 
     `quantization` is CTranslate2's, such as int8. Raises FileExistsError for a folder that is not
     empty, ValueError if CTranslate2 cannot compute such a model, ImportError if it is missing.
     """
-    if (folder := Path(folder).resolve()).exists() and (folder.is_file() or any(folder.iterdir())):
+    folder = Path(folder).resolve()
+    if folder.is_file() or (folder.exists() and any(folder.iterdir())):
         raise FileExistsError(f"{folder} is not empty: take another folder")
     spec = specification(model, tokenizer)
     from ctranslate2.converters import Converter
 
-    converter = type("ModelConverter", (Converter,), {"_load": lambda self: spec})()
+    class ModelConverter(Converter):
+        def _load(self) -> Any:
+            return spec
+
     with atomic_write(folder) as aside:
-        converter.convert(str(aside), quantization=quantization)
+        ModelConverter().convert(str(aside), quantization=quantization)
         tokenizer.save(aside / TOKENIZER)
-        script = TRANSLATE.replace("MAX_LENGTH", str(model.config.max_length))
+        script = TRANSLATE.replace("THE LENGTH", str(model.config.max_length))
         (aside / "translate.py").write_text(script, encoding="utf-8")
 
 
@@ -212,8 +268,8 @@ def export_ctranslate2(
 
 # %%
 model, tokenizer = load_pretrained("captions-de-en")
-home = tempfile.TemporaryDirectory()
-folder = Path(home.name, "served")
+temporary = tempfile.TemporaryDirectory()
+folder = Path(temporary.name, "served")
 export_ctranslate2(model, tokenizer, folder)
 print(sorted(path.name for path in folder.iterdir()))
 
@@ -223,11 +279,17 @@ captions = [
     "Zwei Kinder spielen mit einem Ball am Strand.",
     "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster.",
 ]
-program = "import runpy, sys; sys.modules['torch'] = sys.modules['annotated_transformer'] = None; "
-program += f"runpy.run_path({str(folder / 'translate.py')!r})"
-text = "".join(f"{caption}\n" for caption in captions).encode()
-done = subprocess.run([sys.executable, "-c", program], input=text, capture_output=True, check=True)
+program = f"""
+import runpy, sys
+sys.modules["torch"] = sys.modules["annotated_transformer"] = None
+runpy.run_path({str(folder / "translate.py")!r})
+"""
+command = [sys.executable, "-c", program]
+lines = "".join(f"{caption}\n" for caption in captions).encode()
+done = subprocess.run(command, input=lines, capture_output=True, check=True)
 print(done.stdout.decode(), end="")
+
+# %% tags=["remove-cell"]
 assert done.stdout.decode().splitlines() == translate(model, tokenizer, captions)
 
 # %% [markdown]
@@ -235,35 +297,45 @@ assert done.stdout.decode().splitlines() == translate(model, tokenizer, captions
 
 
 # %% tags=["nbval-ignore-output"]
-def scores(folder, caption, translation):
+def score(folder, source, translation):
     """Return the log-probabilities that the engine gives each token, and ours."""
-    engine = ctranslate2.Translator(str(folder), compute_type="float32", intra_threads=1)
-    source, target = (tokenizer.library.encode(text) for text in (caption, translation))
-    (theirs,) = engine.score_batch([source.tokens], [target.tokens])
+    engine = ctranslate2.Translator(
+        str(folder), compute_type="float32", intra_threads=1
+    )
+    source = tokenizer.library.encode(source)
+    target = tokenizer.library.encode(translation)
+    (result,) = engine.score_batch([source.tokens], [target.tokens])
     with torch.no_grad():
-        rows = torch.tensor([[*source.ids, EOS]]), torch.tensor([[BOS, *target.ids]])
-        ours = model(*rows)[0].log_softmax(dim=-1)
-    return torch.tensor(theirs.log_probs), ours[range(len(ours)), [*target.ids, EOS]]
+        logits = model(
+            torch.tensor([[*source.ids, EOS]]), torch.tensor([[BOS, *target.ids]])
+        )
+    labels = [*target.ids, EOS]
+    ours = logits[0].log_softmax(dim=-1)[range(len(labels)), labels]
+    return torch.tensor(result.log_probs), ours
 
 
-theirs, ours = scores(folder, captions[2], translate(model, tokenizer, captions[2:])[0])
+(translation,) = translate(model, tokenizer, captions[2:])
+theirs, ours = score(folder, captions[2], translation)
 largest = (theirs - ours).abs().max().item()
 print(f"{len(ours)} log-probabilities, largest difference {largest:.0e}")
+
+# %% tags=["remove-cell"]
 assert largest < 1e-4
 
 # %% [markdown]
-# With a beam of 4, 39 of 1,000 translations differ, because penalty and stopping rule do (62 with an exponent of 0.6, as below). `benchmarks/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC. `ours bf16` is `translate(model.bfloat16(), ...)`, for a processor that has units for such numbers; each of the `workers` has a thread and batches of its own, as in `translate`; without them, the threads share each product:
+# With a beam of 4, 39 of 1,000 translations differ, because penalty and stopping rule do (62 with an exponent of 0.6, as below). `benchmarks/speed/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC. `ours bf16` is `translate(model.bfloat16(), ...)`, for a processor that has units for such numbers; each of the `workers` has a thread and batches of its own, as in `translate`; without them, the threads share each product:
 
 # %%
 import json
 
+results = Path("../benchmarks/results")
 for threads in (1, 2):
-    log = Path(f"../benchmarks/results/serving-captions-de-en-{threads}.jsonl").read_text()
+    log = (results / f"serving-captions-de-en-{threads}.jsonl").read_text()
     for record in map(json.loads, log.splitlines()):
         if "bleu" in record:
             speed = f"{record['times_ours']:.2f} times as fast as ours"
-            print(f"threads {threads}  {record['search']:6}  {record['system']:27}", end="  ")
-            print(f"BLEU {record['bleu']:.2f}, {speed}")
+            name = f"{record['search']:6}  {record['system']:27}"
+            print(f"threads {threads}  {name}  BLEU {record['bleu']:.2f}, {speed}")
 
 # %% [markdown]
 # ## A page to send
@@ -277,21 +349,28 @@ def export_page(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> N
 
     Its title is the name of the file, which must be new, and end in .html; raises ValueError.
     """
-    if (path := Path(path)).exists() or path.suffix != ".html":
-        raise ValueError(f"a page goes into a new file that ends in .html, not into {path}")
+    path = Path(path)
+    if path.exists() or path.suffix != ".html":
+        raise ValueError(
+            f"a page goes into a new file that ends in .html, not into {path}"
+        )
     check_vocabulary(model, tokenizer)
     model = getattr(model, "_orig_mod", model)  # what torch.compile was given
-    tensors = {name: tensor.float().cpu().numpy() for name, tensor in model.state_dict().items()}
+    tensors = {
+        name: tensor.float().cpu().numpy()
+        for name, tensor in model.state_dict().items()
+    }
     packed = pack(path.stem, asdict(model.config), tokenizer.text, tensors)
-    template = (files("annotated_transformer") / "page.html").read_text(encoding="utf-8")
+    template = files("annotated_transformer") / "page.html"
+    page = template.read_text(encoding="utf-8").replace("THE MODEL", packed)
     with atomic_write(path) as aside:
-        aside.write_text(template.replace("THE MODEL", packed), encoding="utf-8")
+        aside.write_text(page, encoding="utf-8")
 
 
 # %%
-page = Path(home.name, "captions.html")
+page = Path(temporary.name, "captions.html")
 export_page(model, tokenizer, page)
 text = page.read_text(encoding="utf-8")
-elsewhere = sum(map(text.count, ("src=", "url(", "<link", "import ")))
+elsewhere = sum(text.count(sign) for sign in ("src=", "url(", "<link", "import "))
 print(f"{page.name}: {len(text) / 1e6:.1f} MB; it asks for {elsewhere} other files")
-home.cleanup()
+temporary.cleanup()

@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 # %% [markdown]
 # # Command line
 #
@@ -55,33 +40,56 @@ sys.path.insert(0, "..")
 # %% tags=["remove-cell"]
 import warnings
 
-warnings.filterwarnings("ignore", message="IProgress")  # a progress bar that is not installed
+warnings.filterwarnings(
+    "ignore", message="IProgress"
+)  # a progress bar that is not installed
 
 # %% tags=["export"]
+import argparse
+import json
 import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from json import dumps, loads
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import tyro
 from sacrebleu import get_reference_files, get_source_file
 
-from annotated_transformer import large_corpora, model_io, run_folder, speed, training, transformer
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
-from annotated_transformer.data import MissingData, Pair, multi30k
-from annotated_transformer.decoding import translate as decode
-from annotated_transformer.distributed import find_device, gather_texts, process_group
+from annotated_transformer.data import Pair
+from annotated_transformer.distributed import rank_and_world_size
 from annotated_transformer.evaluation import compound_split_bleu, score
-from annotated_transformer.own_data import Splits, filter_pairs, read_pairs, split_pairs, utf8_lines
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.speed import FastLoss, Precision, compile_layers
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import Stopped, TrainingConfig, rank_and_world_size
+from annotated_transformer.toolkit import (
+    large_corpora,
+    model_io,
+    planning,
+    presets,
+    run_folder,
+    runs,
+    translation,
+)
+from annotated_transformer.toolkit.downloads import MissingData, multi30k
+from annotated_transformer.toolkit.own_data import (
+    Splits,
+    filter_pairs,
+    read_pairs,
+    split_pairs,
+    utf8_lines,
+)
+from annotated_transformer.toolkit.processes import (
+    find_device,
+    gather_texts,
+    process_group,
+)
+from annotated_transformer.toolkit.runs import TrainingConfig
+from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.transformer import Transformer, TransformerConfig
 
 # %% [markdown]
 # ## Which pairs
@@ -100,81 +108,227 @@ def say(text: str) -> None:
 class Data:
     """Which sentence pairs."""
 
-    corpus: Literal["grammar", "multi30k"] = "grammar"  # A corpus of the book, German to English.
-    data: tuple[Path] | tuple[Path, Path] | None = None  # Your own pairs: a TSV, or two text files.
-    columns: tuple[int, int] = (0, 1)  # Those of source and target, counted from 0.
-    reverse: bool = False  # Translate the other way round.
-    prepared: Path | None = None  # Folder that `prepare` has filled, in place of all these.
-    limit: int | None = None  # Learn from, or score, so many pairs at most, the first ones.
+    corpus: Literal["grammar", "multi30k"] = "grammar"
+    """A corpus of the book, German to English."""
+    data: tuple[Path] | tuple[Path, Path] | None = None
+    """Your own pairs: a TSV, or two text files."""
+    columns: tuple[int, int] = (0, 1)
+    """Those of source and target, counted from 0."""
+    reverse: bool = False
+    """Translate the other way round."""
+    prepared: Path | None = None
+    """Folder that `prepare` has filled, in place of all these."""
+    limit: int | None = None
+    """Learn from, or score, so many pairs at most, the first ones."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be above 0, not {self.limit}")
-        if bool(self.data) + bool(self.prepared) + self.reverse > 1:
-            raise ValueError("give only one of data (exchange its columns), prepared, reverse")
+        chosen = [self.data is not None, self.prepared is not None, self.reverse]
+        if sum(chosen) > 1:
+            raise ValueError(
+                "give only one of data (exchange its columns), prepared, reverse"
+            )
 
 
-def read_splits(data: Data, seed: int, divide: bool = True) -> Splits:
-    """Return pairs to learn from, to choose by and to measure on; undivided files are all three."""
+# %% tags=["export"]
+def read_own_pairs(data: Data) -> list[Pair]:
+    """Read the pairs of the files that were named."""
+    assert data.data is not None
+    source, *target = data.data
+    return read_pairs(source, target[0] if target else None, data.columns)
+
+
+def read_splits(data: Data, seed: int) -> Splits:
+    """Return pairs to learn from, to choose by and to measure on."""
     if data.data:
-        pairs = read_pairs(data.data[0], next(iter(data.data[1:]), None), data.columns)
-        if not divide:
-            return Splits(pairs, pairs, pairs)
-        pairs, dropped = filter_pairs(pairs)
+        pairs, dropped = filter_pairs(read_own_pairs(data))
         say(f"{len(pairs):,} pairs; dropped: {dropped}")
-        share = min(0.1, max(0.01, 50 / (len(pairs) or 1)))  # 50 pairs at least, if there are 500
+        fifty = 50 / max(len(pairs), 1)  # pairs at least, if there are 500
+        share = min(0.1, max(0.01, fifty))
         return split_pairs(pairs, share, share, seed)
     if data.corpus == "multi30k":
-        splits = Splits(*map(multi30k, ("train", "val", "test_2016_flickr")))
+        names = ("train", "val", "test_2016_flickr")
+        splits = Splits(*(multi30k(name) for name in names))
     else:
         splits = split_pairs(grammar(10_000, seed), 0.01, 0.01, seed)
-    turned = ([Pair(pair.target, pair.source) for pair in part] for part in splits)
-    return Splits(*turned) if data.reverse else splits
+    if data.reverse:
+        return Splits(*(reversed_pairs(part) for part in splits))
+    return splits
 
 
-def load(model: Path) -> tuple[transformer.Transformer, Tokenizer]:
+def reversed_pairs(pairs: list[Pair]) -> list[Pair]:
+    """Return pairs with source and target exchanged."""
+    return [Pair(pair.target, pair.source) for pair in pairs]
+
+
+def load(model: Path) -> tuple[Transformer, Tokenizer]:
     """Load a model from its folder, or by its name one that comes with the package."""
-    return (model_io.load_model if model.exists() else model_io.load_pretrained)(str(model))
+    if model.exists():
+        return model_io.load_model(model)
+    return model_io.load_pretrained(str(model))
 
 
 # %% [markdown]
 # ## Training
 #
-# `train` takes the options of its data and of its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big. With `--start`, a run begins with [a trained model](../book/own_pair.md#start-from-a-trained-model).
+# `train` takes the options of its data and of its model, and the fields of [`TrainingConfig`](K_runs.ipynb#settings), whose comments serve as help texts. Defaults come with the preset, and what you type wins. For the paper's models they are the paper's. Its checkpoints were written every ten minutes: every 1,500 steps of 0.4 seconds for base, and (we assume) every 600 steps of 1.0 seconds for big. With `--start`, a run begins with [a trained model](../book/own_pair.md#start-from-a-trained-model).
 
 
 # %% tags=["export"]
 def recipe(preset: str) -> TrainingConfig:
     """Return the settings that go with a preset; those of the paper's models are in section 5."""
-    if preset in ("tiny", "small") or preset not in transformer.PRESETS:  # refused later
-        return TrainingConfig()
     if preset in ("captions", "everyday"):
-        return TrainingConfig(12_000, 2048, warmup=1000, lr_scale=1.0, keep_checkpoints=12)
-    paper = TrainingConfig(100_000, 25_000, warmup=4000, lr_scale=1.0, save_every=1500)
+        return TrainingConfig(
+            steps=12_000,
+            max_tokens=2048,
+            warmup=1000,
+            lr_scale=1.0,
+            keep_checkpoints=12,
+        )
+    paper = TrainingConfig(
+        steps=100_000, max_tokens=25_000, warmup=4000, lr_scale=1.0, save_every=1500
+    )
+    if preset == "base":
+        return paper
     if preset == "big":
         return replace(paper, steps=300_000, save_every=600, keep_checkpoints=20)
-    return replace(paper, label_smoothing=float(preset.partition("smoothing")[2] or 0.1))
+    if preset in presets.TABLE_3:
+        smoothing = preset.removeprefix("D-smoothing")
+        if smoothing == preset:
+            return paper
+        return replace(paper, label_smoothing=float(smoothing))
+    return TrainingConfig()
+
+
+# %% tags=["export"]
+class Material(NamedTuple):
+    """What a training learns from, and what it is watched and measured by."""
+
+    corpus: EncodedCorpus
+    tokenizer: Tokenizer
+    validation: list[Pair]
+    test: list[Pair]
+
+
+def read_material(
+    data: Data, seed: int, tokenizer: Tokenizer | None, vocabulary_size: int
+) -> Material:
+    """Read and encode the pairs; without a tokenizer, one is learned from them."""
+    if data.prepared:
+        return Material(*large_corpora.open_corpus(data.prepared))
+    pairs, validation, test = read_splits(data, seed)
+    pairs = pairs[: data.limit]
+    if tokenizer is None:
+        tokenizer = Tokenizer.train(pairs, vocabulary_size)
+    return Material(encode_pairs(tokenizer, pairs), tokenizer, validation, test)
+
+
+def identified(
+    corpus: EncodedCorpus, limit: int | None, start: Path | None
+) -> EncodedCorpus:
+    """Return the first `limit` examples, under a name that changes with all that was asked for.
+
+    By this name a run that is continued recognizes its corpus.
+    """
+    name = f"{runs.content_hash(corpus)}{limit or ''}{start or ''}"
+    return EncodedCorpus(corpus.tokens, corpus.lengths[:limit], name)
+
+
+def shape_of(
+    preset: str, start: Transformer | None, tokenizer: Tokenizer, dropout: float | None
+) -> TransformerConfig:
+    """Return the shape of the model to train: that of `start`, or of the preset."""
+    changes: dict[str, Any] = {} if dropout is None else {"dropout": dropout}
+    if start is not None:
+        presets.check_config(changes)
+        return replace(start.config, **changes)
+    return presets.preset(preset, vocabulary_size=len(tokenizer), **changes)
+
+
+def print_plan(
+    config: TransformerConfig,
+    settings: TrainingConfig,
+    corpus: EncodedCorpus,
+    precision: Precision,
+    gpus: int,
+    peak: float,
+) -> None:
+    """Print what a training is made of and how long it may take."""
+    plan = planning.estimate(config, settings, corpus.lengths, precision, gpus)
+    hours = plan.hours(peak, gpus)
+    print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens an epoch")
+    print(f"{settings.steps:,} steps, {plan.flops:.1e} floating-point operations")
+    print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
+
+
+# %% tags=["export"]
+MOST_WATCHED = 2000  # pairs whose translations are scored at each validation
 
 
 def translate_together(
-    model: transformer.Transformer, tokenizer: Tokenizer, lines: list[str], beam: int, alpha: float,
-) -> list[str]:  # fmt: skip
+    model: Transformer,
+    tokenizer: Tokenizer,
+    lines: list[str],
+    beam: int,
+    alpha: float,
+) -> list[str]:
     """Translate sentences, each process its share of them; all processes get all translations."""
-    rank, n = rank_and_world_size()
-    room = 16_384 if model.embedding.weight.is_cuda else 2048
-    made = gather_texts(decode(model, tokenizer, lines[rank::n], beam, alpha, max_tokens=room))
-    return [made[i % n][i // n].replace("\n", " ") for i in range(len(lines))]
+    rank, world_size = rank_and_world_size()
+    max_tokens = 16_384 if model.embedding.weight.is_cuda else 2048
+    share = translation.translate(
+        model, tokenizer, lines[rank::world_size], beam, alpha, max_tokens=max_tokens
+    )
+    translations = [""] * len(lines)
+    for number, texts in enumerate(gather_texts(share)):
+        translations[number::world_size] = [text.replace("\n", " ") for text in texts]
+    return translations
 
 
-PROGRESS = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
+def bleu_on(tokenizer: Tokenizer, pairs: list[Pair]) -> Callable[[Transformer], float]:
+    """Return a function that scores the greedy translations of a model, for validation."""
+    watched = pairs[:: 1 + len(pairs) // MOST_WATCHED]
+    sources = [pair.source for pair in watched]
+    references = [pair.target for pair in watched]
+
+    def bleu(model: Transformer) -> float:
+        written = translate_together(model, tokenizer, sources, beam=1, alpha=0.6)
+        return score(written, references).bleu
+
+    return bleu
 
 
+def write_pairs(path: Path, pairs: list[Pair]) -> None:
+    """Write pairs as a TSV."""
+    rows = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
+    run_folder.write_text(path, "".join(rows))
+
+
+def report_progress(line: dict[str, Any]) -> None:
+    """Say how a validation went."""
+    if "score" in line:
+        say(
+            f"step {line['step']}: loss {line['loss']:.3f}, "
+            f"validation loss {line['validation_loss']:.3f}, BLEU {line['score']:.1f}"
+        )
+
+
+# %% tags=["export"]
 def train(
-    output: Path, settings: TrainingConfig, data: Data = Data(), preset: str = "tiny",
-    start: Path | None = None, dropout: float | None = None, vocabulary_size: int = 2000,
-    device: str | None = None, precision: Literal["fp32", "bf16"] | None = None,
-    compile: bool = False, dry_run: bool = False, peak: float | None = None, gpus: int = 1,
-) -> None:  # fmt: skip
+    output: Path,
+    settings: TrainingConfig,
+    data: Data = Data(),
+    preset: str = "tiny",
+    start: Path | None = None,
+    dropout: float | None = None,
+    vocabulary_size: int = 2000,
+    device: str | None = None,
+    precision: Precision | None = None,
+    compile: bool = False,
+    dry_run: bool = False,
+    peak: float | None = None,
+    gpus: int = 1,
+) -> None:
     """Train a model in a folder; the same command continues it where it stopped.
 
     Args:
@@ -190,57 +344,78 @@ def train(
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.
         gpus: For --dry-run: so many GPUs.
     """
-    begun, known = load(start) if start else (None, None)
-    config = begun.config if begun else transformer.preset(preset)
-    config = config if dropout is None else replace(config, dropout=dropout)
-    with process_group(device) as place:
-        if data.prepared:
-            corpus, tokenizer, validation, test = large_corpora.open_corpus(data.prepared)
-        else:
-            pairs, validation, test = read_splits(data, settings.seed)
-            tokenizer = known or Tokenizer.train(pairs[: data.limit], vocabulary_size)
-            corpus = encode_pairs(tokenizer, pairs[: data.limit])
-        told_apart_by = f"{corpus.sha256}{data.limit or ''}{start or ''}"  # when a run is continued
-        corpus = EncodedCorpus(corpus.tokens, corpus.lengths[: data.limit], told_apart_by)
-        say(f"{len(corpus):,} pairs to learn from, {len(validation):,} for validation")
-        if known and known.sha256 != tokenizer.sha256:
-            raise ValueError(f"{data.prepared} needs the vocabulary of {start}: see --tokenizer")
-        config = config if known else replace(config, vocabulary_size=len(tokenizer))
-        precision = precision or speed.best_precision(place)
+    begun, vocabulary = load(start) if start else (None, None)
+    presets.preset(preset)  # a wrong name fails before anything is read
+    with process_group(device) as own_device:
+        material = read_material(data, settings.seed, vocabulary, vocabulary_size)
+        corpus = identified(material.corpus, data.limit, start)
+        say(
+            f"{len(corpus):,} pairs to learn from, "
+            f"{len(material.validation):,} for validation"
+        )
+        tokenizer = material.tokenizer
+        if vocabulary and vocabulary.sha256 != tokenizer.sha256:
+            raise ValueError(
+                f"{data.prepared} needs the vocabulary of {start}: see --tokenizer"
+            )
+        config = shape_of(preset, begun, tokenizer, dropout)
+        precision = precision or planning.best_precision(own_device)
         if dry_run:
-            plan = speed.estimate(config, settings, corpus.lengths, precision, gpus)
-            hours = plan.hours(peak or speed.measured_peak(place, precision), gpus)
-            print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens an epoch")
-            print(f"{settings.steps:,} steps, {plan.flops:.1e} floating-point operations")
-            return print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
+            peak = peak or planning.measured_peak(own_device, precision)
+            print_plan(config, settings, corpus, precision, gpus, peak)
+            return
         torch.manual_seed(settings.seed)
-        model = transformer.Transformer(config).to(place)
-        model.load_state_dict((begun or model).state_dict())
+        model = Transformer(config).to(own_device)
+        if begun:
+            model.load_state_dict(begun.state_dict())
         if compile:
-            speed.compile_layers(model)
-        watched = validation[:: 1 + len(validation) // 2000]
+            compile_layers(model)
+        train_in_folder(
+            model,
+            material._replace(corpus=corpus),
+            settings,
+            output,
+            precision,
+            bool(data.data),
+        )
 
-        def bleu(model: transformer.Transformer) -> float:
-            made = translate_together(model, tokenizer, [p.source for p in watched], 1, 0.6)
-            return score(made, [p.target for p in watched]).bleu
 
-        put_aside = {"validation": validation, "test": test} if data.data else {}
+def train_in_folder(
+    model: Transformer,
+    material: Material,
+    settings: TrainingConfig,
+    folder: Path,
+    precision: Precision,
+    keep_splits: bool,
+) -> None:
+    """Train; with keep_splits, the pairs that were put aside are written into the folder."""
+    tokenizer = material.tokenizer
+    written: list[str] = []
 
-        def report(line: dict[str, Any]) -> None:
-            while put_aside:
-                name, part = put_aside.popitem()
-                rows = "".join(f"{pair[0]}\t{pair[1]}\n" for pair in part)
-                run_folder.write_text(output / f"{name}.tsv", rows)
-            if "score" in line:
-                say(PROGRESS.format(**line))
+    def write_splits() -> None:
+        """Write the pairs that were put aside, once, when the folder is the run's."""
+        if keep_splits and not written:
+            write_pairs(folder / "validation.tsv", material.validation)
+            write_pairs(folder / "test.tsv", material.test)
+            written.append("both")
 
-        training.train(
-            model, tokenizer, corpus, settings, validation=encode_pairs(tokenizer, validation),
-            score=bleu if watched else None, folder=output, report=report,
-            loss=speed.FastLoss(model, settings.label_smoothing, precision),
-        )  # fmt: skip
-        if rank_and_world_size()[0] == 0:
-            report({})  # the files, where a run was killed before its first report
+    def report(line: dict[str, Any]) -> None:
+        write_splits()
+        report_progress(line)
+
+    runs.train(
+        model,
+        tokenizer,
+        material.corpus,
+        settings,
+        validation=encode_pairs(tokenizer, material.validation),
+        score=bleu_on(tokenizer, material.validation) if material.validation else None,
+        folder=folder,
+        report=report,
+        loss=FastLoss(model, settings.label_smoothing, precision),
+    )
+    if rank_and_world_size()[0] == 0:
+        write_splits()  # where a run was killed before its first report
 
 
 # %% [markdown]
@@ -260,14 +435,22 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
         half: Store the weights in half precision, in half the space.
     """
     model, tokenizer = run_folder.average_checkpoints(run, last)
-    note, now = output / "averaged.json", run_folder.read_settings(run / run_folder.SETTINGS)
+    note = output / "averaged.json"
+    settings = run_folder.read_settings(run / run_folder.SETTINGS)
     model_io.clear(output, note.name)
-    old = run_folder.read_settings(note) if note.exists() else {}
-    if any(output.glob("*")) and {n for n in now if old.get(n) != now[n]} - run_folder.FREE:
+    if any(output.glob("*")) and not averages_same_run(note, settings):
         raise FileExistsError(f"{output} holds something else: take an empty folder")
-    run_folder.write_text(note, dumps({"last": last, **now}, indent=2))
-    run_folder.write_text(output / run_folder.LOG, (run / run_folder.LOG).read_text("utf-8"))
+    run_folder.write_text(note, json.dumps({"last": last, **settings}, indent=2))
+    log = (run / run_folder.LOG).read_text("utf-8")
+    run_folder.write_text(output / run_folder.LOG, log)
     model_io.save_model(model, tokenizer, output, half)
+
+
+def averages_same_run(note: Path, settings: dict[str, Any]) -> bool:
+    """Return whether the note of an averaged model tells of a run with these settings."""
+    noted = run_folder.read_settings(note) if note.exists() else {}
+    changed = {name for name, value in settings.items() if noted.get(name) != value}
+    return changed <= run_folder.FREE
 
 
 # %% [markdown]
@@ -277,7 +460,9 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
 
 
 # %% tags=["export"]
-def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None) -> None:
+def translate(
+    model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None
+) -> None:
     """Translate standard input to standard output, line for line, once all of it is read.
 
     Args:
@@ -287,9 +472,10 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
         device: cpu or cuda; if not given, a GPU if there is one.
     """
     loaded, tokenizer = load(model)
-    lines = [*utf8_lines(sys.stdin.buffer, "the input")]
-    made = translate_together(loaded.to(find_device(device)), tokenizer, lines, beam, alpha)
-    sys.stdout.buffer.write("".join(f"{line}\n" for line in made).encode())
+    lines = list(utf8_lines(sys.stdin.buffer, "the input"))
+    loaded.to(find_device(device))
+    for line in translate_together(loaded, tokenizer, lines, beam, alpha):
+        sys.stdout.buffer.write(f"{line}\n".encode())
     sys.stdout.buffer.flush()
 
 
@@ -300,26 +486,56 @@ def translate(model: Path, beam: int = 4, alpha: float = 0.6, device: str | None
 
 
 # %% tags=["export"]
-def test_sets(data: Data, split: str, seed: int) -> dict[str, list[Pair]]:
-    """Return what is to be translated and scored, by name; raises MissingData."""
-    if not data.prepared:
-        return {split: getattr(read_splits(data, seed, divide=False), split)}
-    held_out = Splits([], *large_corpora.open_corpus(data.prepared)[2:])
-    name = loads((data.prepared / large_corpora.SUMMARY).read_text("utf-8"))["settings"]["data"][0]
-    if name not in large_corpora.WMT14 or split != "test":
-        return {split: getattr(held_out, split)}
-    sets, to = ("wmt14/full", "wmt14"), name.removeprefix("wmt14-")
+Split = Literal["train", "validation", "test"]
+
+
+def paper_test_sets(direction: str) -> dict[str, list[Pair]]:
+    """Fetch the test sets of WMT14 through sacreBLEU: all sentences, and those it scores."""
+    sets = ("wmt14/full", "wmt14")
+    pairs = {}
     try:
-        return {s: read_pairs(get_source_file(s, to), get_reference_files(s, to)[0]) for s in sets}
+        for name in sets:
+            source = get_source_file(name, direction)
+            reference = get_reference_files(name, direction)[0]
+            pairs[name] = read_pairs(source, reference)
     except (Exception, SystemExit) as error:  # of several unrelated types
-        raise MissingData(f"sacreBLEU cannot fetch {sets}: {error}; check the network") from error
+        raise MissingData(
+            f"sacreBLEU cannot fetch {sets}: {error}; check the network"
+        ) from error
+    return pairs
 
 
+def prepared_test_sets(folder: Path, split: Split) -> dict[str, list[Pair]]:
+    """Return what a prepared corpus has put aside; of WMT14, the test sets of the paper."""
+    _, _, validation, test = large_corpora.open_corpus(folder)
+    summary = json.loads((folder / large_corpora.SUMMARY).read_text("utf-8"))
+    name = summary["settings"]["data"][0]
+    if name in large_corpora.WMT14 and split == "test":
+        return paper_test_sets(name.removeprefix("wmt14-"))
+    return {split: {"train": [], "validation": validation, "test": test}[split]}
+
+
+def test_sets(data: Data, split: Split, seed: int) -> dict[str, list[Pair]]:
+    """Return what is to be translated and scored, by name; raises MissingData."""
+    if data.prepared:
+        return prepared_test_sets(data.prepared, split)
+    if data.data:
+        return {split: read_own_pairs(data)}
+    splits = read_splits(data, seed)
+    return {split: getattr(splits, split)}
+
+
+# %% tags=["export"]
 def evaluate(
-    model: Path, data: Data = Data(), split: Literal["train", "validation", "test"] = "test",
-    seed: int = 0, beam: int = 4, alpha: float = 0.6, json: bool = False,
+    model: Path,
+    data: Data = Data(),
+    split: Split = "test",
+    seed: int = 0,
+    beam: int = 4,
+    alpha: float = 0.6,
+    json: bool = False,
     device: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Translate sentences that have a reference, and score the translations.
 
     Args:
@@ -332,17 +548,37 @@ def evaluate(
         device: cpu or cuda; if not given, a GPU if there is one.
     """
     loaded, tokenizer = load(model)
-    with process_group(device) as place:
+    with process_group(device) as own_device:
+        loaded.to(own_device)
         for name, pairs in test_sets(data, split, seed).items():
-            sources, references = ([str(p[i]) for p in pairs[: data.limit]] for i in (0, 1))
-            made = translate_together(loaded.to(place), tokenizer, sources, beam, alpha)
-            record: dict[str, Any] = {"split": name, "sentences": len(made), "beam": beam}
-            record |= {"alpha": alpha, **score(made, references)._asdict()}
-            record |= {kind: round(record[kind], 2) for kind in ("bleu", "chrf")}
+            pairs = pairs[: data.limit]
+            sources = [str(pair.source) for pair in pairs]
+            references = [str(pair.target) for pair in pairs]
+            written = translate_together(loaded, tokenizer, sources, beam, alpha)
+            record = {"split": name, "sentences": len(written), "beam": beam}
+            record |= {"alpha": alpha, **scores_of(written, references)}
             if name == "wmt14/full":
-                record["not_comparable"] = round(compound_split_bleu(made, references), 2)
+                split_bleu = compound_split_bleu(written, references)
+                record["not_comparable"] = round(split_bleu, 2)
             if rank_and_world_size()[0] == 0:
-                print(dumps(record) if json else "\n".join(f"{k:16}{v}" for k, v in record.items()))
+                print_record(record, as_json=json)
+
+
+def scores_of(written: list[str], references: list[str]) -> dict[str, Any]:
+    """Return BLEU and chrF, rounded, with their signatures."""
+    scores = score(written, references)._asdict()
+    for name in ("bleu", "chrf"):
+        scores[name] = round(scores[name], 2)
+    return scores
+
+
+def print_record(record: dict[str, Any], as_json: bool) -> None:
+    """Print a record as a line of JSON, or a line for each field."""
+    if as_json:
+        print(json.dumps(record))
+        return
+    for name, value in record.items():
+        print(f"{name:16}{value}")
 
 
 # %% [markdown]
@@ -361,9 +597,13 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
         output: Folder for the exported one; for a page, a file that ends in .html.
         format: What to write.
     """
-    from annotated_transformer.export import export_ctranslate2, export_page
+    from annotated_transformer.toolkit.export import export_ctranslate2, export_page
 
-    (export_page if format == "page" else export_ctranslate2)(*load(model), output)
+    loaded, tokenizer = load(model)
+    if format == "page":
+        export_page(loaded, tokenizer, output)
+    else:
+        export_ctranslate2(loaded, tokenizer, output)
 
 
 # %% [markdown]
@@ -382,27 +622,58 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
 
 
 # %% tags=["export"]
-MISTAKES = (Stopped, MissingData, ValueError, ArithmeticError, OSError, MemoryError, ImportError)
+PROGRAM = "annotated-transformer"
+MISTAKES = (
+    runs.Stopped,
+    MissingData,
+    ValueError,
+    ArithmeticError,
+    OSError,
+    MemoryError,
+    ImportError,
+)
+
+
+def chosen_preset(arguments: Sequence[str]) -> str:
+    """Return the preset that is asked for: the defaults of the other options follow from it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--preset", nargs="?", default="tiny")
+    options, _ = parser.parse_known_args(arguments)
+    return str(options.preset)
+
+
+def run_command(arguments: Sequence[str]) -> None:
+    """Do what the arguments say."""
+    settings = recipe(chosen_preset(arguments))
+    commands: dict[str, Callable[..., Any]] = {
+        "prepare": large_corpora.prepare,
+        "train": partial(train, settings=settings),
+        "average": average,
+        "translate": translate,
+        "evaluate": evaluate,
+        "export": export,
+    }
+    tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog=PROGRAM,
+        args=arguments,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with code 2 and says what is wrong with bad input."""
-    arguments, name = sys.argv[1:] if arguments is None else arguments, "annotated-transformer"
-    presets = re.findall(r"--preset[= ](\S+)", " ".join(arguments))
-    options = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    commands: list[Any] = [large_corpora.prepare, train, average, translate, evaluate, export]
     try:
-        table = {command.__name__: command for command in commands}
-        table["train"] = partial(train, settings=recipe(presets[-1] if presets else "tiny"))
-        tyro.extras.subcommand_cli_from_dict(table, prog=name, args=arguments, config=options)
+        run_command(sys.argv[1:] if arguments is None else arguments)
     except BrokenPipeError:  # whoever read our output has enough, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except KeyboardInterrupt:
         sys.exit(130)
     except MISTAKES as error:
-        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(143 if isinstance(error, Stopped) else 2)
+        message = " ".join(str(error).split())
+        print(f"{PROGRAM}: {message}", file=sys.stderr)
+        sys.exit(143 if isinstance(error, runs.Stopped) else 2)
 
 
 # %% [markdown]
@@ -415,6 +686,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 # %%
 import io
+import re
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -451,9 +723,14 @@ print("exit code", code, "| nothing left to do:", "step" not in told)
 # %%
 code, *_ = run("average", "--run", folder, "--last", 3, "--output", averaged)
 run("average", "--run", folder, "--last", 3, "--output", f"{home.name}/half", "--half")
-sizes = [Path(home.name, of, "model.safetensors").stat().st_size for of in ("half", "averaged")]
+sizes = [
+    Path(home.name, of, "model.safetensors").stat().st_size
+    for of in ("half", "averaged")
+]
 print(f"half of the precision: {sizes[0] / sizes[1]:.2f} of the file")
-_, translations, _ = run("translate", "--model", averaged, lines="Der Hund schläft.\n\nJa.\n")
+_, translations, _ = run(
+    "translate", "--model", averaged, lines="Der Hund schläft.\n\nJa.\n"
+)
 print("exit code", code, "| lines out:", translations.count("\n"))
 assert translations.split("\n")[1] == ""
 
@@ -463,7 +740,17 @@ assert translations.split("\n")[1] == ""
 # %% tags=["nbval-ignore-output"]
 first = {}
 for name, start in (("new", ()), ("begun", ("--start", averaged))):
-    again = ("--limit", 500, "--steps", 10, "--vocabulary-size", 500, "--device", "cpu", *start)
+    again = (
+        "--limit",
+        500,
+        "--steps",
+        10,
+        "--vocabulary-size",
+        500,
+        "--device",
+        "cpu",
+        *start,
+    )
     *_, told = run("train", "--output", f"{home.name}/{name}", *again)
     first[name] = float(re.findall(r"validation loss (\d+\.\d+)", told)[0])
 print("after ten steps:", first)
@@ -477,7 +764,7 @@ table = []
 for beam in (1, 2):
     search = ("--limit", 20, "--beam", beam, "--split", "validation", "--json")
     _, output, _ = run("evaluate", "--model", averaged, *search)
-    table.append(loads(output))
+    table.append(json.loads(output))
 print(*table[0])
 print([(record["beam"], record["split"], record["sentences"]) for record in table])
 
@@ -485,7 +772,15 @@ print([(record["beam"], record["split"], record["sentences"]) for record in tabl
 # (After thirty steps the scores mean nothing, so they aren't shown.) What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run starts nothing:
 
 # %%
-paper = ("train", "--output", f"{home.name}/base", "--preset", "base", "--precision", "bf16")
+paper = (
+    "train",
+    "--output",
+    f"{home.name}/base",
+    "--preset",
+    "base",
+    "--precision",
+    "bf16",
+)
 code, output, _ = run(*paper, "--dry-run", "--peak", 989e12, "--gpus", 8)
 print(output, end="")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
@@ -495,7 +790,12 @@ print("exit code", code, "| anything written:", Path(home.name, "base").exists()
 
 # %%
 code, *_ = run("export", "--model", averaged, "--output", f"{home.name}/served")
-print("exit code", code, "|", *sorted(path.name for path in Path(home.name, "served").iterdir()))
+print(
+    "exit code",
+    code,
+    "|",
+    *sorted(path.name for path in Path(home.name, "served").iterdir()),
+)
 page = f"{home.name}/page.html"
 code, *_ = run("export", "--model", averaged, "--format", "page", "--output", page)
 print("exit code", code, "|", Path(page).read_text(encoding="utf-8").splitlines()[0])

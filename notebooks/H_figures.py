@@ -1,26 +1,11 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # How the figures are made
@@ -37,13 +22,24 @@ sys.path.insert(0, "..")
 from book.figures import INK, KEY, PAPER, POSITION, QUERY, RESIDUAL, VALUE
 
 
+def linear(channel):
+    if channel <= 0.03928:
+        return channel / 12.92
+    return ((channel + 0.055) / 1.055) ** 2.4
+
+
 def luminance(color):
-    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    r, g, b = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+    red, green, blue = (linear(int(color[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-roles = {"query": QUERY, "key": KEY, "value": VALUE, "position": POSITION, "stream": RESIDUAL}
+roles = {
+    "query": QUERY,
+    "key": KEY,
+    "value": VALUE,
+    "position": POSITION,
+    "stream": RESIDUAL,
+}
 for name, color in roles.items():
     contrast = (luminance(PAPER) + 0.05) / (luminance(color) + 0.05)
     print(f"{name:8} {color}  contrast on white {contrast:.1f}")
@@ -77,9 +73,9 @@ import altair as alt
 
 from book.figures import curves
 
-records = [
-    {"x": x, "y": x**p, "power": name} for name, p in (("x", 1), ("x²", 2)) for x in range(5)
-]
+records = []
+for name, power in (("x", 1), ("x²", 2)):
+    records += [{"x": x, "y": x**power, "power": name} for x in range(5)]
 looks = {"x": (INK, []), "x²": (RESIDUAL, [6, 3])}
 show(
     curves(records, alt.X("x:Q"), alt.Y("y:Q"), "power", looks),
@@ -103,17 +99,27 @@ assert math.isclose(sum(shares), 1)
 
 
 def bar(values, title):
-    records = [{"word": w, "value": round(v, 3)} for w, v in zip(words, values)]
+    records = [
+        {"word": word, "value": round(value, 3)} for word, value in zip(words, values)
+    ]
     base = alt.Chart(alt.Data(values=records), title=title, width=300, height=130)
     y = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[-2, 8]))
-    return base.mark_bar(color=INK, size=40).encode(alt.X("word:N", sort=None, title=None), y)
+    return base.mark_bar(color=INK, size=40).encode(
+        alt.X("word:N", sort=None, title=None), y
+    )
 
 
 show_steps(
     {
         "scores": (bar(scores, "scores"), "Three bars: 2, 0.5 and -1."),
-        "exponentials": (bar(exponentials, "exponentials"), "Three bars: 7.39, 1.65 and 0.37."),
-        "shares": (bar(shares, "shares"), "Three bars: 0.786, 0.175 and 0.039, which sum to 1."),
+        "exponentials": (
+            bar(exponentials, "exponentials"),
+            "Three bars: 7.39, 1.65 and 0.37.",
+        ),
+        "shares": (
+            bar(shares, "shares"),
+            "Three bars: 0.786, 0.175 and 0.039, which sum to 1.",
+        ),
     },
     question="Which stage?",
 )
@@ -130,10 +136,14 @@ colors = {"query": (66, QUERY), "key": (86, KEY), "value": (106, VALUE)}
 parts = [stream([(40, 160), (40, 20)]), arrow([(180, 56), (50, 56)]), plus(40, 56)]
 parts.append(words_at(52, 158, "stream", anchor="start"))
 for name, (y, color) in colors.items():
-    parts += [arrow([(40, y + 20), (180, y + 20)], color), words_at(110, y + 17, name, 11, color)]
+    parts.append(arrow([(40, y + 20), (180, y + 20)], color))
+    parts.append(words_at(110, y + 17, name, 11, color))
 parts.append(box(180, 40, 190, 100, "attention", "chapter 3", "03_attention.html"))
 show_drawing(
-    parts, 400, 170, alt="A box named attention reads the stream three times and adds to it."
+    parts,
+    400,
+    170,
+    alt="A box named attention reads the stream three times and adds to it.",
 )
 
 # %% [markdown]

@@ -1,33 +1,18 @@
 # %% tags=["remove-cell"]
-# Find the book's figures; in Colab, fetch the book and install what it needs first
-import sys
+import os, sys
 
-if "google.colab" in sys.modules:
-    import os
-    import subprocess
-
-    subprocess.run(
-        [
-            "git",
-            "clone",
-            "-q",
-            "--depth",
-            "1",
-            "https://github.com/annotated-transformer/annotated-transformer",
-            "/content/book",
-        ],
-        check=True,
-    )
-    os.chdir("/content/book/notebooks")
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "..[notebooks]"], check=True)
-sys.path.insert(0, "..")
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # The folder of a training run
 #
 # This appendix keeps a training run in a folder, so that it can be killed at any moment and continued.
 #
-# [Training](18_training.ipynb#what-a-checkpoint-holds) says what a checkpoint must hold. The files:
+# [Training](K_runs.ipynb#what-a-checkpoint-holds) says what a checkpoint must hold. The files:
 #
 # | file | what it holds | when it is written |
 # |---|---|---|
@@ -49,21 +34,23 @@ sys.path.insert(0, "..")
 # %%
 import tempfile
 
-from annotated_transformer.transformer import preset
+from annotated_transformer.toolkit.presets import preset
 
 # %% tags=["export"]
 import json
 import platform
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
 import torch
 
-from annotated_transformer.model_io import WEIGHTS, atomic_write, clear
+from annotated_transformer.toolkit.model_io import WEIGHTS, atomic_write, clear
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.toolkit.presets import make_config
+from annotated_transformer.transformer import Transformer
 
 # %% [markdown]
 # ## Checkpoints
@@ -73,32 +60,49 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 # `torch.save` writes a pickle, which can contain any program. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else, so a checkpoint can't run code. A file that was cut off or renamed is refused as well.
 
 # %% tags=["export"]
-SETTINGS, LOG, CHECKPOINTS = "training.json", "log.jsonl", "checkpoints"
+SETTINGS = "training.json"
+LOG = "log.jsonl"
+CHECKPOINTS = "checkpoints"
+KINDS = ("step", "stop")  # regular, and after a signal or some minutes
 
 
-def checkpoints(folder: Path, kind: str = "step") -> list[Path]:
-    """Return the checkpoints of a run, oldest first; kind is step (regular), stop, or st?p."""
-    return sorted((folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt"), key=lambda p: p.stem[5:])
+def step_of(checkpoint: Path) -> int:
+    """Return the step that the name of a checkpoint tells."""
+    return int(checkpoint.stem.partition("-")[2])
+
+
+def checkpoints(folder: Path, kinds: Sequence[str] = ("step",)) -> list[Path]:
+    """Return the checkpoints of a run, oldest first: the regular ones, or those of some kinds."""
+    paths: list[Path] = []
+    for kind in kinds:
+        paths += (folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt")
+    return sorted(paths, key=step_of)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint to continue from, if there is one."""
-    return next(reversed(checkpoints(folder, "st?p")), None)
+    paths = checkpoints(folder, KINDS)
+    return paths[-1] if paths else None
 
 
 def remove_old_checkpoints(folder: Path, keep: int) -> None:
     """Leave the last checkpoint and the last `keep` regular ones."""
-    for path in {*checkpoints(folder, "st?p")[:-1]} - {*checkpoints(folder)[-keep:]}:
-        path.unlink()
+    needed = {last_checkpoint(folder), *checkpoints(folder)[-keep:]}
+    for path in checkpoints(folder, KINDS):
+        if path not in needed:
+            path.unlink()
 
 
-def save_checkpoint(folder: Path, content: dict[str, Any], regular: bool, keep: int) -> None:
+def save_checkpoint(
+    folder: Path, content: dict[str, Any], regular: bool, keep: int
+) -> None:
     """Write a checkpoint, whole or not at all; the last `keep` regular ones stay.
 
     One written after a signal or some minutes stays until the next. Raises OSError if the disk is
     full.
     """
-    path = folder / CHECKPOINTS / f"{'step' if regular else 'stop'}-{content['step']:08}.pt"
+    kind = "step" if regular else "stop"
+    path = folder / CHECKPOINTS / f"{kind}-{content['step']:08}.pt"
     try:
         with atomic_write(path) as aside:
             torch.save(content, aside)
@@ -113,11 +117,20 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
     With `mmap`, tensors are read from the file when they are used.
     """
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
-        # No other step than its name says, and no part whose checksum is wrong
-        return {(int(path.stem[5:]), ZipFile(path).testzip()): content}[content["step"], None]
-    except Exception as error:  # torch.load raises many kinds, with advice not to be followed
-        raise ValueError(f"{path} is not a whole checkpoint of its step: move it away") from error
+        content: dict[str, Any] = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=mmap
+        )
+        with ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")
+        if content["step"] != step_of(path):
+            raise ValueError(f"it is of step {content['step']}")
+        return content
+    except Exception as error:  # of many kinds, with advice not to be followed
+        raise ValueError(
+            f"{path} is not a whole checkpoint of its step: move it away"
+        ) from error
 
 
 # %%
@@ -125,9 +138,8 @@ with tempfile.TemporaryDirectory() as folder:
     for step, regular in ((10, True), (20, True), (27, False), (30, True), (34, False)):
         save_checkpoint(Path(folder), {"step": step}, regular, keep=2)
         print(step, [path.name for path in sorted(Path(folder, CHECKPOINTS).iterdir())])
-    (Path(folder, CHECKPOINTS, "stop-00000034.pt")).rename(
-        Path(folder, CHECKPOINTS, "step-00000099.pt")
-    )
+    stopped = Path(folder, CHECKPOINTS, "stop-00000034.pt")
+    stopped.rename(stopped.with_name("step-00000099.pt"))
     try:
         read_checkpoint(last_checkpoint(Path(folder)))
     except ValueError as error:
@@ -154,9 +166,41 @@ def write_text(path: Path, text: str) -> None:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a training run; raises ValueError if the file holds something else."""
     try:
-        return {**(read := json.loads(path.read_text("utf-8"))), "pairs": str(read["pairs"])}
+        settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        settings["pairs"] = str(settings["pairs"])
+        return settings
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} holds no settings of a run: take another folder") from error
+        raise ValueError(
+            f"{path} holds no settings of a run: take another folder"
+        ) from error
+
+
+def check_belongs(folder: Path) -> None:
+    """Raise FileExistsError for a folder that holds anything but a run with its checkpoints."""
+    names = {path.name for path in folder.iterdir() if path.suffix != ".unfinished"}
+    names -= {".lock"}
+    lacks_checkpoints = (folder / WEIGHTS).exists() and CHECKPOINTS not in names
+    if names and (SETTINGS not in names or lacks_checkpoints):
+        raise FileExistsError(
+            f"{folder} is no run, it holds {min(names)}: take another folder"
+        )
+
+
+def check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise ValueError if a model or checkpoint in a folder was made with other settings."""
+    if not (folder / SETTINGS).exists():
+        return
+    saved = read_settings(folder / SETTINGS)
+    if not (folder / WEIGHTS).exists() and last_checkpoint(folder) is None:
+        return
+    for name in sorted({*saved, *settings} - FREE):
+        before = saved.get(name)
+        now = settings.get(name)
+        if before != now:
+            raise ValueError(
+                f"{folder} has a run with {name}={before}, not {now}: "
+                "repeat its settings to continue it, or take another folder"
+            )
 
 
 def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
@@ -164,19 +208,12 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
 
     Raises FileExistsError if the folder belongs to something else, ValueError for other settings.
     """
-    path, model = folder / SETTINGS, (folder / WEIGHTS).exists()
-    others = {p.name for p in folder.iterdir() if p.suffix != ".unfinished"} - {".lock"}
-    if others and (not path.exists() or (model and not (folder / CHECKPOINTS).exists())):
-        raise FileExistsError(f"{folder} is no run, it holds {min(others)}: take another folder")
-    before = read_settings(path) if path.exists() else settings
-    changed = {n for n in before | settings if before.get(n) != settings.get(n)} - FREE
-    if (name := min(changed, default="")) and (model or last_checkpoint(folder)):
-        held = f"{folder} has a run with {name}={before.get(name)}, not {settings.get(name)}"
-        raise ValueError(f"{held}: repeat its settings to continue it, or take another folder")
-    write_text(path, json.dumps(settings, indent=2))
+    check_belongs(folder)
+    check_settings(folder, settings)
+    write_text(folder / SETTINGS, json.dumps(settings, indent=2))
     (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    for place in (folder, folder / CHECKPOINTS):
-        clear(place)
+    clear(folder)
+    clear(folder / CHECKPOINTS)
 
 
 # %%
@@ -188,7 +225,9 @@ settings = {
 }
 with tempfile.TemporaryDirectory() as folder:
     begin_in_folder(Path(folder), settings)
-    begin_in_folder(Path(folder), settings | {"training.seed": 1})  # nothing is saved yet
+    begin_in_folder(
+        Path(folder), settings | {"training.seed": 1}
+    )  # nothing is saved yet
     Path(folder, CHECKPOINTS, "step-00000005.pt").touch()
     begin_in_folder(Path(folder), settings | {"training.seed": 1, "training.steps": 20})
     try:
@@ -214,26 +253,41 @@ def begin_log(folder: Path, step: int, processes: int) -> None:
     Raises ValueError if the file is no log.
     """
     path = folder / LOG
+    lines: list[str] = []
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        kept = [x for x in text.splitlines(True) if x[-1] == "\n" and json.loads(x)["step"] <= step]
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                is_whole = line.endswith("\n")
+                if is_whole and json.loads(line)["step"] <= step:
+                    lines.append(line)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is no log of a run ({error}): move it away") from error
-    write_text(path, "".join(kept))
-    where = {"torch": torch.__version__, "machine": platform.machine(), "processes": processes}
-    write_log(folder, {"step": step, **where, "threads": torch.get_num_threads()})
+        raise ValueError(
+            f"{path} is no log of a run ({error}): move it away"
+        ) from error
+    write_text(path, "".join(lines))
+    record = {
+        "step": step,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+    }
+    write_log(folder, record)
 
 
 def write_log(folder: Path, record: dict[str, Any]) -> None:
     """Append a line with the time of day to the log."""
+    line = json.dumps({**record, "time": time.strftime("%Y-%m-%d %H:%M:%S%z")})
     with (folder / LOG).open("a", encoding="utf-8") as file:
-        file.write(json.dumps({**record, "time": time.strftime("%Y-%m-%d %H:%M:%S%z")}) + "\n")
+        file.write(line + "\n")
 
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, LOG)
-    path.write_text("".join(f'{{"step": {step}}}\n' for step in (450, 500, 550)) + '{"step": 6')
+    path.write_text(
+        "".join(f'{{"step": {step}}}\n' for step in (450, 500, 550)) + '{"step": 6'
+    )
     begin_log(Path(folder), step=500, processes=1)
     print([json.loads(line)["step"] for line in path.read_text().splitlines()])
 
@@ -246,27 +300,33 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 # %% tags=["export"]
-def average_checkpoints(folder: str | Path, last: int = 5) -> tuple[Transformer, Tokenizer]:
+def average_checkpoints(
+    folder: str | Path, last: int = 5
+) -> tuple[Transformer, Tokenizer]:
     """Return the model whose weights are the mean of the last checkpoints (section 6.1).
 
     Raises FileNotFoundError if the folder of the training has fewer.
     """
-    if not len(found := checkpoints(Path(folder))) >= last > 0:
-        raise FileNotFoundError(f"checkpoints in {folder}: {len(found)}, asked for: {last}")
-    contents = [read_checkpoint(path, mmap=True) for path in found[-last:]]
-    model = Transformer(TransformerConfig(**contents[0]["config"]))
+    paths = checkpoints(Path(folder))
+    if not 0 < last <= len(paths):
+        raise FileNotFoundError(
+            f"checkpoints in {folder}: {len(paths)}, asked for: {last}"
+        )
+    contents = [read_checkpoint(path, mmap=True) for path in paths[-last:]]
+    model = Transformer(make_config(contents[0]["config"]))
     for name, weights in model.state_dict().items():
-        weights.copy_(sum(content["model"][name].double() for content in contents) / last)
+        total = sum(content["model"][name].double() for content in contents)
+        weights.copy_(total / last)
     return model.eval(), Tokenizer(contents[0]["tokenizer"])
 
 
 # %%
 tokenizer = Tokenizer.train(["the black cat likes fish"], vocabulary_size=270)
 models = [Transformer(preset("tiny", vocabulary_size=len(tokenizer))) for _ in range(3)]
-made_of = {"config": vars(models[0].config), "tokenizer": tokenizer.text}
+same_in_all = {"config": vars(models[0].config), "tokenizer": tokenizer.text}
 with tempfile.TemporaryDirectory() as folder:
     for step, model in enumerate(models):
-        content = {"step": step, "model": model.state_dict(), **made_of}
+        content = {"step": step, "model": model.state_dict(), **same_in_all}
         save_checkpoint(Path(folder), content, regular=True, keep=3)
     mean, _ = average_checkpoints(folder, last=3)
 by_hand = torch.stack([model.embedding.weight for model in models]).mean(dim=0)

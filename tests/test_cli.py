@@ -24,17 +24,26 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotated_transformer import cli, run_folder, speed
-from annotated_transformer.cli import Data, main, read_splits, recipe
 from annotated_transformer.data import Pair
 from annotated_transformer.evaluation import compound_split_bleu
-from annotated_transformer.model_io import load_model
-from annotated_transformer.own_data import split_pairs, utf8_lines
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.training import TrainingConfig
+from annotated_transformer.toolkit import cli, planning, run_folder
+from annotated_transformer.toolkit.cli import Data, main, read_splits, recipe
+from annotated_transformer.toolkit.model_io import load_model
+from annotated_transformer.toolkit.own_data import split_pairs, utf8_lines
+from annotated_transformer.toolkit.runs import TrainingConfig
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 
 GRAMMAR = functools.cache(grammar)
-FAST = ["--steps", 30, "--save-every", 10, "--vocabulary-size", 400, "--max-tokens", 300]
+FAST = [
+    "--steps",
+    30,
+    "--save-every",
+    10,
+    "--vocabulary-size",
+    400,
+    "--max-tokens",
+    300,
+]
 
 
 class Result(NamedTuple):
@@ -77,7 +86,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [f"{pair.target}\t{pair.source}\tCC BY\n" for pair in grammar(500, seed=4)]
     packed = home / "pairs.tsv.gz"
     packed.write_bytes(gzip.compress("".join([*rows, "one side only\t\tx\n"]).encode()))
-    result = run("train", "--data", packed, "--columns", 1, 0, "--output", home / "run", *FAST)
+    result = run(
+        "train", "--data", packed, "--columns", 1, 0, "--output", home / "run", *FAST
+    )
     assert result.code == 0, result.err
     assert "'empty': 1" in result.err and "step 30: loss" in result.err
     return home / "run"
@@ -105,10 +116,14 @@ def test_help_is_made_from_docstrings_and_comments(command: str, known: str) -> 
 
 def test_help_shows_the_defaults_of_the_preset() -> None:
     shown = {
-        name: " ".join(run("train", "--preset", name, "--help").out.replace("│", " ").split())
+        name: " ".join(
+            run("train", "--preset", name, "--help").out.replace("│", " ").split()
+        )
         for name in ("tiny", "big")
     }
-    assert f"updates of the weights (default: {TrainingConfig().steps})" in shown["tiny"]
+    assert (
+        f"updates of the weights (default: {TrainingConfig().steps})" in shown["tiny"]
+    )
     assert "updates of the weights (default: 300000)" in shown["big"]
 
 
@@ -121,20 +136,38 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[TrainingConfig] = []
-    estimate = speed.estimate
+    estimate = planning.estimate
 
     def look_on(config: Any, settings: TrainingConfig, *others: Any) -> Any:
         seen.append(settings)
         return estimate(config, settings, *others)
 
-    monkeypatch.setattr(speed, "estimate", look_on)
-    plan = ["train", "--output", "x", "--dry-run", "--limit", 200, "--vocabulary-size", 300]
+    monkeypatch.setattr(planning, "estimate", look_on)
+    plan = [
+        "train",
+        "--output",
+        "x",
+        "--dry-run",
+        "--limit",
+        200,
+        "--vocabulary-size",
+        300,
+    ]
     result = run(*plan, "--preset=big", "--steps", 77, "--peak", 1e15, "--gpus", 8)
     assert result.code == 0, result.err
     assert seen[-1] == TrainingConfig(
-        steps=77, max_tokens=25_000, warmup=4000, lr_scale=1.0, save_every=600, keep_checkpoints=20
+        steps=77,
+        max_tokens=25_000,
+        warmup=4000,
+        lr_scale=1.0,
+        save_every=600,
+        keep_checkpoints=20,
     )
-    assert "77 steps" in result.out and "GiB a device" in result.out and "hours" in result.out
+    assert (
+        "77 steps" in result.out
+        and "GiB a device" in result.out
+        and "hours" in result.out
+    )
     run(*plan, "--preset", "D-smoothing0.2", "--peak", 1e15)
     assert seen[-1].label_smoothing == 0.2 and seen[-1].steps == 100_000
     run(*plan, "--peak", 1e15)
@@ -147,24 +180,42 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     [
         (["translate", "--model", "nowhere"], 'there is no model "nowhere"'),
         (["translate", "--model", "."], ". holds no model"),
-        (["train", "--output", "x", "--start", "everyday"], "the package has: captions-de-en,"),
+        (
+            ["train", "--output", "x", "--start", "everyday"],
+            "the package has: captions-de-en,",
+        ),
         (["train", "--output", "x", "--preset", "huge"], 'there is no preset "huge"'),
-        (["train", "--output", "x", "--preset", "D-smoothing0,2"], 'no preset "D-smoothing0,2"'),
+        (
+            ["train", "--output", "x", "--preset", "D-smoothing0,2"],
+            'no preset "D-smoothing0,2"',
+        ),
         (["train", "--output", "x", "--steps", "0"], "steps must lie between 0 and"),
         (["train", "--output", "x", "--data", "a", "b", "c"], "--data"),
         (["train", "--output", "x", "--data", "missing.tsv"], "missing.tsv"),
         (["train", "--output", "x", "--prepared", "nowhere"], "nowhere"),
-        (["train", "--output", "x", "--prepared", "c", "--reverse"], "give only one of data"),
-        (["evaluate", "--model", "m", "--prepared", "c", "--data", "d"], "give only one of data"),
+        (
+            ["train", "--output", "x", "--prepared", "c", "--reverse"],
+            "give only one of data",
+        ),
+        (
+            ["evaluate", "--model", "m", "--prepared", "c", "--data", "d"],
+            "give only one of data",
+        ),
         (["train", "--output", "x", "--device", "gpu"], "there is no device 'gpu'"),
         (["train", "--output", "x", "--device", "meta"], "there is no device 'meta'"),
         (["train", "--output", "x", "--limit", "-5"], "limit must be above 0, not -5"),
         (["evaluate", "--model", "m", "--limit", "0"], "limit must be above 0, not 0"),
-        (["train", "--output", "x", "--columns", "0", "7", "--data", "t.tsv"], "t.tsv, line 1"),
+        (
+            ["train", "--output", "x", "--columns", "0", "7", "--data", "t.tsv"],
+            "t.tsv, line 1",
+        ),
         (["average", "--run", "nowhere", "--output", "x"], "checkpoints in nowhere: 0"),
         (["prepare", "wmt99", "--output", "x", "--vocabulary-size", "300"], "wmt99"),
         (["prepare", "missing.tsv", "--vocabulary-size", "300"], "missing.tsv"),
-        (["export", "--model", "nowhere", "--output", "x"], 'there is no model "nowhere"'),
+        (
+            ["export", "--model", "nowhere", "--output", "x"],
+            'there is no model "nowhere"',
+        ),
     ],
 )
 def test_bad_input_gets_a_sentence(
@@ -185,7 +236,9 @@ def test_a_corpus_is_divided_and_turned() -> None:
     splits = read_splits(Data(), seed=0)
     assert sum(map(len, splits)) == 10_000 and 60 < len(splits.test) < 140
     turned = read_splits(Data(reverse=True), seed=0)
-    assert {p[:2] for part in turned for p in part} == {p[1::-1] for part in splits for p in part}
+    assert {p[:2] for part in turned for p in part} == {
+        p[1::-1] for part in splits for p in part
+    }
     assert read_splits(Data(), seed=1).test != splits.test
 
 
@@ -195,13 +248,15 @@ def test_own_files_are_turned_by_their_order(tmp_path: Path) -> None:
     for side, path in enumerate(files):
         path.write_text("".join(f"{pair[side]}\n" for pair in pairs))
     both = table(tmp_path / "both.tsv", pairs)
-    assert read_splits(Data(data=files), seed=3) == read_splits(Data(data=(both,)), seed=3)
+    assert read_splits(Data(data=files), seed=3) == read_splits(
+        Data(data=(both,)), seed=3
+    )
     turned = read_splits(Data(data=(both,), columns=(1, 0)), seed=3)
     assert read_splits(Data(data=files[::-1]), seed=3) == turned
     assert all(pair.source in {p.target for p in pairs} for pair in turned.train)
     assert read_splits(Data(data=files, columns=(1, 0)), seed=3) == turned
-    undivided = read_splits(Data(data=files), seed=3, divide=False)
-    assert undivided.test == [Pair(*pair[:2]) for pair in pairs]
+    undivided = cli.test_sets(Data(data=files), "test", seed=3)
+    assert undivided["test"] == [Pair(*pair[:2]) for pair in pairs]
 
 
 def test_two_files_that_do_not_belong_together(tmp_path: Path) -> None:
@@ -221,14 +276,21 @@ def test_own_pairs_are_put_aside_for_the_score(trained: Path) -> None:
     assert count > 0 and (trained / "validation.tsv").stat().st_size > 0
     german = {pair.source for pair in grammar(500, seed=4)}
     assert all(line.split("\t")[0] in german for line in (trained / "test.tsv").open())
-    result = run("evaluate", "--model", trained, "--data", trained / "test.tsv", "--beam", 1)
+    result = run(
+        "evaluate", "--model", trained, "--data", trained / "test.tsv", "--beam", 1
+    )
     assert result.code == 0, result.err
-    assert f"sentences       {count}\n" in result.out and "split           test\n" in result.out
+    assert (
+        f"sentences       {count}\n" in result.out
+        and "split           test\n" in result.out
+    )
 
 
 def test_another_direction_needs_another_folder(trained: Path) -> None:
     before = (trained / "test.tsv").read_bytes()
-    result = run("train", "--data", trained.parent / "pairs.tsv.gz", "--output", trained, *FAST)
+    result = run(
+        "train", "--data", trained.parent / "pairs.tsv.gz", "--output", trained, *FAST
+    )
     assert result.code == 2 and "take another folder" in result.err
     assert (trained / "test.tsv").read_bytes() == before
 
@@ -243,8 +305,13 @@ def test_a_training_can_begin_with_a_model(trained: Path, tmp_path: Path) -> Non
     train += ["--steps", 4, "--save-every", 2, "--max-tokens", 300, "--lr-scale", 1e-9]
     result = run(*train, "--dropout", 0.3)
     assert result.code == 0, result.err
-    (before, tokenizer), (after, own) = load_model(trained), load_model(tmp_path / "run")
-    assert own.sha256 == tokenizer.sha256 and after.config == replace(before.config, dropout=0.3)
+    (before, tokenizer), (after, own) = (
+        load_model(trained),
+        load_model(tmp_path / "run"),
+    )
+    assert own.sha256 == tokenizer.sha256 and after.config == replace(
+        before.config, dropout=0.3
+    )
     for name, weights in before.state_dict().items():
         assert torch.allclose(weights, after.state_dict()[name], atol=1e-6), name
     continued = run(*train[:-6], "--steps", 6, *train[-4:], "--dropout", 0.3)
@@ -252,7 +319,9 @@ def test_a_training_can_begin_with_a_model(trained: Path, tmp_path: Path) -> Non
     without = run(*train[:5], *train[7:], "--dropout", 0.3)  # a vocabulary of its own
     assert without.code == 2 and "take another folder" in without.err
     shutil.copytree(trained, tmp_path / "copy")
-    other = run(*train[:6], tmp_path / "copy", *train[7:], "--dropout", 0.3)  # of another name
+    other = run(
+        *train[:6], tmp_path / "copy", *train[7:], "--dropout", 0.3
+    )  # of another name
     assert other.code == 2 and "take another folder" in other.err
 
 
@@ -261,17 +330,23 @@ def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
     pairs = table(tmp_path.parent / f"{tmp_path.name}.tsv", grammar(100, seed=6))
     result = run("train", "--data", pairs, "--output", tmp_path, *FAST)
     assert result.code == 2 and "take another folder" in result.err
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == ["work.txt"]
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".lock"] == [
+        "work.txt"
+    ]
 
 
 @pytest.mark.parametrize(("count", "about"), [(100, 10), (1000, 50), (10_000, 100)])
-def test_of_few_pairs_a_larger_share_is_put_aside(tmp_path: Path, count: int, about: int) -> None:
+def test_of_few_pairs_a_larger_share_is_put_aside(
+    tmp_path: Path, count: int, about: int
+) -> None:
     pairs = [Pair(f"Wort {n}", f"word {n}") for n in range(count)]
     splits = read_splits(Data(data=(table(tmp_path / "few.tsv", pairs),)), seed=0)
     assert all(0.3 * about < len(part) < 2 * about for part in splits[1:])
 
 
-def test_what_an_abandoned_start_put_aside_does_not_stay(trained: Path, tmp_path: Path) -> None:
+def test_what_an_abandoned_start_put_aside_does_not_stay(
+    trained: Path, tmp_path: Path
+) -> None:
     """Before the first checkpoint other settings are welcome, and divide the pairs anew."""
     home = tmp_path / "run"
     home.mkdir()
@@ -280,9 +355,14 @@ def test_what_an_abandoned_start_put_aside_does_not_stay(trained: Path, tmp_path
     pairs = table(tmp_path / "pairs.tsv", grammar(500, seed=4))
     result = run("train", "--data", pairs, "--output", home, "--seed", 1, *FAST)
     assert result.code == 0, result.err
-    written = [(home / name).read_text().splitlines() for name in ("validation.tsv", "test.tsv")]
+    written = [
+        (home / name).read_text().splitlines()
+        for name in ("validation.tsv", "test.tsv")
+    ]
     splits = read_splits(Data(data=(pairs,)), seed=1)
-    assert written == [[f"{pair[0]}\t{pair[1]}" for pair in part] for part in splits[1:]]
+    assert written == [
+        [f"{pair[0]}\t{pair[1]}" for pair in part] for part in splits[1:]
+    ]
 
 
 def test_too_few_pairs_to_watch(tmp_path: Path) -> None:
@@ -298,7 +378,16 @@ def test_killed_before_its_first_report_it_puts_pairs_aside_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = table(tmp_path / "pairs.tsv", grammar(60, seed=7))
-    command = ["train", "--data", pairs, "--output", tmp_path / "run", *FAST, "--steps", 6]
+    command = [
+        "train",
+        "--data",
+        pairs,
+        "--output",
+        tmp_path / "run",
+        *FAST,
+        "--steps",
+        6,
+    ]
     save = run_folder.save_checkpoint
 
     def save_and_die(*arguments: Any) -> None:
@@ -330,7 +419,9 @@ def test_told_to_stop_it_leaves_a_checkpoint_and_continues(
     assert result.code == 143 and "the same command continues there" in result.err
     assert run_folder.last_checkpoint(tmp_path / "run") is not None
     assert run(*command).code == 0
-    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").open()]
+    steps = [
+        json.loads(line)["step"] for line in (tmp_path / "run" / "log.jsonl").open()
+    ]
     assert steps[-1] == 30 and 20 in steps
 
 
@@ -339,7 +430,16 @@ def test_compiled_layers_learn_the_same(tmp_path: Path) -> None:
     pairs = table(tmp_path / "pairs.tsv", grammar(300, seed=8))
     losses = []
     for name, more in (("plain", []), ("compiled", ["--compile"])):
-        command = ["train", "--data", pairs, "--output", tmp_path / name, "--dropout", 0, *FAST]
+        command = [
+            "train",
+            "--data",
+            pairs,
+            "--output",
+            tmp_path / name,
+            "--dropout",
+            0,
+            *FAST,
+        ]
         result = run(*command, *more)
         assert result.code == 0, result.err
         records = map(json.loads, (tmp_path / name / "log.jsonl").open())
@@ -374,25 +474,52 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
     result = run("average", "--run", trained, "--last", 2, "--output", trained)
     assert result.code == 2 and "take an empty folder" in result.err
     assert {p: p.read_bytes() for p in trained.rglob("*") if p.is_file()} == before
-    assert run("average", "--run", trained, "--last", 1, "--output", tmp_path / "mean").code == 0
+    assert (
+        run(
+            "average", "--run", trained, "--last", 1, "--output", tmp_path / "mean"
+        ).code
+        == 0
+    )
     pairs = table(tmp_path / "other.tsv", grammar(300, seed=9))
     same = ["--data", trained.parent / "pairs.tsv.gz", "--columns", 1, 0]
     others = {"pairs": ["--data", pairs], "dropout": [*same, "--dropout", 0.2]}
     for name, options in others.items():
         assert run("train", *options, "--output", tmp_path / name, *FAST).code == 0
-        mean = ["average", "--run", tmp_path / name, "--last", 1, "--output", tmp_path / "mean"]
+        mean = [
+            "average",
+            "--run",
+            tmp_path / name,
+            "--last",
+            1,
+            "--output",
+            tmp_path / "mean",
+        ]
         result = run(*mean)
         assert result.code == 2 and "take an empty folder" in result.err
-    assert run("average", "--run", trained, "--last", 2, "--output", tmp_path / "mean").code == 0
+    assert (
+        run(
+            "average", "--run", trained, "--last", 2, "--output", tmp_path / "mean"
+        ).code
+        == 0
+    )
     (tmp_path / "mean" / "averaged.json").write_text("[3]")
-    result = run("average", "--run", trained, "--last", 1, "--output", tmp_path / "mean")
+    result = run(
+        "average", "--run", trained, "--last", 1, "--output", tmp_path / "mean"
+    )
     assert result.code == 2 and "averaged.json holds no settings" in result.err
-    result = run("average", "--run", trained, "--last", 9, "--output", tmp_path / "none")
+    result = run(
+        "average", "--run", trained, "--last", 9, "--output", tmp_path / "none"
+    )
     assert result.code == 2 and ": 3, asked for: 9" in result.err
     assert not (tmp_path / "none").exists()
     (tmp_path / "killed").mkdir()  # in the first write of all
     (tmp_path / "killed" / "averaged.json.123.unfinished").write_text("{")
-    assert run("average", "--run", trained, "--last", 1, "--output", tmp_path / "killed").code == 0
+    assert (
+        run(
+            "average", "--run", trained, "--last", 1, "--output", tmp_path / "killed"
+        ).code
+        == 0
+    )
     assert not [*(tmp_path / "killed").glob("*.unfinished")]
 
 
@@ -400,7 +527,9 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
 
 
 def test_a_model_that_comes_along_goes_by_its_name() -> None:
-    result = run("translate", "--model", "captions-de-en", text="Ein Hund schläft.".encode())
+    result = run(
+        "translate", "--model", "captions-de-en", text="Ein Hund schläft.".encode()
+    )
     assert result.code == 0 and result.out.startswith("A dog sle"), result.err
 
 
@@ -413,7 +542,10 @@ def test_lines_in_lines_out(trained: Path) -> None:
     assert run("translate", "--model", trained, text=b"").out == ""
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\n\r"))), st.sampled_from(["\n", "\r\n"]))
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\n\r"))),
+    st.sampled_from(["\n", "\r\n"]),
+)
 def test_lines_are_what_stands_between_line_feeds(lines: list[str], end: str) -> None:
     text = "".join(line + end for line in lines).encode(errors="replace")
     wanted = [line.encode(errors="replace").decode() for line in lines]
@@ -443,22 +575,29 @@ def test_an_alpha_that_is_no_penalty(trained: Path, alpha: str) -> None:
 
 
 @given(st.integers(0, 20), st.integers(1, 6))
-def test_shares_of_all_processes_come_back_in_order(count: int, world_size: int) -> None:
+def test_shares_of_all_processes_come_back_in_order(
+    count: int, world_size: int
+) -> None:
     """Each of them gets all; a line feed within a translation becomes a space."""
     shares: list[list[str]] = []
 
-    def decode(model: Any, tokenizer: Any, mine: list[str], *_: Any, **__: Any) -> list[str]:
+    def decode(
+        model: Any, tokenizer: Any, mine: list[str], *_: Any, **__: Any
+    ) -> list[str]:
         return [f"<{sentence}\n>" for sentence in mine]
 
     def gather(mine: list[str]) -> list[list[str]]:
         shares.append(mine)
-        return shares + [[""] * count] * (world_size - len(shares))
+        rest = range(len(shares), world_size)
+        return shares + [[""] * len(range(rank, count, world_size)) for rank in rest]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "decode", decode)
+        patch.setattr(cli.translation, "translate", decode)
         patch.setattr(cli, "gather_texts", gather)
         for rank in range(world_size):
-            patch.setattr(cli, "rank_and_world_size", lambda rank=rank: (rank, world_size))
+            patch.setattr(
+                cli, "rank_and_world_size", lambda rank=rank: (rank, world_size)
+            )
             sentences = [*map(str, range(count))]
             made = cli.translate_together(_Cpu(), None, sentences, 1, 0.6)  # type: ignore[arg-type]
     assert made == [f"<{number} >" for number in range(count)]
@@ -480,10 +619,14 @@ def test_scores_with_signatures(trained: Path) -> None:
     assert result.code == 0, result.err
     record = json.loads(result.out)
     assert record["bleu_signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
-    assert record["sentences"] == 25 and record["beam"] == 1 and record["split"] == "test"
+    assert (
+        record["sentences"] == 25 and record["beam"] == 1 and record["split"] == "test"
+    )
     pairs = read_splits(Data(), seed=0).test[:25]
     text = "".join(f"{pair.source}\n" for pair in pairs).encode()
-    hypotheses = run("translate", "--model", trained, "--beam", 1, text=text).out.splitlines()
+    hypotheses = run(
+        "translate", "--model", trained, "--beam", 1, text=text
+    ).out.splitlines()
     wanted = sacrebleu.corpus_bleu(hypotheses, [[pair.target for pair in pairs]]).score
     assert record["bleu"] == round(wanted, 2)
 
@@ -491,10 +634,14 @@ def test_scores_with_signatures(trained: Path) -> None:
 def test_a_limit_shortens_what_is_scored_and_not_the_corpus(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "translate_together", lambda m, t, sentences, b, a: [*sentences])
+    monkeypatch.setattr(
+        cli, "translate_together", lambda m, t, sentences, b, a: [*sentences]
+    )
     test = read_splits(Data(), seed=0).test
     for limit, count in ((100, min(100, len(test))), (7, 7), (100_000, len(test))):
-        record = json.loads(run("evaluate", "--model", trained, "--limit", limit, "--json").out)
+        record = json.loads(
+            run("evaluate", "--model", trained, "--limit", limit, "--json").out
+        )
         assert record["sentences"] == count
 
 
@@ -502,30 +649,54 @@ def test_a_limit_shortens_what_is_scored_and_not_the_corpus(
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("prepared")
     pairs = table(home / "pairs.tsv", grammar(600, seed=9))
-    result = run("prepare", pairs, "--output", home / "corpus", "--vocabulary-size", 400)
+    result = run(
+        "prepare", pairs, "--output", home / "corpus", "--vocabulary-size", 400
+    )
     assert result.code == 0, result.err
     return home / "corpus"
 
 
 def test_from_a_prepared_corpus_to_a_score(prepared: Path, tmp_path: Path) -> None:
-    train = ["train", "--prepared", prepared, "--output", tmp_path / "run", "--limit", 100, *FAST]
+    train = [
+        "train",
+        "--prepared",
+        prepared,
+        "--output",
+        tmp_path / "run",
+        "--limit",
+        100,
+        *FAST,
+    ]
     result = run(*train)
     assert result.code == 0, result.err
     assert "100 pairs to learn from" in result.err
-    evaluate = ["evaluate", "--model", tmp_path / "run", "--prepared", prepared, "--beam", 1]
+    evaluate = [
+        "evaluate",
+        "--model",
+        tmp_path / "run",
+        "--prepared",
+        prepared,
+        "--beam",
+        1,
+    ]
     record = json.loads(run(*evaluate, "--split", "validation", "--json").out)
-    assert record["sentences"] == len((prepared / "validation.tsv").read_text().splitlines())
+    assert record["sentences"] == len(
+        (prepared / "validation.tsv").read_text().splitlines()
+    )
     result = run(*evaluate, "--split", "train")
     assert result.code == 2 and "0 translations for 0 references" in result.err
     damaged = Path(shutil.copytree(prepared, tmp_path / "damaged"))
     (damaged / "summary.json").write_text("{}")
     result = run("evaluate", "--model", tmp_path / "run", "--prepared", damaged)
     assert result.code == 2 and "is damaged" in result.err
-    result = run(*train[: -len(FAST) - 2], *FAST)  # without the limit it is another training
+    result = run(
+        *train[: -len(FAST) - 2], *FAST
+    )  # without the limit it is another training
     assert result.code == 2 and "take another folder" in result.err
     result = run(*train[:4], tmp_path / "other", "--start", "captions-de-en", *FAST)
     assert (
-        result.code == 2 and "needs the vocabulary of captions-de-en: see --tokenizer" in result.err
+        result.code == 2
+        and "needs the vocabulary of captions-de-en: see --tokenizer" in result.err
     )
 
 
@@ -560,7 +731,9 @@ def test_wmt14_is_scored_on_the_sets_of_sacrebleu(
         assert (one["split"], one["sentences"]) == ("wmt14/full", 9)
         assert (other["split"], other["sentences"]) == ("wmt14", 6)
         text = "".join(f"{pair.source}\n" for pair in full).encode()
-        hypotheses = run("translate", "--model", trained, "--beam", 1, text=text).out.splitlines()
+        hypotheses = run(
+            "translate", "--model", trained, "--beam", 1, text=text
+        ).out.splitlines()
         wanted = compound_split_bleu(hypotheses, [pair.target for pair in full])
         assert one["not_comparable"] == round(wanted, 2)
         assert "not_comparable" not in other and "not_comparable" in shown
@@ -589,12 +762,22 @@ def test_a_model_becomes_a_page(trained: Path, tmp_path: Path) -> None:
         result = run(*export, taken)
         assert result.code == 2 and f"not into {taken}" in result.err
     assert page.read_text(encoding="utf-8") == before
-    result = run("export", "--model", tmp_path, "--format", "page", "--output", tmp_path / "x.html")
+    result = run(
+        "export",
+        "--model",
+        tmp_path,
+        "--format",
+        "page",
+        "--output",
+        tmp_path / "x.html",
+    )
     assert result.code == 2 and "holds no model" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["german.html"]
 
 
-def test_an_exported_model_is_a_folder_of_its_own(trained: Path, tmp_path: Path) -> None:
+def test_an_exported_model_is_a_folder_of_its_own(
+    trained: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("ctranslate2")
     result = run("export", "--model", trained, "--output", tmp_path / "served")
     assert result.code == 0, result.err
@@ -610,8 +793,19 @@ def test_an_exported_model_is_a_folder_of_its_own(trained: Path, tmp_path: Path)
 
 
 def test_a_reader_that_has_enough(trained: Path) -> None:
-    words = [sys.executable, "-m", "annotated_transformer", "translate", "--model", str(trained)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = [
+        sys.executable,
+        "-m",
+        "annotated_transformer",
+        "translate",
+        "--model",
+        str(trained),
+    ]
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
     process = subprocess.Popen(words, **pipes)  # type: ignore[call-overload]
     process.stdout.close()
     process.stdin.write(b"Ja.\n")
@@ -621,13 +815,15 @@ def test_a_reader_that_has_enough(trained: Path) -> None:
 
 def test_a_translation_starts_without_what_it_does_not_need(trained: Path) -> None:
     code = (
-        "import sys; from annotated_transformer.cli import main; main(sys.argv[1:]); "
+        "import sys; from annotated_transformer.toolkit.cli import main; main(sys.argv[1:]); "
         "print(*sys.modules, file=sys.stderr)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code, "translate", "--model", str(trained)],
-        input=b"Ja.\n", capture_output=True, timeout=120,
-    )  # fmt: skip
+        input=b"Ja.\n",
+        capture_output=True,
+        timeout=120,
+    )
     assert result.returncode == 0 and result.stdout.count(b"\n") == 1
     heavy = {"datasets", "pandas", "pyarrow", "ctranslate2", "matplotlib", "scipy"}
     assert not heavy & set(result.stderr.decode().split())

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotated_transformer import data
-from annotated_transformer.data import MissingData, Pair, cache_folder, multi30k, words
+from annotated_transformer.data import Pair, words
+from annotated_transformer.toolkit import downloads
+from annotated_transformer.toolkit.downloads import MissingData, cache_folder, multi30k
 
 # --- Words ---
 
@@ -34,19 +35,30 @@ def test_words_lose_nothing_but_white_space(text: str) -> None:
 
 # --- The cache and the network ---
 
-SIDES = {"de": "Ein Hund rennt. \nEine Katze schläft.\n", "en": "A dog runs.\nA cat sleeps.\n"}
-FILES = {f"val.{side}.gz": gzip.compress(text.encode(), mtime=0) for side, text in SIDES.items()}
-PAIRS = [Pair("Ein Hund rennt.", "A dog runs."), Pair("Eine Katze schläft.", "A cat sleeps.")]
+SIDES = {
+    "de": "Ein Hund rennt. \nEine Katze schläft.\n",
+    "en": "A dog runs.\nA cat sleeps.\n",
+}
+FILES = {
+    f"val.{side}.gz": gzip.compress(text.encode(), mtime=0)
+    for side, text in SIDES.items()
+}
+PAIRS = [
+    Pair("Ein Hund rennt.", "A dog runs."),
+    Pair("Eine Katze schläft.", "A cat sleeps."),
+]
 NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, a data set of two files, and an address where nobody answers."""
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()}
+    hashes = {
+        name: hashlib.sha256(content).hexdigest() for name, content in FILES.items()
+    }
     monkeypatch.setenv("ANNOTATED_TRANSFORMER_CACHE", str(tmp_path))
-    monkeypatch.setattr(data, "MULTI30K_SHA256", hashes)
-    monkeypatch.setattr(data, "MULTI30K", NOBODY)
+    monkeypatch.setattr(downloads, "MULTI30K_SHA256", hashes)
+    monkeypatch.setattr(downloads, "MULTI30K", NOBODY)
     return tmp_path / "multi30k"
 
 
@@ -86,20 +98,21 @@ def send(handler: BaseHTTPRequestHandler, content: bytes, promised: int) -> None
     handler.wfile.write(content)
 
 
-def asked(handler: BaseHTTPRequestHandler) -> bytes:
+def requested_file(handler: BaseHTTPRequestHandler) -> bytes:
     return FILES[handler.path.rpartition("/")[2]]
 
 
 def whole(handler: BaseHTTPRequestHandler) -> None:
-    send(handler, asked(handler), len(asked(handler)))
+    content = requested_file(handler)
+    send(handler, content, len(content))
 
 
 def cut_short(handler: BaseHTTPRequestHandler) -> None:
-    send(handler, asked(handler)[:20], 20)
+    send(handler, requested_file(handler)[:20], 20)
 
 
 def dropped(handler: BaseHTTPRequestHandler) -> None:
-    send(handler, asked(handler)[:20], len(asked(handler)))
+    send(handler, requested_file(handler)[:20], len(requested_file(handler)))
     handler.connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -118,18 +131,20 @@ def test_a_data_set_is_downloaded_once_and_quietly(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with server(whole) as address, caplog.at_level(logging.INFO):
-        monkeypatch.setattr(data, "MULTI30K", address)
+        monkeypatch.setattr(downloads, "MULTI30K", address)
         assert multi30k("val") == PAIRS
     assert {path.name: path.read_bytes() for path in cache.iterdir()} == FILES
     assert multi30k("val") == PAIRS  # nobody is there any more, and nobody is asked
     assert not caplog.records and capfd.readouterr() == ("", "")
 
 
-def test_a_damaged_file_is_replaced(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_replaced(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(cache)
     (cache / "val.en.gz").write_bytes(FILES["val.en.gz"][:-1])
     with server(whole) as address:
-        monkeypatch.setattr(data, "MULTI30K", address)
+        monkeypatch.setattr(downloads, "MULTI30K", address)
         assert multi30k("val") == PAIRS
 
 
@@ -139,8 +154,11 @@ def test_a_bad_download_leaves_nothing_and_touches_nothing(
 ) -> None:
     fill(cache)
     (cache / "val.de.gz").write_bytes(b"an older file")
-    with server(answer) as address, pytest.raises(MissingData, match=r"val\.de\.gz") as caught:
-        monkeypatch.setattr(data, "MULTI30K", address)
+    with (
+        server(answer) as address,
+        pytest.raises(MissingData, match=r"val\.de\.gz") as caught,
+    ):
+        monkeypatch.setattr(downloads, "MULTI30K", address)
         multi30k("val")
     assert "\n" not in str(caught.value)
     before = {**FILES, "val.de.gz": b"an older file"}
@@ -152,7 +170,7 @@ def test_a_cache_that_cannot_be_written_is_missing_data(
 ) -> None:
     cache.write_text("a file where a folder should be")
     with server(whole) as address, pytest.raises(MissingData, match=r"val\.de\.gz"):
-        monkeypatch.setattr(data, "MULTI30K", address)
+        monkeypatch.setattr(downloads, "MULTI30K", address)
         multi30k("val")
 
 
@@ -169,13 +187,16 @@ def test_without_network_one_line_names_every_file_and_where_to_put_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANNOTATED_TRANSFORMER_CACHE", str(tmp_path))
-    monkeypatch.setattr(data, "MULTI30K", NOBODY)
+    monkeypatch.setattr(downloads, "MULTI30K", NOBODY)
     with pytest.raises(MissingData) as caught:
         multi30k("train")
     message = str(caught.value)
-    assert "\n" not in message and f"from {NOBODY} into {tmp_path / 'multi30k'} " in message
-    assert len(data.MULTI30K_SHA256) == 6
-    assert all(name in message for name in data.MULTI30K_SHA256)
+    assert (
+        "\n" not in message
+        and f"from {NOBODY} into {tmp_path / 'multi30k'} " in message
+    )
+    assert len(downloads.MULTI30K_SHA256) == 6
+    assert all(name in message for name in downloads.MULTI30K_SHA256)
 
 
 def test_the_cache_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:

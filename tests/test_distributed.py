@@ -18,11 +18,16 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from annotated_transformer.distributed import find_device, gather_texts, process_group
-from annotated_transformer.run_folder import last_checkpoint, read_checkpoint
-from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.distributed import rank_and_world_size
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, rank_and_world_size, train
+from annotated_transformer.toolkit.processes import (
+    find_device,
+    gather_texts,
+    process_group,
+)
+from annotated_transformer.toolkit.run_folder import last_checkpoint, read_checkpoint
+from annotated_transformer.toolkit.runs import TrainingConfig, train
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 # --- The training that all of these make; workers run this file ---
@@ -31,25 +36,41 @@ STEPS, SAVE_EVERY = 30, 10
 
 
 def learn(
-    folder: Path, dropout: float = 0.0, steps: int = STEPS, score: Any = None, report: Any = None,
+    folder: Path,
+    dropout: float = 0.0,
+    steps: int = STEPS,
+    score: Any = None,
+    report: Any = None,
     poisoned: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train a very small model in double precision, with all that several processes must share."""
     pairs = grammar(120, seed=0)
     tokenizer = Tokenizer.train(pairs, vocabulary_size=300)
     torch.manual_seed(rank_and_world_size()[0])  # the first one's weights must win
-    model = Transformer(TransformerConfig(len(tokenizer), 1, 16, 32, 2, dropout=dropout)).double()
+    model = Transformer(
+        TransformerConfig(len(tokenizer), 1, 16, 32, 2, dropout=dropout)
+    ).double()
     if poisoned:
         model.embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
     # 150 positions: some batches have fewer rows than there are processes
     config = TrainingConfig(
-        steps=steps, max_tokens=150, grad_accum_steps=2, save_every=SAVE_EVERY, warmup=20,
+        steps=steps,
+        max_tokens=150,
+        grad_accum_steps=2,
+        save_every=SAVE_EVERY,
+        warmup=20,
         grad_clip=0.5,
-    )  # fmt: skip
+    )
     train(
-        model, tokenizer, pairs[10:], config, validation=pairs[:10], folder=folder, score=score,
+        model,
+        tokenizer,
+        pairs[10:],
+        config,
+        validation=pairs[:10],
+        folder=folder,
+        score=score,
         report=report or (lambda line: None),
-    )  # fmt: skip
+    )
 
 
 def error_of(call: Any) -> str:
@@ -86,7 +107,9 @@ def together(home: Path) -> None:
             "lives": 1 if first_life else 2,
             "texts": gather_texts([f"{rank}", "x"][: 1 + rank]),
             "stopped": error_of(lambda: learn(home / "stopped", score=terminate)),
-            "apart": error_of(lambda: learn(home / ("same" if rank == 0 else f"own-{rank}"))),
+            "apart": error_of(
+                lambda: learn(home / ("same" if rank == 0 else f"own-{rank}"))
+            ),
             "nan": error_of(lambda: learn(home / "nan", poisoned=rank == 1)),
         }
         (home / f"{rank}.json").write_text(json.dumps(found))
@@ -119,12 +142,26 @@ def leave(home: Path) -> None:
 def launch(
     what: str, folder: Path, processes: int, restarts: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    run = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
     return subprocess.run(
-        [sys.executable, *run, f"--max-restarts={restarts}", __file__, what, str(folder)],
-        capture_output=True, text=True, timeout=300,
+        [
+            sys.executable,
+            *run,
+            f"--max-restarts={restarts}",
+            __file__,
+            what,
+            str(folder),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
+    )
 
 
 def final(folder: Path) -> dict[str, Any]:
@@ -136,12 +173,16 @@ def final(folder: Path) -> dict[str, Any]:
 
 def losses(folder: Path) -> list[tuple[int, float, float]]:
     records = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [(r["step"], r["loss"], r["validation_loss"]) for r in records if "loss" in r]
+    return [
+        (r["step"], r["loss"], r["validation_loss"]) for r in records if "loss" in r
+    ]
 
 
 def assert_same_updates(folder: Path, expected: Path) -> None:
     for name, tensor in final(folder)["model"].items():
-        torch.testing.assert_close(tensor, final(expected)["model"][name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            tensor, final(expected)["model"][name], rtol=0, atol=1e-12
+        )
     for name, tensor in load_file(folder / "model.safetensors").items():
         other = load_file(expected / "model.safetensors")[name]
         torch.testing.assert_close(tensor, other, rtol=0, atol=1e-12)
@@ -158,7 +199,9 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def three(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, list[dict[str, Any]]]:
     """Folder of the launch of three processes, and what each of them says."""
     home = tmp_path_factory.mktemp("three")
     done = launch("together", home, 3, restarts=1)
@@ -177,22 +220,30 @@ def test_a_killed_worker_is_restarted_and_nothing_changes(three: Three) -> None:
     """With dropout, too: what is drawn follows from seed, step and rank."""
     home, found = three
     assert [each["lives"] for each in found] == [2, 2, 2]
-    straight, killed, same = (final(home / n)["model"] for n in ("straight", "killed", "same"))
+    straight, killed, same = (
+        final(home / n)["model"] for n in ("straight", "killed", "same")
+    )
     for name, tensor in straight.items():
         # Of three or more, DDP adds up in another order in the first step after each start
         torch.testing.assert_close(tensor, killed[name], rtol=0, atol=1e-12)
     assert not torch.equal(straight["embedding.weight"], same["embedding.weight"])
 
 
-def test_one_that_is_told_to_stop_stops_all_with_a_checkpoint(one: Path, three: Three) -> None:
+def test_one_that_is_told_to_stop_stops_all_with_a_checkpoint(
+    one: Path, three: Three
+) -> None:
     home, found = three
     assert len({each["stopped"] for each in found}) == 1
     assert found[0]["stopped"].startswith("Stopped: stopped at step 11")
     path = last_checkpoint(home / "stopped")
     assert path is not None and read_checkpoint(path)["step"] == 11
-    learn(home / "stopped", score=lambda model: 0.0)  # one process goes on where three were
+    learn(
+        home / "stopped", score=lambda model: 0.0
+    )  # one process goes on where three were
     for name, tensor in final(home / "stopped")["model"].items():
-        torch.testing.assert_close(tensor, final(one)["model"][name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            tensor, final(one)["model"][name], rtol=0, atol=1e-12
+        )
 
 
 def test_a_folder_that_is_not_shared_is_refused_by_all(three: Three) -> None:
@@ -247,11 +298,15 @@ def test_two_processes_make_the_updates_of_one_and_a_restart_changes_no_bit(
     done = launch("together", tmp_path, 2, restarts=1)
     assert done.returncode == 0, done.stderr
     assert_same_updates(tmp_path / "same", one)
-    straight, killed = (final(tmp_path / name)["model"] for name in ("straight", "killed"))
+    straight, killed = (
+        final(tmp_path / name)["model"] for name in ("straight", "killed")
+    )
     assert all(torch.equal(tensor, killed[name]) for name, tensor in straight.items())
     assert losses(tmp_path / "straight") == losses(tmp_path / "killed")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"together": together, "until_told": until_told, "leave": leave}[sys.argv[1]](Path(sys.argv[2]))
+    {"together": together, "until_told": until_told, "leave": leave}[sys.argv[1]](
+        Path(sys.argv[2])
+    )

@@ -17,22 +17,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-datasets = pytest.importorskip("datasets", reason='pip install "annotated-transformer[wmt14]"')
+datasets = pytest.importorskip(
+    "datasets", reason='pip install "annotated-transformer[wmt14]"'
+)
 pytest.importorskip("pyarrow")
 
 from wmt14_hub import build, serve, write_parquet  # noqa: E402
 
-from annotated_transformer import large_corpora  # noqa: E402
 from annotated_transformer.batching import batches, encode_pairs  # noqa: E402
 from annotated_transformer.data import Pair  # noqa: E402
-from annotated_transformer.large_corpora import open_corpus, prepare  # noqa: E402
-from annotated_transformer.synchronous_grammar import grammar  # noqa: E402
 from annotated_transformer.tokenization import Tokenizer  # noqa: E402
+from annotated_transformer.toolkit import large_corpora  # noqa: E402
+from annotated_transformer.toolkit.large_corpora import open_corpus, prepare  # noqa: E402
+from annotated_transformer.toolkit.synchronous_grammar import grammar  # noqa: E402
 
 PAIRS = [Pair(english, german) for german, english, _ in grammar(700, seed=0)]
-NEAR = next(p for p in PAIRS[1:10] if abs(len(p.source) - len(p.target)) < 4)  # in length
+NEAR = next(
+    p for p in PAIRS[1:10] if abs(len(p.source) - len(p.target)) < 4
+)  # in length
 ODD = {  # lines of a TSV, and what becomes of them
-    "": "empty", "nothing else": "empty", "\t": "empty", " \u2028\tein Wort": "empty",
+    "": "empty",
+    "nothing else": "empty",
+    "\t": "empty",
+    " \u2028\tein Wort": "empty",
     "word " * 300 + "\t" + "Wort " * 300: "too long",
     "the cat sleeps well here now\tKatze": "lengths apart",
     "the same words here\tthe  same words here": "untranslated",
@@ -40,7 +47,7 @@ ODD = {  # lines of a TSV, and what becomes of them
     f"{PAIRS[10].source}?\t{PAIRS[10].target}": "held out",
     NEAR.source.replace(" ", "\u2028 \r\u0085") + f"\t\xa0{NEAR.target}\r": "train",
     "a dog says </s> and <pad>\tein Hund sagt </s> und <pad>": "train",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -87,15 +94,17 @@ def test_it_is_what_encode_pairs_makes_of_the_rows_that_are_kept(
     lines = table.read_bytes().decode("utf-8-sig").split("\n")
     pairs = list(map(tidied, lines))
     parts: dict[str, list[Pair]] = {"validation": pairs[::20], "test": pairs[10::20]}
-    held_out = {text.lower() for some in parts.values() for pair in some for text in pair[:2]}
+    held_out = {
+        text.lower() for part in parts.values() for pair in part for text in pair[:2]
+    }
     outcomes = []
     for number, pair in enumerate(pairs):
-        one, other = sorted(len(tokenizer.encode(text)) for text in pair[:2])
-        if one == 0:
+        shorter, longer = sorted(len(tokenizer.encode(text)) for text in pair[:2])
+        if shorter == 0:
             outcomes.append("empty")
-        elif other > 250:
+        elif longer > 250:
             outcomes.append("too long")
-        elif other > 1.5 * one:
+        elif longer > 1.5 * shorter:
             outcomes.append("lengths apart")
         elif pair.source == pair.target:
             outcomes.append("untranslated")
@@ -104,10 +113,15 @@ def test_it_is_what_encode_pairs_makes_of_the_rows_that_are_kept(
         else:
             apart = {text.lower() for text in pair[:2]}.isdisjoint(held_out)
             outcomes.append("train" if apart else "held out")
-    kept = {name: [p for p, o in zip(pairs, outcomes) if o == name] for name in outcomes}
-    assert (validation, test) == (kept["validation"], kept["test"])
-    expected = encode_pairs(tokenizer, kept["train"])
-    assert np.array_equal(corpus.tokens, expected.tokens) and corpus.tokens.dtype == np.uint16
+    by_outcome = {
+        name: [p for p, o in zip(pairs, outcomes) if o == name] for name in outcomes
+    }
+    assert (validation, test) == (by_outcome["validation"], by_outcome["test"])
+    expected = encode_pairs(tokenizer, by_outcome["train"])
+    assert (
+        np.array_equal(corpus.tokens, expected.tokens)
+        and corpus.tokens.dtype == np.uint16
+    )
     assert np.array_equal(corpus.lengths, expected.lengths) and len(corpus) > 300
     summary = json.loads((prepared / "summary.json").read_bytes())
     counts = {name: outcomes.count(name) for name in large_corpora.OUTCOMES}
@@ -147,22 +161,28 @@ def test_no_more_is_held_out_than_the_most(
 
 
 def write_texts(folder: Path) -> list[Path]:
-    paths = [folder / "one.en.gz", folder / "other.de"]
-    paths[0].write_bytes(gzip.compress("".join(f"{p.source}\n" for p in PAIRS).encode()))
+    paths = [folder / "pairs.en.gz", folder / "pairs.de"]
+    paths[0].write_bytes(
+        gzip.compress("".join(f"{p.source}\n" for p in PAIRS).encode())
+    )
     paths[1].write_text("".join(f"{pair.target}\r\n" for pair in PAIRS), newline="")
     return paths
 
 
 def write_table(folder: Path) -> list[Path]:
     path = folder / "pairs.tsv.gz"
-    path.write_bytes(gzip.compress("".join(f"{p[1]}\tx\t{p[0]}\n" for p in PAIRS).encode()))
+    path.write_bytes(
+        gzip.compress("".join(f"{p[1]}\tx\t{p[0]}\n" for p in PAIRS).encode())
+    )
     return [path]
 
 
 def write_lines(folder: Path) -> list[Path]:
     rows = [{"n": n, "de": pair[1], "en": pair[0]} for n, pair in enumerate(PAIRS)]
     path = folder / "pairs.jsonl.gz"
-    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    path.write_bytes(
+        gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode())
+    )
     return [path]
 
 
@@ -183,14 +203,23 @@ def write_files(folder: Path) -> list[Path]:
     ],
 )
 def test_all_formats_give_the_same(
-    write: Callable[[Path], list[Path]], columns: tuple[str, ...], prepared: Path, tmp_path: Path
+    write: Callable[[Path], list[Path]],
+    columns: tuple[str, ...],
+    prepared: Path,
+    tmp_path: Path,
 ) -> None:
     tokenizer = prepared / "tokenizer.json"
-    prepare(write(tmp_path), tmp_path / "out", columns=columns, tokenizer=tokenizer, max_ratio=9)
+    prepare(
+        write(tmp_path),
+        tmp_path / "out",
+        columns=columns,
+        tokenizer=tokenizer,
+        max_ratio=9,
+    )
     corpus, tokenizer, validation, test = open_corpus(tmp_path / "out")
     texts = {text.lower() for pair in PAIRS[::10] for text in pair[:2]}
-    kept = [p for p in PAIRS if not {p.source.lower(), p.target.lower()} & texts]
-    expected = encode_pairs(tokenizer, kept)
+    train = [p for p in PAIRS if not {p.source.lower(), p.target.lower()} & texts]
+    expected = encode_pairs(tokenizer, train)
     assert np.array_equal(corpus.tokens, expected.tokens)
     assert (validation, test) == (PAIRS[::20], PAIRS[10::20])
 
@@ -200,15 +229,19 @@ def test_workers_and_batches_of_rows_change_nothing(
 ) -> None:
     prepare([table], tmp_path / "out", vocabulary_size=400, workers=2)
     assert contents(tmp_path / "out") == contents(prepared)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]  # nothing is left beside it
+    assert [path.name for path in tmp_path.iterdir()] == [
+        "out"
+    ]  # nothing is left beside it
 
 
 def test_examples_lie_in_a_mapped_file_and_make_batches(prepared: Path) -> None:
     corpus = open_corpus(prepared)[0]
-    assert isinstance(corpus.tokens.base, np.memmap) and not corpus.tokens.flags.writeable
-    made = list(batches(corpus, 500))
-    tokens = sum(int((side != 0).sum()) for batch in made for side in batch)
-    assert tokens == len(corpus.tokens) and sum(len(b.source) for b in made) == len(corpus)
+    assert isinstance(corpus.tokens.base, np.memmap)
+    assert not corpus.tokens.flags.writeable
+    plan = list(batches(corpus, 500))
+    tokens = sum(int((side != 0).sum()) for batch in plan for side in batch)
+    assert tokens == len(corpus.tokens)
+    assert sum(len(batch.source) for batch in plan) == len(corpus)
 
 
 def test_a_large_vocabulary_takes_wider_numbers(
@@ -216,7 +249,9 @@ def test_a_large_vocabulary_takes_wider_numbers(
 ) -> None:
     """All words are made of bytes with numbers above 65,535."""
     monkeypatch.setattr(Tokenizer, "__len__", lambda self: 70_000)
-    monkeypatch.setattr(Tokenizer, "encode", lambda self, text: [65_540 + ord(c) for c in text])
+    monkeypatch.setattr(
+        Tokenizer, "encode", lambda self, text: [65_540 + ord(c) for c in text]
+    )
     options = {"tokenizer": prepared / "tokenizer.json", "limit": 40}
     prepare([table], tmp_path / "out", **options)
     corpus = open_corpus(tmp_path / "out")[0]
@@ -229,7 +264,8 @@ def test_a_large_vocabulary_takes_wider_numbers(
 
 def killed(function: Callable[[], Any]) -> None:
     """Run a function in a fork that ends with SIGKILL, which it must send to itself."""
-    if (child := os.fork()) == 0:
+    child = os.fork()
+    if child == 0:
         try:
             function()
         finally:
@@ -252,7 +288,9 @@ def killed(function: Callable[[], Any]) -> None:
 def test_killed_at_any_moment_there_is_no_folder_and_the_next_run_gives_the_same(
     owner: Any, name: str, call: int, table: Path, prepared: Path, tmp_path: Path
 ) -> None:
-    output, function, calls = tmp_path / "out", getattr(owner, name), iter(range(1, 10_000))
+    output = tmp_path / "out"
+    function = getattr(owner, name)
+    calls = iter(range(1, 10_000))
 
     def fatal(*arguments: Any, **options: Any) -> Any:
         if next(calls) == call:
@@ -276,7 +314,9 @@ def test_what_was_encoded_before_a_failure_is_not_encoded_again(
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no room"):
         patch.setattr(np, "save", fails(OSError("no room")))
         prepare([table], tmp_path / "out", vocabulary_size=400)
-    monkeypatch.setattr(large_corpora, "encode_rows", fails(AssertionError("encoded again")))
+    monkeypatch.setattr(
+        large_corpora, "encode_rows", fails(AssertionError("encoded again"))
+    )
     prepare([table], tmp_path / "out", vocabulary_size=400)
     assert contents(tmp_path / "out") == contents(prepared)
 
@@ -304,54 +344,78 @@ def test_two_processes_do_not_write_one_folder(
 
 
 def test_a_prepared_folder_is_kept_and_anything_else_is_refused(
-    prepared: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    prepared: Path,
+    table: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     folders = [tmp_path / "en", tmp_path / "de"]  # two files of one name
     sides = [[pair.source for pair in PAIRS], [pair.target for pair in PAIRS]]
     for folder, lines in zip(folders, sides):
         folder.mkdir()
         (folder / "train.txt").write_text("\n".join(lines) + "\n")
-    files, output = [folder / "train.txt" for folder in folders], tmp_path / "out"
+    files = [folder / "train.txt" for folder in folders]
+    output = tmp_path / "out"
     summary = prepare(files, output, vocabulary_size=400)
     before = contents(output)
     monkeypatch.setattr(large_corpora, "read_rows", fails(AssertionError("read again")))
     assert prepare(files, output, vocabulary_size=400, workers=3) == summary
     assert "is prepared already" in capsys.readouterr().out
     changes: list[dict[str, Any]] = [
-        {"vocabulary_size": 401}, {"vocabulary_size": 400, "limit": 30},
-        {"vocabulary_size": 400, "max_ratio": 2}, {"tokenizer": prepared / "tokenizer.json"},
-    ]  # fmt: skip
+        {"vocabulary_size": 401},
+        {"vocabulary_size": 400, "limit": 30},
+        {"vocabulary_size": 400, "max_ratio": 2},
+        {"tokenizer": prepared / "tokenizer.json"},
+    ]
     for options in changes:
         with pytest.raises(FileExistsError, match="take another"):
             prepare(files, output, **options)
     stat = files[1].stat()
-    files[1].write_text("\n".join(sides[1][1:] + sides[1][:1]) + "\n")  # shifted by one line
+    shifted_by_one = sides[1][1:] + sides[1][:1]
+    files[1].write_text("\n".join(shifted_by_one) + "\n")
     os.utime(files[1], ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert files[1].stat().st_size == stat.st_size
     with pytest.raises(FileExistsError, match="take another"):
         prepare(files, output, vocabulary_size=400)
-    (model := tmp_path / "model").mkdir()
+    model = tmp_path / "model"
+    model.mkdir()
     (model / "model.safetensors").write_text("mine")
     with pytest.raises(FileExistsError, match="take another"):
         prepare(files, model, vocabulary_size=400)
-    assert contents(output) == before and contents(model) == {"model.safetensors": b"mine"}
+    assert contents(output) == before and contents(model) == {
+        "model.safetensors": b"mine"
+    }
+
+
+def test_a_summary_that_only_mentions_the_key_is_of_something_else(
+    table: Path, prepared: Path, tmp_path: Path
+) -> None:
+    key = json.loads((prepared / "summary.json").read_bytes())["key"]
+    for text in (f'{{"note": "{key}"}}', f'["{key}"]', key):
+        (tmp_path / "summary.json").write_text(text)
+        with pytest.raises(FileExistsError, match="take another"):
+            prepare([table], tmp_path, vocabulary_size=400)
 
 
 def test_a_given_tokenizer_is_used_and_both_or_none_is_an_error(
     prepared: Path, table: Path, tmp_path: Path
 ) -> None:
-    given = prepared / "tokenizer.json"
-    summary = prepare([table], tmp_path / "out", tokenizer=given, limit=200)
-    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == given.read_bytes()
-    assert summary["tokenizer"] == Tokenizer.load(given).sha256
+    path = prepared / "tokenizer.json"
+    summary = prepare([table], tmp_path / "out", tokenizer=path, limit=200)
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == path.read_bytes()
+    assert summary["tokenizer"] == Tokenizer.load(path).sha256
     assert sum(summary["pairs"].values()) == 200 == summary["settings"]["limit"]
-    for options in ({}, {"tokenizer": given, "vocabulary_size": 400}, {"vocabulary_size": 100}):
+    for options in (
+        {},
+        {"tokenizer": path, "vocabulary_size": 400},
+        {"vocabulary_size": 100},
+    ):
         with pytest.raises(ValueError, match="either a vocabulary_size"):
             prepare([table], tmp_path / "other", **options)
     for wrong in ({"limit": 0}, {"limit": -5}, {"max_ratio": math.nan}, {"workers": 0}):
         with pytest.raises(ValueError, match="at least 1"):
-            prepare([table], tmp_path / "other", tokenizer=given, **wrong)
+            prepare([table], tmp_path / "other", tokenizer=path, **wrong)
 
 
 def cut(name: str) -> Callable[[Path], None]:
@@ -374,17 +438,18 @@ def archive(folder: Path) -> None:
 
 
 def retrain(folder: Path) -> None:
-    other = Tokenizer.train(PAIRS[:50], 300)
-    (folder / "tokenizer.json").write_text(other.text, encoding="utf-8")
+    Tokenizer.train(PAIRS[:50], 300).save(folder / "tokenizer.json")
 
 
 def redirect(folder: Path) -> None:
     """Paths in a summary, which nothing follows, do not replace what it must say."""
-    (folder / "summary.json").write_text('{"tokens.bin": "/etc/passwd", "folder": "../.."}')
+    (folder / "summary.json").write_text(
+        '{"tokens.bin": "/etc/passwd", "folder": "../.."}'
+    )
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (cut("tokens.bin"), "tokens.bin or lengths.npy was changed"),
         (strange_word, "tokens.bin or lengths.npy was changed"),
@@ -397,16 +462,18 @@ def redirect(folder: Path) -> None:
     ],
 )
 def test_a_damaged_folder_is_refused(
-    damage: Callable[[Path], None], told: str, prepared: Path, tmp_path: Path
+    damage: Callable[[Path], None], message: str, prepared: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(prepared, tmp_path / "copy"))
     damage(folder)
-    with pytest.raises(ValueError, match=told) as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         open_corpus(folder)
     assert str(folder) in str(caught.value) and "prepare it again" in str(caught.value)
 
 
-def test_what_is_no_prepared_folder_is_not_opened(prepared: Path, tmp_path: Path) -> None:
+def test_what_is_no_prepared_folder_is_not_opened(
+    prepared: Path, tmp_path: Path
+) -> None:
     with pytest.raises(FileNotFoundError, match=r"summary\.json"):
         open_corpus(tmp_path)
     folder = Path(shutil.copytree(prepared, tmp_path / "copy"))
@@ -418,38 +485,49 @@ def test_what_is_no_prepared_folder_is_not_opened(prepared: Path, tmp_path: Path
 # --- Bad input ---
 
 
-def test_bad_input_is_named(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, other = tmp_path / "one.txt", tmp_path / "other.txt"
-    numbers, output = tmp_path / "numbers.jsonl", tmp_path / "out"
-    one.write_text("a\nb\nc\n")
-    other.write_text("a\nb\n")
+def test_bad_input_is_named(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three_lines = tmp_path / "three.txt"
+    two_lines = tmp_path / "two.txt"
+    numbers = tmp_path / "numbers.jsonl"
+    output = tmp_path / "out"
+    three_lines.write_text("a\nb\nc\n")
+    two_lines.write_text("a\nb\n")
     numbers.write_text('{"n": 1, "en": "a"}\n')
     (tmp_path / "lists.jsonl").write_text('{"de": ["a"], "en": "a"}\n')
     (tmp_path / "no.parquet").write_text("no Parquet")
     (tmp_path / "latin.tsv").write_bytes("one\teins\ntwo\tzwö\n".encode("latin-1"))
     wrong: dict[Any, str] = {
-        (one, other): r"only \S*other\.txt ends before line 3",
+        (three_lines, two_lines): r"only \S*two\.txt ends before line 3",
         (numbers,): "n and en are not two columns of text",
         (tmp_path / "lists.jsonl",): "de and en are not two columns of text",
         (tmp_path / "no.parquet",): r"no\.parquet cannot be read \(.*: mend it",
-        (one, one, one): r"one\.txt.*cannot be read",
+        (three_lines,) * 3: r"three\.txt.*cannot be read .give one TSV, or two texts",
         (tmp_path / "latin.tsv",): r"latin\.tsv, line 2: .*UTF-8",
     }
-    for files, told in wrong.items():
-        with pytest.raises(ValueError, match=told) as caught:
+    for files, message in wrong.items():
+        with pytest.raises(ValueError, match=message) as caught:
             prepare(files, output, vocabulary_size=300)
         assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match=r"no pair is left to train on.*'untranslated': 2"):
-        prepare([one, Path(shutil.copy(one, other))], output, vocabulary_size=300, limit=2)
+    with pytest.raises(
+        ValueError, match=r"no pair is left to train on.*'untranslated': 2"
+    ):
+        copy = Path(shutil.copy(three_lines, two_lines))
+        prepare([three_lines, copy], output, vocabulary_size=300, limit=2)
     with pytest.raises(ValueError, match=r"Current columns.*'n', 'en'"):
         prepare([numbers], output, columns=("en", "de"), vocabulary_size=300)
     with pytest.raises(ValueError, match="en and en are not two columns of text"):
         prepare([numbers], output, columns=("en", "en"), vocabulary_size=300)
-    for data in ("wmt14-en-xx", ["wmt14-en-de", one]):
+    with pytest.raises(ValueError, match="give wmt14-en-de, wmt14-en-fr, or files"):
+        prepare([], output, vocabulary_size=300)
+    for data in ("wmt14-en-xx", ["wmt14-en-de", three_lines]):
         with pytest.raises(FileNotFoundError, match="wmt14-en"):
             prepare(data, output, vocabulary_size=300)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"pip install .annotated-transformer\[wmt14\]"):
+    with pytest.raises(
+        ImportError, match=r"pip install .annotated-transformer\[wmt14\]"
+    ):
         prepare([table], output, vocabulary_size=300)
     assert not output.exists()
 
@@ -460,8 +538,8 @@ SCRIPT = """
 import json, sys, time
 from pathlib import Path
 time.sleep = lambda seconds: None  # between the library's attempts
-from annotated_transformer.data import MissingData
-from annotated_transformer.large_corpora import prepare
+from annotated_transformer.toolkit.downloads import MissingData
+from annotated_transformer.toolkit.large_corpora import prepare
 hub = Path(sys.argv[1])
 try:
     (hub / "broken").touch()
@@ -473,28 +551,44 @@ print(json.dumps(prepare("wmt14-en-de", "corpus", vocabulary_size=400, max_ratio
 """
 
 
-def test_wmt14_comes_from_the_hub_and_survives_a_broken_download(tmp_path: Path) -> None:
+def test_wmt14_comes_from_the_hub_and_survives_a_broken_download(
+    tmp_path: Path,
+) -> None:
     validation, test, train = PAIRS[:40], PAIRS[40:90], PAIRS[90:]
     held_out = {text for pair in PAIRS[:90] for text in pair[:2]}
-    train = [*train, validation[3], Pair("A new source.", test[0].target), Pair("", "leer")]
+    train = [
+        *train,
+        validation[3],
+        Pair("A new source.", test[0].target),
+        Pair("", "leer"),
+    ]
     test = [*test, Pair("word " * 300, "Wort " * 300)]
     build(tmp_path / "hub", train=train, validation=validation, test=test)
     with serve(tmp_path / "hub") as address:
-        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
+        environment = {
+            **os.environ,
+            "HF_ENDPOINT": address,
+            "HF_HOME": str(tmp_path / "home"),
+        }
         environment |= {"PYTHONPATH": str(Path(__file__).parent.parent)}
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "hub")], cwd=tmp_path, env=environment,
-            capture_output=True, text=True, timeout=300,
-        )  # fmt: skip
+            [sys.executable, "-c", SCRIPT, str(tmp_path / "hub")],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
     assert done.returncode == 0, done.stderr
-    told, summary = map(json.loads, done.stdout.splitlines())
-    assert told.startswith("wmt14-en-de cannot be read (") and "check the network" in told
-    assert "\n" not in told and not (tmp_path / "broken").exists()
+    message, summary = map(json.loads, done.stdout.splitlines())
+    assert message.startswith("wmt14-en-de cannot be read (")
+    assert "check the network" in message
+    assert "\n" not in message and not (tmp_path / "broken").exists()
     corpus, tokenizer, *measured = open_corpus(tmp_path / "corpus")
     assert measured == [validation, test[:-1]]
     ordered = train[::2] + train[1::2]  # the data set has two files
-    kept = [p for p in ordered if p.source and not held_out & {p.source, p.target}]
-    assert np.array_equal(corpus.tokens, encode_pairs(tokenizer, kept).tokens)
+    expected = [p for p in ordered if p.source and not held_out & {p.source, p.target}]
+    assert np.array_equal(corpus.tokens, encode_pairs(tokenizer, expected).tokens)
     assert summary["pairs"]["too long"] == 1 == summary["pairs"]["empty"]
     assert summary["pairs"]["held out"] >= 2
     assert summary["settings"]["data"] == ["wmt14-en-de", large_corpora.REVISION]
@@ -506,17 +600,28 @@ def test_wmt14_comes_from_the_hub_and_survives_a_broken_download(tmp_path: Path)
 @pytest.mark.slow
 def test_the_benchmark_runs(tmp_path: Path) -> None:
     table = tmp_path / "pairs.tsv"
-    table.write_text("".join(f"{one}\t{other}\n" for one, other, _ in PAIRS), encoding="utf-8")
-    script = Path(__file__).parent.parent / "benchmarks" / "prepare.py"
+    table.write_text(
+        "".join(f"{pair.source}\t{pair.target}\n" for pair in PAIRS), encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "benchmarks.speed.prepare", "--data", str(table)]
     options = ["--pairs", "900", "--open", "3000", "--results", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, str(script), "--data", str(table), *options],
-        env={**os.environ, "HF_HOME": str(tmp_path), "PYTHONPATH": str(script.parent.parent)},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        [*command, *options],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "HF_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "prepare.jsonl").read_text().splitlines()
     head, prepared, opened, whole = map(json.loads, lines)
     assert head["benchmark"] == "prepare" and str(tmp_path) not in "".join(lines)
-    assert sum(prepared["pairs"].values()) == 900 and prepared["without_pages_of_files"] > 0
-    assert opened["examples"] >= 3000 and opened["examples_a_second"] > 0 < whole["minutes"]
+    assert (
+        sum(prepared["pairs"].values()) == 900
+        and prepared["without_pages_of_files"] > 0
+    )
+    assert (
+        opened["examples"] >= 3000
+        and opened["examples_a_second"] > 0 < whole["minutes"]
+    )

@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import save_file
 
 import annotated_transformer
-from annotated_transformer import model_io
-from annotated_transformer.model_io import (
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit import model_io
+from annotated_transformer.toolkit.model_io import (
     atomic_write,
     check_vocabulary,
     clear,
@@ -27,8 +28,7 @@ from annotated_transformer.model_io import (
     read_tensors,
     save_model,
 )
-from annotated_transformer.synchronous_grammar import grammar
-from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 TOKENIZER = Tokenizer.train(grammar(100, seed=0), vocabulary_size=300)
@@ -97,29 +97,31 @@ def test_files_have_the_mode_that_the_user_asks_for(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     for folder, mode in (("mine", 0o600), ("ours", 0o644)):
-        modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / folder).iterdir()}
+        modes = {
+            stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / folder).iterdir()
+        }
         assert modes == {mode}
 
 
 def test_only_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
-    kept = ["backup.001.part", "a.unfinished", "model.safetensors", "inside"]
-    left = ["model.safetensors.123.unfinished", "prepared.9.unfinished"]
+    foreign = ["backup.001.part", "a.unfinished", "model.safetensors", "inside"]
+    unfinished = ["model.safetensors.123.unfinished", "prepared.9.unfinished"]
     for name in ("inside", "prepared.9.unfinished"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "tokens.bin.9.unfinished").write_text("of another process")
-    for name in (*kept[:3], left[0]):
+    for name in (*foreign[:3], unfinished[0]):
         (tmp_path / name).write_text(name)
     clear(tmp_path, "prepared")
-    assert {*names(tmp_path)} == {*kept, left[0]}
+    assert {*names(tmp_path)} == {*foreign, unfinished[0]}
     clear(tmp_path)
-    assert {*names(tmp_path)} == {*kept}
+    assert {*names(tmp_path)} == {*foreign}
     assert (tmp_path / "inside" / "tokens.bin.9.unfinished").exists()
 
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from annotated_transformer.model_io import folder_lock
+from annotated_transformer.toolkit.model_io import folder_lock
 with folder_lock(Path(sys.argv[1])):
     print("mine", flush=True)
     time.sleep(600)
@@ -127,15 +129,17 @@ with folder_lock(Path(sys.argv[1])):
 
 
 def test_a_locked_folder_is_refused_until_its_process_is_gone(tmp_path: Path) -> None:
-    other = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
+    )
     try:
-        assert other.stdout is not None and other.stdout.readline() == b"mine\n"
+        assert holder.stdout is not None and holder.stdout.readline() == b"mine\n"
         refused = pytest.raises(BlockingIOError, match="another process is working in")
         with refused, folder_lock(tmp_path):
             pass
     finally:
-        other.kill()
-        other.wait()
+        holder.kill()
+        holder.wait()
     with folder_lock(tmp_path):  # the system dropped the lock of the killed one
         pass
 
@@ -155,7 +159,9 @@ def test_what_is_saved_comes_back_to_the_bit(saved: Path) -> None:
 def test_equal_models_are_equal_files(tmp_path: Path) -> None:
     for number in range(8):  # safetensors orders its notes by chance
         save_model(make(), TOKENIZER, tmp_path / str(number))
-    assert len({path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}) == 1
+    assert (
+        len({path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}) == 1
+    )
 
 
 def test_a_compiled_model_is_saved_like_any_other(tmp_path: Path) -> None:
@@ -173,12 +179,17 @@ def test_line_ends_in_the_json_of_a_tokenizer_stay(tmp_path: Path) -> None:
 def test_half_precision_halves_the_file(tmp_path: Path) -> None:
     save_model(make(), TOKENIZER, tmp_path / "whole")
     save_model(make(), TOKENIZER, tmp_path / "half", half=True)
-    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "half")]
+    sizes = [
+        (tmp_path / name / "model.safetensors").stat().st_size
+        for name in ("whole", "half")
+    ]
     assert sizes[1] < 0.6 * sizes[0]
     again, _ = load_model(tmp_path / "half")
     for name, weights in make().state_dict().items():
         assert again.state_dict()[name].dtype == torch.float32
-        torch.testing.assert_close(again.state_dict()[name], weights, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(
+            again.state_dict()[name], weights, rtol=1e-3, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
@@ -200,7 +211,8 @@ class Trap:
 
 @pytest.mark.parametrize("maker", ["pickle", "torch"])
 def test_a_pickle_is_refused_and_not_run(saved: Path, maker: str) -> None:
-    mark, weights = saved / "it-ran", saved / "model.safetensors"
+    mark = saved / "it-ran"
+    weights = saved / "model.safetensors"
     if maker == "pickle":
         weights.write_bytes(pickle.dumps(Trap(mark)))
     else:
@@ -218,7 +230,14 @@ def test_cut_off_weights_are_refused(saved: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"d_ff": 64}, {"heads": 4}, {"pre_norm": True}, {"layers": 10**9}, {"colour": "red"}]
+    "change",
+    [
+        {"d_ff": 64},
+        {"heads": 4},
+        {"pre_norm": True},
+        {"layers": 10**9},
+        {"colour": "red"},
+    ],
 )
 def test_the_configuration_of_another_model_is_refused(
     saved: Path, change: dict[str, object]
@@ -238,7 +257,9 @@ def test_a_configuration_that_is_none_is_refused(saved: Path, content: str) -> N
 
 
 def test_the_tokenizer_of_another_model_is_refused(saved: Path) -> None:
-    Tokenizer.train(grammar(100, seed=1), vocabulary_size=300).save(saved / "tokenizer.json")
+    Tokenizer.train(grammar(100, seed=1), vocabulary_size=300).save(
+        saved / "tokenizer.json"
+    )
     with pytest.raises(ValueError, match="was trained with another tokenizer"):
         load_model(saved)
 
@@ -250,7 +271,12 @@ def forge(folder: Path, text: str) -> None:
     save_file(tensors, folder / "model.safetensors", notes | {"config": text})
 
 
-ABSURD = [{"layers": 10**9}, {"d_ff": 10**15}, {"vocabulary_size": 10**15}, {"d_model": 10**10}]
+ABSURD = [
+    {"layers": 10**9},
+    {"d_ff": 10**15},
+    {"vocabulary_size": 10**15},
+    {"d_model": 10**10},
+]
 WRONG = [{"layers": 2}, {"d_ff": 64}, {"heads": 5}, {"colour": "red"}, {"d_ff": 10**30}]
 
 
@@ -263,21 +289,27 @@ def test_a_forged_configuration_is_refused_before_anything_is_built(
 
     forge(saved, json.dumps(json.loads((saved / "config.json").read_text()) | change))
     monkeypatch.setattr(model_io, "Transformer", built)
-    with pytest.raises(ValueError, match=r"model\.safetensors does not fit config\.json"):
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors does not fit config\.json"
+    ):
         load_model(saved)
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", "{", "3"])
 def test_a_forged_configuration_that_is_none(saved: Path, content: str) -> None:
     forge(saved, content)
-    with pytest.raises(ValueError, match=r"model\.safetensors does not fit config\.json"):
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors does not fit config\.json"
+    ):
         load_model(saved)
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
     small = Transformer(TransformerConfig(200, **SIZES))
     for refuse in (check_vocabulary, partial(save_model, folder=tmp_path / "model")):
-        with pytest.raises(ValueError, match="300 entries, the model 200: build it with"):
+        with pytest.raises(
+            ValueError, match="300 entries, the model 200: build it with"
+        ):
             refuse(small, TOKENIZER)
     assert not (tmp_path / "model").exists()
     check_vocabulary(make(), TOKENIZER)
@@ -285,10 +317,12 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
 
 def test_the_pretrained_models_are_small_and_whole() -> None:
     home = Path(annotated_transformer.__file__).parent / "pretrained"
-    names = sorted(path.name for path in home.iterdir())
-    for name in names:
+    models = sorted(path.name for path in home.iterdir())
+    for name in models:
         model, tokenizer = load_pretrained(name)
         assert not model.training and len(tokenizer) == model.config.vocabulary_size
     assert sum(path.stat().st_size for path in home.rglob("*")) <= 30 * 2**20
-    with pytest.raises(ValueError, match=f'model "latin"; the package has: {", ".join(names)}'):
+    with pytest.raises(
+        ValueError, match=f'model "latin"; the package has: {", ".join(models)}'
+    ):
         load_pretrained("latin")

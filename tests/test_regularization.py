@@ -12,8 +12,9 @@ from torch import Tensor
 from annotated_transformer.batching import Batch, collate, encode_pairs
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
-from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit.runs import collate_share
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 PAIRS = grammar(60, seed=0)
@@ -21,13 +22,15 @@ TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=300)
 EXAMPLES = [*encode_pairs(TOKENIZER, PAIRS)]
 
 
-def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return 3 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+def random_logits(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 3 * torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def make() -> Transformer:
+def small_model() -> Transformer:
     torch.manual_seed(0)
-    return Transformer(TransformerConfig(len(TOKENIZER), 1, 16, 32, 2, dropout=0.0)).double()
+    config = TransformerConfig(len(TOKENIZER), 1, 16, 32, 2, dropout=0.0)
+    return Transformer(config).double()
 
 
 # --- The loss of logits ---
@@ -45,24 +48,31 @@ def test_loss_and_gradient_are_those_of_the_chapter(
 ) -> None:
     """The loss in two parts, and p - q; with any share of padding, all of it included."""
     target = torch.tensor(labels)
-    logits, real = drawn(seed, len(labels), 7).requires_grad_(), target != PAD
-    log_p = logits.detach().log_softmax(-1)
+    real = target != PAD
+    logits = random_logits(seed, len(labels), 7).requires_grad_()
+    log_p = logits.detach().log_softmax(dim=-1)
     q = (1 - smoothing) * F.one_hot(target, 7).double() + smoothing / 7
+
     loss = label_smoothed_loss(logits, target, smoothing)
-    torch.testing.assert_close(loss.detach(), -(q * log_p).sum(-1)[real].sum())
+    expected = -(q * log_p).sum(dim=-1)[real].sum()
+    torch.testing.assert_close(loss.detach(), expected)
+
     (gradient,) = torch.autograd.grad(scale * loss, logits)
-    torch.testing.assert_close(gradient, scale * (log_p.exp() - q) * real[:, None])
+    slope = (log_p.exp() - q) * real[:, None]
+    torch.testing.assert_close(gradient, scale * slope)
 
 
 def test_any_leading_axes_give_the_same() -> None:
-    logits, labels = drawn(0, 12, 7), torch.arange(12) % 7
+    logits = random_logits(0, 12, 7)
+    labels = torch.arange(12) % 7
     deep = label_smoothed_loss(logits.view(2, 3, 2, 7), labels.view(2, 3, 2))
     torch.testing.assert_close(label_smoothed_loss(logits, labels), deep)
 
 
 def test_the_gradient_vanishes_where_the_model_says_what_it_should() -> None:
     labels = torch.tensor([3, 5])
-    logits = (0.9 * F.one_hot(labels, 7).double() + 0.1 / 7).log().requires_grad_()
+    smoothed = 0.9 * F.one_hot(labels, 7).double() + 0.1 / 7
+    logits = smoothed.log().requires_grad_()
     label_smoothed_loss(logits, labels, 0.1).backward()
     torch.testing.assert_close(logits.grad, torch.zeros(2, 7, dtype=torch.float64))
 
@@ -70,12 +80,16 @@ def test_the_gradient_vanishes_where_the_model_says_what_it_should() -> None:
 @pytest.mark.parametrize("noise", [1e6, math.inf, math.nan])
 def test_what_stands_at_padding_changes_nothing(noise: float) -> None:
     labels = torch.tensor([3, PAD, 5])
-    clean, dirty = drawn(1, 3, 7), drawn(1, 3, 7)
-    dirty[1] = noise
-    assert label_smoothed_loss(dirty, labels) == label_smoothed_loss(clean, labels)
+    logits = random_logits(1, 3, 7)
+    noisy = logits.clone()
+    noisy[1] = noise
+    loss = label_smoothed_loss(logits, labels)
+    assert label_smoothed_loss(noisy, labels) == loss
 
 
-@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 3e38), (torch.float16, 6e4)])
+@pytest.mark.parametrize(
+    ("dtype", "large"), [(torch.float32, 3e38), (torch.float16, 6e4)]
+)
 def test_without_smoothing_a_word_that_is_impossible_costs_nothing(
     dtype: torch.dtype, large: float
 ) -> None:
@@ -86,18 +100,20 @@ def test_without_smoothing_a_word_that_is_impossible_costs_nothing(
 
 def test_half_precision_is_close() -> None:
     """bfloat16 logits, as under autocast, give a gradient of their type."""
-    logits = drawn(0, 6, 50).bfloat16().requires_grad_()
+    labels = torch.tensor([4, 5, 6, PAD, 8, 9])
+    logits = random_logits(0, 6, 50).bfloat16().requires_grad_()
     exact = logits.detach().double().requires_grad_()
-    for z in (logits, exact):
-        label_smoothed_loss(z, torch.tensor([4, 5, 6, PAD, 8, 9])).backward()
-    assert logits.grad is not None and logits.grad.dtype == torch.bfloat16
+    label_smoothed_loss(logits, labels).backward()
+    label_smoothed_loss(exact, labels).backward()
+    assert logits.grad is not None
+    assert logits.grad.dtype == torch.bfloat16
     torch.testing.assert_close(logits.grad.double(), exact.grad, atol=0.02, rtol=0.02)
 
 
 @pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2.0, math.nan])
 def test_smoothing_must_be_a_share(smoothing: float) -> None:
     with pytest.raises(ValueError, match=f"must be from 0 to below 1, not {smoothing}"):
-        SmoothedLoss(make(), smoothing)
+        SmoothedLoss(small_model(), smoothing)
 
 
 # --- The loss of a batch ---
@@ -107,30 +123,40 @@ def test_smoothing_must_be_a_share(smoothing: float) -> None:
 @given(st.lists(st.integers(0, len(EXAMPLES) - 1), min_size=1, max_size=7))
 def test_the_loss_of_a_batch_is_the_sum_of_its_sentences(numbers: list[int]) -> None:
     """Whatever the padding; and it is the loss of the model's logits."""
-    model = make()
-    loss, batch = SmoothedLoss(model), collate([EXAMPLES[number] for number in numbers])
-    alone = [loss(*collate([EXAMPLES[number]])) for number in numbers]
-    torch.testing.assert_close(loss(*batch), torch.stack(alone).sum())
+    model = small_model()
+    loss = SmoothedLoss(model)
+    examples = [EXAMPLES[number] for number in numbers]
+    batch = collate(examples)
+    value = loss(*batch)
+
+    alone = [loss(*collate([example])) for example in examples]
+    torch.testing.assert_close(value, torch.stack(alone).sum())
+
     logits = model(batch.source, batch.target[:, :-1])
-    torch.testing.assert_close(loss(*batch), label_smoothed_loss(logits, batch.target[:, 1:]))
+    expected = label_smoothed_loss(logits, batch.target[:, 1:])
+    torch.testing.assert_close(value, expected)
 
 
 def test_a_batch_of_nothing_adds_no_loss_and_a_gradient_of_zero() -> None:
     """Each parameter gets one, as processes that share a batch must exchange all of them."""
-    loss = SmoothedLoss(make())
-    value = loss(*collate([]))
+    loss = SmoothedLoss(small_model())
+    value = loss(*collate_share([]))
     value.backward()
     assert value == 0
     for parameter in loss.parameters():
-        assert parameter.grad is not None and not parameter.grad.any()
+        assert parameter.grad is not None
+        assert not parameter.grad.any()
 
 
 def test_the_model_does_not_see_the_answer() -> None:
     """Changing target word t changes the loss of no word before it."""
-    loss, source = SmoothedLoss(make()), torch.tensor([[5, 6, 2]])
+    loss = SmoothedLoss(small_model())
+    source = torch.tensor([[5, 6, 2]])
+    target = torch.tensor([[1, 7, 8, 9, 2]])
     for t in range(1, 5):
-        one, other = torch.tensor([[1, 7, 8, 9, 2]]), torch.tensor([[1, 7, 8, 9, 2]])
-        other[0, t] = 11
-        assert loss(*Batch(source, one)) != loss(*Batch(source, other))
-        for shorter in range(2, t + 1):
-            assert loss(source, one[:, :shorter]) == loss(source, other[:, :shorter])
+        changed = target.clone()
+        changed[0, t] = 11
+        assert loss(*Batch(source, target)) != loss(*Batch(source, changed))
+        for length in range(2, t + 1):
+            before = loss(source, target[:, :length])
+            assert loss(source, changed[:, :length]) == before

@@ -22,21 +22,32 @@ import torch
 
 from annotated_transformer.batching import encode_pairs
 from annotated_transformer.data import Pair
-from annotated_transformer.model_io import folder_lock, load_model
-from annotated_transformer.run_folder import average_checkpoints, checkpoints, last_checkpoint
-from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import Stopped, TrainingConfig, train
+from annotated_transformer.toolkit.model_io import folder_lock, load_model
+from annotated_transformer.toolkit.run_folder import (
+    average_checkpoints,
+    checkpoints,
+    last_checkpoint,
+)
+from annotated_transformer.toolkit.runs import Stopped, TrainingConfig, train
+from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 PAIRS = grammar(120, seed=0)
 TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=300)
 CORPUS = encode_pairs(TOKENIZER, PAIRS[:100])
 HELD_OUT = encode_pairs(TOKENIZER, PAIRS[100:])
-SHAPE = TransformerConfig(len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.1)
+SHAPE = TransformerConfig(
+    len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.1
+)
 # 28 batches an epoch, two for an update: step 14 ends in the middle of nothing, 20 in an epoch
 CONFIG = TrainingConfig(
-    steps=25, max_tokens=150, save_every=10, keep_checkpoints=2, grad_accum_steps=2, warmup=10
+    steps=25,
+    max_tokens=150,
+    save_every=10,
+    keep_checkpoints=2,
+    grad_accum_steps=2,
+    warmup=10,
 )
 Line = dict[str, Any]
 
@@ -46,10 +57,17 @@ def make(shape: TransformerConfig = SHAPE) -> Transformer:
     return Transformer(shape)
 
 
-def go(folder: Path | None, config: TrainingConfig = CONFIG, **options: Any) -> Transformer:
+def go(
+    folder: Path | None, config: TrainingConfig = CONFIG, **options: Any
+) -> Transformer:
     model, corpus = options.pop("model", None) or make(), options.pop("corpus", CORPUS)
     return train(
-        model, options.pop("tokenizer", TOKENIZER), corpus, config, folder=folder, **options
+        model,
+        options.pop("tokenizer", TOKENIZER),
+        corpus,
+        config,
+        folder=folder,
+        **options,
     )
 
 
@@ -70,9 +88,13 @@ def saved(folder: Path) -> list[str]:
 
 def log_of(folder: Path) -> list[Line]:
     """The reports of a log, without what depends on the clock."""
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()
+    ]
     clock = ("time", "tokens_per_second")
-    return [{k: v for k, v in x.items() if k not in clock} for x in lines if "loss" in x]
+    return [
+        {k: v for k, v in x.items() if k not in clock} for x in lines if "loss" in x
+    ]
 
 
 class AxeError(Exception):
@@ -168,14 +190,18 @@ def fallen_within(number: int, train_once: Callable[[], object]) -> None:
         train_once()
 
 
-SMALL = replace(CONFIG, steps=4, save_every=2, max_tokens=300, patience=2, keep_checkpoints=1)
+SMALL = replace(
+    CONFIG, steps=4, save_every=2, max_tokens=300, patience=2, keep_checkpoints=1
+)
 
 
 def small(folder: Path) -> Transformer:
     """Make a short training that writes all there is to write; its best step is not the last."""
 
     def score(model: Transformer) -> float:
-        return -float((model.embedding.weight - make().embedding.weight).detach().norm())
+        return -float(
+            (model.embedding.weight - make().embedding.weight).detach().norm()
+        )
 
     return go(folder, SMALL, validation=HELD_OUT, score=score)
 
@@ -184,7 +210,9 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(path.relative_to(folder) for path in folder.rglob("*"))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a process with a GPU cannot be forked")
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="a process with a GPU cannot be forked"
+)
 @pytest.mark.parametrize(
     ("way", "first", "step"),
     [
@@ -195,10 +223,15 @@ def files_in(folder: Path) -> list[Path]:
     ],
 )
 def test_it_may_fall_at_every_file_operation(
-    tmp_path: Path, way: Callable[[int, Callable[[], object]], None], first: int, step: int
+    tmp_path: Path,
+    way: Callable[[int, Callable[[], object]], None],
+    first: int,
+    step: int,
 ) -> None:
     """It continues to the same weights, log and files, with nothing half-written left."""
-    small(tmp_path / "first")  # what is opened once in a process is no operation of the others
+    small(
+        tmp_path / "first"
+    )  # what is opened once in a process is no operation of the others
     whole = tmp_path / "whole"
     with falling(-1, fall) as made:
         expected = small(whole)
@@ -218,7 +251,9 @@ def test_it_may_fall_at_every_file_operation(
 def test_a_signal_costs_no_step(tmp_path: Path, step: int) -> None:
     """It may come within any step; the log has one line more, and its next is the mean since."""
     handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Stopped, match=f"stopped at step {step}: the same command continues"):
+    with pytest.raises(
+        Stopped, match=f"stopped at step {step}: the same command continues"
+    ):
         go(tmp_path / "stopped", model=after(step, terminate))
     assert signal.getsignal(signal.SIGTERM) == handler
     assert saved(tmp_path / "stopped")[-1].endswith(f"{step:08}")
@@ -232,17 +267,23 @@ def test_a_signal_costs_no_step(tmp_path: Path, step: int) -> None:
     extra = [line for line in lines if line["step"] == step]
     following = lines[lines.index(extra[0]) + 1]
     changed = next(line for line in whole if line["step"] == following["step"])
-    assert [x for x in lines if x not in (*extra, following)] == [x for x in whole if x != changed]
+    assert [x for x in lines if x not in (*extra, following)] == [
+        x for x in whole if x != changed
+    ]
     steps = changed["step"] - step
     before = whole[whole.index(changed) - 1]["step"] if changed["step"] > 10 else 0
-    total = extra[0]["gradient_norm"] * (step - before) + following["gradient_norm"] * steps
+    total = (
+        extra[0]["gradient_norm"] * (step - before) + following["gradient_norm"] * steps
+    )
     assert total == pytest.approx(changed["gradient_norm"] * (changed["step"] - before))
     for name in ("step", "epoch", "learning_rate"):
         assert following[name] == changed[name]
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_it_reports_stops_it_one_step_later(tmp_path: Path, kind: int) -> None:
+def test_a_signal_while_it_reports_stops_it_one_step_later(
+    tmp_path: Path, kind: int
+) -> None:
     with pytest.raises(Stopped, match="stopped at step 11"):
         go(tmp_path, report=at(10, lambda: terminate(kind)))
     assert same(go(tmp_path), straight())
@@ -253,7 +294,9 @@ def test_a_signal_in_the_last_report_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_a_signal_does_what_it_did_before() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have ignored it
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell may have ignored it
     try:
         with pytest.raises(KeyboardInterrupt):
             go(None, model=after(3, lambda: terminate(signal.SIGINT)))
@@ -274,7 +317,9 @@ def test_minutes_after_which_the_state_is_saved(tmp_path: Path) -> None:
 # --- Continued with what may change ---
 
 
-def test_a_finished_training_is_not_repeated_and_can_be_prolonged(tmp_path: Path) -> None:
+def test_a_finished_training_is_not_repeated_and_can_be_prolonged(
+    tmp_path: Path,
+) -> None:
     """Also from a step that is no multiple of save_every."""
     reports: list[Line] = []
     for steps in (5, 5, 15, 15, 25):
@@ -283,14 +328,18 @@ def test_a_finished_training_is_not_repeated_and_can_be_prolonged(tmp_path: Path
     assert same(model, straight())
 
 
-def test_a_best_step_off_the_grid_is_kept_and_nothing_is_repeated(tmp_path: Path) -> None:
+def test_a_best_step_off_the_grid_is_kept_and_nothing_is_repeated(
+    tmp_path: Path,
+) -> None:
     scores = iter([1.0, 9.0, 3.0, 4.0])
     reports: list[Line] = []
     for steps in (15, 25, 25):
         model = go(
-            tmp_path, replace(CONFIG, steps=steps, patience=2), score=lambda m: next(scores),
+            tmp_path,
+            replace(CONFIG, steps=steps, patience=2),
+            score=lambda m: next(scores),
             report=reports.append,
-        )  # fmt: skip
+        )
     assert [line["step"] for line in reports] == [10, 15, 20, 25]
     assert same(model, straight(replace(CONFIG, steps=15)))
 
@@ -307,7 +356,10 @@ def test_patience_ends_a_training_and_more_of_it_continues(tmp_path: Path) -> No
     """The validations without a better score are counted across a stop."""
 
     def learn(first: int, patience: int | None, **options: Any) -> None:
-        config, steps = replace(CONFIG, save_every=5, patience=patience), count(first, 5)
+        config, steps = (
+            replace(CONFIG, save_every=5, patience=patience),
+            count(first, 5),
+        )
         scores = {5: 1.0, 10: 5.0, 15: 4.0, 20: 4.5, 25: 3.0}
         model = go(tmp_path, config, score=lambda m: scores[next(steps)], **options)
         assert same(model, straight(replace(CONFIG, steps=10)))
@@ -360,7 +412,10 @@ def test_best_weights_that_were_removed_by_hand_cost_no_training(
 
 
 def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
-    with folder_lock(tmp_path), pytest.raises(BlockingIOError, match="another process is working"):
+    with (
+        folder_lock(tmp_path),
+        pytest.raises(BlockingIOError, match="another process is working"),
+    ):
         go(tmp_path)
     assert same(go(tmp_path), straight())
 
@@ -371,12 +426,18 @@ OTHER = Tokenizer.train(grammar(120, seed=1), vocabulary_size=300)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"config": {"lr_scale": 0.3}}, "training.lr_scale=0.2, not 0.3: repeat its settings"),
+        (
+            {"config": {"lr_scale": 0.3}},
+            "training.lr_scale=0.2, not 0.3: repeat its settings",
+        ),
         ({"config": {"grad_accum_steps": 1}}, "training.grad_accum_steps=2, not 1"),
         ({"config": {"seed": 1}}, "training.seed=0, not 1"),
         ({"model": make(replace(SHAPE, d_ff=64))}, r"model\.d_ff=32, not 64"),
         ({"corpus": encode_pairs(TOKENIZER, PAIRS[1:])}, r"pairs=\w+, not"),
-        ({"corpus": [Pair(p.target, p.source) for p in PAIRS[:100]]}, r"pairs=\w+, not \w+"),
+        (
+            {"corpus": [Pair(p.target, p.source) for p in PAIRS[:100]]},
+            r"pairs=\w+, not \w+",
+        ),
         ({"tokenizer": OTHER}, "tokenizer="),
         ({"validation": HELD_OUT}, "validation="),
         ({"score": lambda model: 1.0}, "scored=False, not True"),
@@ -391,7 +452,9 @@ def test_other_settings_are_refused_once_something_is_saved(
         go(tmp_path / "early", model=after(5, fall))
     go(tmp_path / "early", **options)
     go(tmp_path / "late", replace(CONFIG, steps=10))
-    before = {path: path.read_bytes() for path in tmp_path.glob("late/**/*") if path.is_file()}
+    before = {
+        path: path.read_bytes() for path in tmp_path.glob("late/**/*") if path.is_file()
+    }
     with pytest.raises(ValueError, match=message):
         go(tmp_path / "late", **options)
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -445,7 +508,9 @@ def one_bit_other(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [cut, pickled, saved_by_torch, emptied, one_bit_other])
+@pytest.mark.parametrize(
+    "damage", [cut, pickled, saved_by_torch, emptied, one_bit_other]
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_still_there(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
@@ -453,10 +518,14 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_still_there(
     last = last_checkpoint(tmp_path)
     assert last is not None
     damage(last)
-    with pytest.raises(ValueError, match=f"{last.name} is not a whole checkpoint") as raised:
+    with pytest.raises(
+        ValueError, match=f"{last.name} is not a whole checkpoint"
+    ) as raised:
         go(tmp_path, replace(CONFIG, keep_checkpoints=1))
     assert len(checkpoints(tmp_path)) == 2  # the one before is needed now
-    assert str(raised.value).endswith("move it away")  # and no word of how to run what is in it
+    assert str(raised.value).endswith(
+        "move it away"
+    )  # and no word of how to run what is in it
     with pytest.raises(ValueError, match=f"{last.name} is not a whole checkpoint"):
         average_checkpoints(tmp_path, 2)
     assert not list(tmp_path.rglob("it-ran"))
@@ -464,7 +533,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_still_there(
     assert same(go(tmp_path), straight())
 
 
-def test_a_renamed_checkpoint_and_that_of_another_model_are_refused(tmp_path: Path) -> None:
+def test_a_renamed_checkpoint_and_that_of_another_model_are_refused(
+    tmp_path: Path,
+) -> None:
     go(tmp_path / "one", replace(CONFIG, steps=20))
     last = checkpoints(tmp_path / "one")[-1]
     renamed = last.rename(last.with_stem("step-00000099"))
@@ -473,9 +544,15 @@ def test_a_renamed_checkpoint_and_that_of_another_model_are_refused(tmp_path: Pa
     ):
         go(tmp_path / "one")
     renamed.rename(last)
-    go(tmp_path / "other", replace(CONFIG, steps=20), model=make(replace(SHAPE, d_ff=64)))
+    go(
+        tmp_path / "other",
+        replace(CONFIG, steps=20),
+        model=make(replace(SHAPE, d_ff=64)),
+    )
     last.write_bytes(checkpoints(tmp_path / "other")[-1].read_bytes())
-    with pytest.raises(ValueError, match=r"step-00000020\.pt is the checkpoint of another model"):
+    with pytest.raises(
+        ValueError, match=r"step-00000020\.pt is the checkpoint of another model"
+    ):
         go(tmp_path / "one")
 
 
@@ -493,7 +570,9 @@ def without_weights(content: dict[str, Any]) -> None:
     content["model"].clear()
 
 
-@pytest.mark.parametrize("edit", [shorter_averages, expanded_averages, without_weights, dict.clear])
+@pytest.mark.parametrize(
+    "edit", [shorter_averages, expanded_averages, without_weights, dict.clear]
+)
 def test_a_checkpoint_of_other_sizes_touches_no_memory_but_its_own(
     tmp_path: Path, edit: Callable[[dict[str, Any]], None]
 ) -> None:
@@ -541,7 +620,9 @@ go(Path({folder!r}), replace(CONFIG, steps=5000), report=lambda x: print(x["step
 def start(folder: Path) -> subprocess.Popen[str]:
     """Train in a process of its own, and return once it has made two checkpoints."""
     script = SCRIPT.format(tests=str(Path(__file__).parent), folder=str(folder))
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     for _ in range(3):
         assert process.stdout.readline()
@@ -550,7 +631,9 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_process_may_be_ended_at_moments_that_nobody_chose(tmp_path: Path, kind: int) -> None:
+def test_a_process_may_be_ended_at_moments_that_nobody_chose(
+    tmp_path: Path, kind: int
+) -> None:
     for pause in (0.0, 0.013, 0.031):
         process = start(tmp_path)
         time.sleep(pause)

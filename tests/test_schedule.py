@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 
 from annotated_transformer.schedule import learning_rate
 
-STEPS, WIDTHS = st.integers(1, 10**7), st.integers(1, 10_000)
+STEPS = st.integers(1, 10**7)
+WIDTHS = st.integers(1, 10_000)
+SCALES = st.floats(1e-3, 1e3)
 
 
-@given(STEPS, WIDTHS, STEPS, st.floats(1e-3, 1e3))
-def test_it_is_equation_3(step: int, d_model: int, warmup: int, lr_scale: float) -> None:
-    expected = lr_scale * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
-    assert math.isclose(learning_rate(step, d_model, warmup, lr_scale), expected, rel_tol=1e-9)
+@given(STEPS, WIDTHS, STEPS, SCALES)
+def test_it_is_equation_3(
+    step: int, d_model: int, warmup: int, lr_scale: float
+) -> None:
+    shape = min(step**-0.5, step * warmup**-1.5)
+    expected = lr_scale * d_model**-0.5 * shape
+    rate = learning_rate(step, d_model, warmup, lr_scale)
+    assert math.isclose(rate, expected, rel_tol=1e-9)
 
 
 @given(STEPS, WIDTHS, STEPS)
@@ -26,10 +32,14 @@ def test_no_step_is_above_the_peak(step: int, d_model: int, warmup: int) -> None
 
 
 @given(WIDTHS, st.integers(2, 10**5))
-def test_it_climbs_in_a_line_and_falls_as_one_over_the_root(d_model: int, warmup: int) -> None:
+def test_it_climbs_in_a_line_and_falls_as_one_over_the_root(
+    d_model: int, warmup: int
+) -> None:
     peak = learning_rate(warmup, d_model, warmup)
-    assert math.isclose(learning_rate(1, d_model, warmup), peak / warmup)
-    assert math.isclose(learning_rate(4 * warmup, d_model, warmup), peak / 2)
+    first = learning_rate(1, d_model, warmup)
+    late = learning_rate(4 * warmup, d_model, warmup)
+    assert math.isclose(first, peak / warmup)
+    assert math.isclose(late, peak / 2)
 
 
 def test_the_papers_base_model() -> None:
@@ -38,10 +48,14 @@ def test_the_papers_base_model() -> None:
 
 def test_it_drives_an_optimizer_like_a_scheduler_of_pytorch() -> None:
     """LambdaLR counts from 0: one ahead of it is the step that we mean."""
-    adam = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=1.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda n: learning_rate(n + 1, 64, 10))
+    parameter = torch.zeros(1, requires_grad=True)
+    adam = torch.optim.Adam([parameter], lr=1.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        adam, lambda count: learning_rate(count + 1, 64, 10)
+    )
     for step in range(1, 30):
-        assert adam.param_groups[0]["lr"] == pytest.approx(learning_rate(step, 64, 10))
+        expected = learning_rate(step, 64, 10)
+        assert adam.param_groups[0]["lr"] == pytest.approx(expected)
         adam.step()
         schedule.step()
 

@@ -24,17 +24,25 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from py_mini_racer import JSEvalException
 
 from book import figures
+from book.site.accessible import repair_body
+from book.site.api import describe_class, docstring
+from book.site.assets import without_unused_scripts
+from book.site.formulas import typeset
+from book.site.heads import only_imports, table
+from book.site.links import meanings
+from book.site.numbers import (
+    DECODED,
+    PLACEHOLDER,
+    code_lines,
+    excerpt,
+    number,
+    table_rows,
+)
+from book.site.references import end_sentence
+from book.site.search import without_tex
+from book.site.typography import keep_together, let_images_scroll
 from tools.chapters import KERNEL, ROOT, chapters
 from tools.package import defined_names, label_of, module_of, modules
-from tools.site.accessible import repair_body
-from tools.site.api import describe_class, markdown
-from tools.site.assets import without_unused_scripts
-from tools.site.formulas import typeset
-from tools.site.heads import only_imports, table
-from tools.site.links import meanings
-from tools.site.references import end_sentence
-from tools.site.search import without_tex
-from tools.site.typography import keep_together, let_images_scroll
 
 CODE = '''def add(a: int, b: int = 1) -> int:
     """Add two numbers (section 1).
@@ -66,7 +74,9 @@ def _helper() -> None:
 
 def bare() -> None: ...
 '''
-BARE_LINKS = 24  # from notebooks to another as a whole: what comes next, or all of an appendix
+BARE_LINKS = (
+    31  # from notebooks to another as a whole: what comes next, or all of an appendix
+)
 TEXT = """# Adding
 
 This chapter adds.
@@ -74,7 +84,9 @@ This chapter adds.
 $$ a + b $$ (eq-sum)
 
 See {eq}`eq-sum` in {{ repository }}."""
-ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["url"]
+ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))[
+    "repository"
+]["url"]
 CLASS = """class A(B):
     'Text.'
     def __init__(self, x: int): ...
@@ -149,28 +161,33 @@ def book(tmp_path_factory) -> Path:
     for name in ("_config.yml", "conf.py"):
         shutil.copy(ROOT / name, root)
     shutil.copytree(ROOT / "book", root / "book")
-    shutil.copytree(ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("notebooks", "annotated_transformer"):
-        (root / name).mkdir()
+    shutil.copytree(
+        ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (root / "notebooks").mkdir()
+    toolkit = Path("annotated_transformer", "toolkit")
+    (root / toolkit).mkdir(parents=True)
+    shutil.copy(ROOT / toolkit / "page.py", root / toolkit)
     (root / "_toc.yml").write_text(
         "format: jb-book\nroot: book/api\nparts:\n"
         "- caption: Chapters\n  numbered: true\n  chapters:\n  - file: notebooks/07_adding\n"
         "- caption: Appendices\n  numbered: true\n  chapters:\n  - file: notebooks/A_using\n"
         "  - file: book/page\n  - file: book/glossary\n"
     )
-    (root / "pyproject.toml").write_text('[tool.annotated-transformer.public]\nadding = ["add"]\n')
+    (root / "pyproject.toml").write_text(
+        '[tool.annotated-transformer.public]\nadding = ["add"]\n'
+    )
     (root / "book" / "api.md").write_text("# API\n\n```{package-reference}\n```\n")
     (root / "book" / "page.md").write_text(PAGE)
     (root / "book" / "glossary.md").write_text(GLOSSARY)
     (root / "annotated_transformer" / "adding.py").write_text(MODULE)
-    shutil.copy(ROOT / "annotated_transformer" / "page.py", root / "annotated_transformer")
     for stem, made in (("07_adding", notebook()), ("A_using", appendix())):
         (root / "notebooks" / f"{stem}.py").touch()
         nbformat.write(made, root / "notebooks" / f"{stem}.ipynb")
     build = ["-m", "sphinx", "-b", "html", "-j", "2", "-W", "--keep-going", "-q"]
     run = [sys.executable, *build, str(root), str(root / "_build" / "html")]
-    done = subprocess.run(run, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    sphinx = subprocess.run(run, cwd=root, capture_output=True, text=True, check=False)
+    assert sphinx.returncode == 0, sphinx.stdout + sphinx.stderr
     return root
 
 
@@ -218,13 +235,13 @@ def test_reference_is_read_from_the_source(book):
 
 def test_numbers_are_those_of_the_files(book):
     """A chapter has its number, an appendix its letter, another page none."""
-    chapter, appendix = page(book, "notebooks/07_adding.html"), page(book, "notebooks/A_using.html")
+    chapter = page(book, "notebooks/07_adding.html")
+    appendix = page(book, "notebooks/A_using.html")
+    other_page = page(book, "book/page.html")
     assert "equation (7.1)" in chapter.article.get_text()
     assert "equation (A.1)" in appendix.article.get_text()
     assert appendix.find("section", id="twice").h2.get_text().startswith("A.1 Twice")
-    assert (
-        page(book, "book/page.html").find("section", id="a-section").h2.get_text() == "A section#"
-    )
+    assert other_page.find("section", id="a-section").h2.get_text() == "A section#"
     entries = [link.get_text().strip() for link in chapter.select("nav.bd-links a")]
     assert entries == ["7 Adding", "A Using", "A page", "Glossary"]
     assert "7 Adding" in chapter.title.get_text()
@@ -234,7 +251,9 @@ def test_references_carry_the_number_of_their_section(book):
     """A link without a text gets number and title, one with a text the number."""
     links = page(book, "book/page.html").article.find(id="a-section").find_all("a")
     texts = [
-        link.get_text().replace("\xa0", " ") for link in links if "headerlink" not in link["class"]
+        link.get_text().replace("\xa0", " ")
+        for link in links
+        if "headerlink" not in link["class"]
     ]
     assert texts == ["A.1 Twice", "its use (A.1)", "again, A.1", "Using"]
 
@@ -250,7 +269,11 @@ def test_a_note_stands_beside_its_paragraph(book):
 def test_after_a_question_comes_no_full_stop():
     """A title that asks ends the sentence."""
     paragraph = nodes.paragraph()
-    paragraph += [nodes.reference("", "Why?"), nodes.Text(". Then"), nodes.reference("", "This")]
+    paragraph += [
+        nodes.reference("", "Why?"),
+        nodes.Text(". Then"),
+        nodes.reference("", "This"),
+    ]
     paragraph += nodes.Text(".")
     for link in list(paragraph.findall(nodes.reference)):
         end_sentence(link)
@@ -262,8 +285,13 @@ def test_glossary_and_chapters_lead_to_each_other(book):
     glossary = page(book, "book/glossary.html")
     term = glossary.find(id="term-sum").find_next("dd")
     assert term.select_one(".term-place a").get_text() == "A.1 Twice"
-    assert [span["lang"] for span in term.select(".translations [lang]")] == ["de", "ja"]
-    letters = [(link.get_text(), link["href"]) for link in glossary.select(".letters a")]
+    assert [span["lang"] for span in term.select(".translations [lang]")] == [
+        "de",
+        "ja",
+    ]
+    letters = [
+        (link.get_text(), link["href"]) for link in glossary.select(".letters a")
+    ]
     assert letters == [("S", "#term-sum"), ("T", "#term-total")]
     assert not glossary.find(id="term-total").find_next("dd").select(".term-place")
     link = page(book, "notebooks/A_using.html").select_one("a.term")
@@ -276,27 +304,36 @@ def test_the_head_of_a_chapter(book):
     line = page(book, "notebooks/A_using.html").select_one("p.chapter-head")
     facts = [fact.get_text() for fact in line.select(".fact")]
     assert facts == ["5 minutes", "section 3.1 of the paper", "appendix"]
-    assert line.select_one("a.colab-button")["href"].endswith("/notebooks/A_using.ipynb")
+    assert line.select_one("a.colab-button")["href"].endswith(
+        "/notebooks/A_using.ipynb"
+    )
     cells = page(book, "notebooks/07_adding.html").select("div.cell")
-    folded = [cell.select_one("details summary .collapsed") for cell in cells]
-    assert [found and found.get_text() for found in folded] == ["Show the imports", None, None]
+    folds = [cell.select_one("details summary .collapsed") for cell in cells]
+    assert [fold and fold.get_text() for fold in folds] == [
+        "Show the imports",
+        None,
+        None,
+    ]
     assert not page(book, "book/page.html").select(".chapter-head")
 
 
 def test_what_counts_as_reading():
     """Only what imports and nothing else is folded; what is needed comes before."""
-    assert only_imports("import a\nfrom b import c") and not only_imports("import a\na()")
+    assert only_imports("import a\nfrom b import c") and not only_imports(
+        "import a\na()"
+    )
     assert not only_imports("") and not only_imports("not Python")
     rows = table(ROOT)
-    order = {str(label): place for place, label in enumerate(range(1, 28))}
-    assert rows and all(
-        order[str(need)] < order[label] for label in rows for need in rows[label]["needs"]
-    )
+    assert rows
+    for label, row in rows.items():
+        assert all(int(need) < int(label) for need in row["needs"]), label
 
 
 def test_what_others_read_about_a_page(book):
     """Description, card, canonical address and site map; the root says what it is."""
-    base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["html"]["baseurl"]
+    base = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["html"][
+        "baseurl"
+    ]
     built = page(book, "notebooks/A_using.html")
     facts = {
         tag.get("property") or tag.get("name"): tag["content"]
@@ -304,18 +341,28 @@ def test_what_others_read_about_a_page(book):
     }
     assert facts["description"] == "This page shows how one function is used."
     assert (
-        facts["og:title"].startswith("A Using") and facts["og:image"] == f"{base}_static/card.png"
+        facts["og:title"].startswith("A Using")
+        and facts["og:image"] == f"{base}_static/card.png"
     )
     canonical = f"{base}notebooks/A_using.html"
-    assert built.select_one("link[rel=canonical]")["href"] == facts["og:url"] == canonical
-    following = page(book, "notebooks/07_adding.html").select_one("a.right-next .prev-next-about")
+    assert (
+        built.select_one("link[rel=canonical]")["href"] == facts["og:url"] == canonical
+    )
+    following = page(book, "notebooks/07_adding.html").select_one(
+        "a.right-next .prev-next-about"
+    )
     assert following.get_text() == "This page shows how one function is used."
     html = book / "_build" / "html"
     assert (html / "_static" / "card.png").read_bytes().startswith(b"\x89PNG")
     assert f"<loc>{canonical}</loc>" in (html / "sitemap.xml").read_text()
-    assert page(book, "book/api.html").title.get_text() == page(book, "index.html").title.get_text()
+    assert (
+        page(book, "book/api.html").title.get_text()
+        == page(book, "index.html").title.get_text()
+    )
     root = page(book, "index.html")
-    assert root.html["lang"] == "en" and root.title and root.a["href"] == "book/api.html"
+    assert (
+        root.html["lang"] == "en" and root.title and root.a["href"] == "book/api.html"
+    )
     lost = page(book, "404.html")
     assert lost.select_one("article form[role=search], article form.bd-search")
     path = urlsplit(base).path
@@ -325,16 +372,17 @@ def test_what_others_read_about_a_page(book):
 
 def test_markup_of_others_is_repaired():
     """Each repair does what its rule asks for, and leaves the rest."""
-    head, lines = '<th class="head"><p>a</p></th>', '<span class="sig-line">'
+    head = '<th class="head"><p>a</p></th>'
+    line = '<span class="sig-line">'
     cases = {
         '<summary aria-label="Toggle hidden content">a': "<summary>a",
         '<div role="list" class="citation-list">': '<div class="citation-list">',
         f'<th class="head"><p></p></th>{head}': f"<td></td>{head}",
-        "<dl>\n<dd>a,</dd>\n<dd>b</dd>\n</dl>": f"{lines}a,</span>\n{lines}b</span>\n",
+        "<dl>\n<dd>a,</dd>\n<dd>b</dd>\n</dl>": f"{line}a,</span>\n{line}b</span>\n",
         "<dl>\n<dt>a</dt><dd>b</dd>\n</dl>": "<dl>\n<dt>a</dt><dd>b</dd>\n</dl>",
     }
-    for written, repaired in cases.items():
-        context = {"body": written}
+    for original, repaired in cases.items():
+        context = {"body": original}
         repair_body(None, "", "", context, None)
         assert context["body"] == repaired
 
@@ -342,23 +390,19 @@ def test_markup_of_others_is_repaired():
 def test_references_in_the_reference_part_lead_to_sections():
     """Of links to chapters, those that have no anchor are few, and none is in the reference."""
     bare = re.compile(r"\]\((?:\.\./notebooks/|/notebooks/)?[0-9A-Z]+_\w+\.ipynb\)")
-    reference = ("mistakes", "departures", "notation", "glossary", "questions", "troubleshooting")
+    reference = (
+        "mistakes",
+        "departures",
+        "notation",
+        "glossary",
+        "questions",
+        "troubleshooting",
+    )
     for name in reference:
         text = (ROOT / "book" / f"{name}.md").read_text(encoding="utf-8")
         assert not bare.findall(text.partition("\n## ")[2]), name
     scripts = [chapter.script.read_text(encoding="utf-8") for chapter in chapters()]
     assert sum(len(bare.findall(text)) for text in scripts) <= BARE_LINKS
-
-
-def test_the_plan_for_a_class_is_that_of_the_chapters():
-    """Each exercise of the four lectures exists, and takes as long as the plan says."""
-    plan = (ROOT / "book" / "how_to_read.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[\]\(\.\./notebooks/(\w+)\.ipynb#exercises\) \|(.*)$", plan, re.M)
-    assert len(rows) > 10
-    for name, cells in rows:
-        text = (ROOT / "notebooks" / f"{name}.py").read_text(encoding="utf-8")
-        known = re.findall(r"^# \*\*(?:Exercise )?(\d)\. [^\n]*?\(★+, (\d+) min", text, re.M)
-        assert set(re.findall(r"(\d) \((\d+) min\)", cells)) <= set(known), name
 
 
 def test_names_lead_to_the_reference(book):
@@ -379,6 +423,38 @@ def test_meanings_of_names():
     assert variables == {"d", "e", "g"}
 
 
+def test_every_number_of_the_pages_is_known():
+    """A page that asks for one which is not there would not be built."""
+    asked = set()
+    for page in (ROOT / "book").glob("*.md"):
+        for placeholder in PLACEHOLDER.finditer(page.read_text(encoding="utf-8")):
+            asked.add((placeholder["name"], placeholder["format"] or ""))
+    asked.remove(("repository", ""))
+    assert len(asked) > 50
+    for name, form in asked:
+        assert format(number(ROOT, name), form), name
+    for name in ("code.poetry", "nothing.at_all", "code"):
+        with pytest.raises(LookupError):
+            number(ROOT, name)
+
+
+def test_lines_of_code():
+    """Comments, docstrings and empty lines are none; a statement over two lines is two."""
+    assert code_lines(MODULE) == 6
+    assert code_lines("x = (  # one\n    1\n)\n\n# two\n") == 3
+
+
+def test_a_row_shortens_what_repeats_itself():
+    """So it does what the log has cut off, and says so."""
+    assert excerpt(" a dog.") == "a dog."
+    assert excerpt("no " + 57 * "g") == "no gggggg…"
+    assert excerpt(
+        "One, two, three, four, five, six, seven, eight, nine, ten el"
+    ).endswith("nine, ten …")
+    record = {"what": "no </s>", "bleu": 0.5, "loops": 1, "endless": 2, "said": "a."}
+    assert table_rows(DECODED, [record]) == "| no `</s>` | 0.5 | 1 | 2 | *a.* |"
+
+
 def test_the_address_is_filled_in(book):
     text = page(book, "notebooks/07_adding.html").article.get_text()
     assert ADDRESS in text and "{{" not in text
@@ -386,7 +462,10 @@ def test_the_address_is_filled_in(book):
 
 def test_launch_buttons_open_the_notebook(book):
     """Colab and Binder get the address of this very notebook."""
-    links = {tag.get("href", "") for tag in page(book, "notebooks/07_adding.html").find_all("a")}
+    links = {
+        tag.get("href", "")
+        for tag in page(book, "notebooks/07_adding.html").find_all("a")
+    }
     name = ADDRESS.removeprefix("https://github.com/")
     colab = "https://colab.research.google.com/github"
     assert f"{colab}/{name}/blob/main/notebooks/07_adding.ipynb" in links
@@ -399,7 +478,10 @@ def test_scripts_come_along(book):
     static = book / "_build" / "html" / "_static"
     assert "bookFigures.vega={vegaEmbed:" in (static / "vega.js").read_text()[-100:]
     assert (static / "katex" / "fonts" / "KaTeX_Main-Regular.woff2").exists()
-    scripts = [tag["src"] for tag in page(book, "notebooks/07_adding.html").select("script[src]")]
+    scripts = [
+        tag["src"]
+        for tag in page(book, "notebooks/07_adding.html").select("script[src]")
+    ]
     assert not list(static.rglob("katex*.js")) and not list(static.rglob("*.map"))
     assert not any("fontawesome" in script or "//" in script for script in scripts)
 
@@ -413,32 +495,35 @@ def test_class_entries():
     assert "{py:property} size\n:type: int" in text
     assert "_own" not in text
     note = "# A rate, `<s>` or <s>."
-    fields = f"@dataclass(frozen=True)\nclass C:\n    n: int\n    é: float = 0.1  {note}\n"
+    fields = (
+        f"@dataclass(frozen=True)\nclass C:\n    n: int\n    é: float = 0.1  {note}\n"
+    )
     head, *body = describe_class(ast.parse(fields).body[0], fields.splitlines())
     assert "{py:class} C(n: int, é: float=0.1)" in head
-    assert [line for line in body if line.startswith("- ")] == [r"- `é`: A rate, `<s>` or \<s>."]
+    assert [line for line in body if line.startswith("- ")] == [
+        r"- `é`: A rate, `<s>` or \<s>."
+    ]
 
 
 def test_docstring_sections_end_where_the_indentation_ends():
     """What follows a section is a paragraph of its own."""
-    text = (
-        "Do it.\n\n    Args:\n        a: one,\n            on two lines.\n\n    Returns the rest."
-    )
+    text = "Do it.\n\n    Args:\n        a: one,\n            on two lines."
+    text += "\n\n    Returns the rest."
     function = ast.parse(f"def f():\n    '''{text}\n    '''").body[0]
     expected = "Do it.\n\n**Args**\n\n- `a`: one, on two lines.\n\nReturns the rest."
-    assert "\n".join(markdown(function)) == expected
+    assert "\n".join(docstring(function)) == expected
 
 
 def test_punctuation_stays_with_its_formula():
     """Signs that touch a formula share a span with it; words do not."""
-    parts = ["so (", "a", "), and ", "b", " or ", "c", "-th."]
-    children = [nodes.math("", x) if len(x) == 1 else nodes.Text(x) for x in parts]
+    pieces = ["so (", "a", "), and ", "b", " or ", "c", "-th."]
+    children = [nodes.math("", x) if len(x) == 1 else nodes.Text(x) for x in pieces]
     page = new_document("page")
     page += nodes.paragraph("", "", *children)
     keep_together(None, page, "page")
     spans = [span.astext() for span in page.findall(nodes.inline)]
     assert spans == ["(a),", "c-th"]
-    assert page.astext() == "".join(parts)
+    assert page.astext() == "".join(pieces)
 
 
 def test_only_the_image_of_a_figure_scrolls():
@@ -453,18 +538,45 @@ def test_only_the_image_of_a_figure_scrolls():
 
 def test_names_and_modules(tmp_path):
     """Names of definitions; modules in the order of chapters, only those that exist."""
-    statements = ast.parse("def f(): ...\nclass C: ...\nA, B = 1, 2\nD: int = 3\nimport x").body
-    assert [defined_names(s) for s in statements] == [["f"], ["C"], ["A", "B"], ["D"], []]
-    names = ["notebooks/03_attention", "notebooks/A_model_io", "book/index", "notebooks/attention"]
-    assert [module_of(name) for name in names] == ["attention", "model_io", None, None]
+    statements = ast.parse(
+        "def f(): ...\nclass C: ...\nA, B = 1, 2\nD: int = 3\nimport x"
+    ).body
+    assert [defined_names(s) for s in statements] == [
+        ["f"],
+        ["C"],
+        ["A", "B"],
+        ["D"],
+        [],
+    ]
+    names = [
+        "notebooks/03_attention",
+        "notebooks/A_model_io",
+        "book/index",
+        "notebooks/attention",
+    ]
+    assert [module_of(name) for name in names] == [
+        "attention",
+        "toolkit.model_io",
+        None,
+        None,
+    ]
     assert [label_of(name) for name in names] == ["3", "A", None, None]
-    for name in ("notebooks/02_b.py", "notebooks/A_y.py", "notebooks/01_z.py", "notebooks/03_c.py"):
+    for name in (
+        "notebooks/02_b.py",
+        "notebooks/A_y.py",
+        "notebooks/01_z.py",
+        "notebooks/03_c.py",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "annotated_transformer").mkdir()
-    for name in ("b.py", "y.py", "z.py"):
+    (tmp_path / "annotated_transformer" / "toolkit").mkdir(parents=True)
+    for name in ("b.py", "toolkit/y.py", "z.py"):
         (tmp_path / "annotated_transformer" / name).touch()
-    assert [module.name for module in modules(tmp_path)] == ["z", "b", "y"]
+    assert [module.name for module in modules(tmp_path)] == [
+        "z",
+        "b",
+        "toolkit.y",
+    ]
 
 
 def test_only_unused_scripts_are_taken_out():
@@ -477,16 +589,24 @@ def test_only_unused_scripts_are_taken_out():
 
 def test_the_search_knows_sections_and_names(book):
     """Each section is an entry with its own text and the names in its code; so is each name."""
-    script = (book / "_build" / "html" / "_static" / "search_data.js").read_text(encoding="utf-8")
+    script = (book / "_build" / "html" / "_static" / "search_data.js").read_text(
+        encoding="utf-8"
+    )
     data = json.loads(script[script.index('{"pages"') : script.rindex(", {Stemmer}")])
     pages = [page["address"] for page in data["pages"]]
-    found = {(pages[entry["page"]], entry["anchor"]): entry for entry in data["entries"]}
-    whole = found["notebooks/A_using.html", ""]
-    assert whole["title"] == "Using" and whole["number"] == "A" and "Twice" not in whole["text"]
-    part = found["notebooks/A_using.html", "twice"]
-    assert part["number"] == "A.1" and part["text"].startswith("c See")
-    assert "import" not in part["code"] and "plus" in part["code"].split()
-    entry = found["book/api.html", "annotated_transformer.adding.add"]
+    entries = {
+        (pages[entry["page"]], entry["anchor"]): entry for entry in data["entries"]
+    }
+    chapter = entries["notebooks/A_using.html", ""]
+    assert chapter["title"] == "Using"
+    assert chapter["number"] == "A"
+    assert "Twice" not in chapter["text"]
+    section = entries["notebooks/A_using.html", "twice"]
+    assert section["number"] == "A.1"
+    assert section["text"].startswith("c See")
+    assert "import" not in section["code"]
+    assert "plus" in section["code"].split()
+    entry = entries["book/api.html", "annotated_transformer.adding.add"]
     assert entry["title"] == "add" and entry["text"].startswith("Add two numbers")
     assert not (book / "_build" / "html" / "searchindex.js").exists()
 
@@ -519,15 +639,19 @@ def test_formulas_are_found_as_they_are_typed(formula, plain):
 def test_the_book_holds_every_notebook_in_order():
     """Each once; chapters, then appendices, in parts that are numbered."""
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    files = [(part, entry["file"]) for part in toc["parts"] for entry in part["chapters"]]
-    held = [file.removeprefix("notebooks/") for _, file in files if file.startswith("notebooks/")]
-    assert held == [chapter.script.stem for chapter in chapters()]
-    assert all(part.get("numbered") for part, file in files if file.startswith("notebooks/"))
+    stems = []
+    for part in toc["parts"]:
+        for entry in part["chapters"]:
+            folder, _, stem = entry["file"].rpartition("/")
+            if folder == "notebooks":
+                assert part.get("numbered"), stem
+                stems.append(stem)
+    assert stems == [chapter.script.stem for chapter in chapters()]
 
 
 def test_colors_of_text_are_those_of_figures():
     """A query is as blue in a sentence as in a drawing."""
-    css = (ROOT / "book" / "assets" / "book.css").read_text(encoding="utf-8")
+    css = (ROOT / "book" / "site" / "assets" / "book.css").read_text(encoding="utf-8")
     light = css[: css.index("@media screen")]
     for role in ("query", "key", "value", "position"):
         assert f"--book-{role}: {getattr(figures, role.upper()).lower()};" in light

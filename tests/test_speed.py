@@ -1,6 +1,5 @@
 """The fast loss equals the slow one; counts agree with PyTorch's; nothing compiles without end."""
 
-import functools
 import os
 import subprocess
 import sys
@@ -17,31 +16,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adam
 from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from annotated_transformer import decoding
-from annotated_transformer.batching import Batch, collate, plan_batches
+from annotated_transformer.batching import Batch, plan_batches
 from annotated_transformer.masks import PAD
-from annotated_transformer.model_io import load_pretrained
-from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.speed import (
     CHUNK,
     FastLoss,
-    activations,
-    best_precision,
     chunked_loss,
     compile_layers,
-    estimate,
     flops,
+)
+from annotated_transformer.toolkit.model_io import load_pretrained
+from annotated_transformer.toolkit.planning import (
+    activations,
+    best_precision,
+    estimate,
     measured_peak,
 )
-from annotated_transformer.training import TrainingConfig, training_step
-from annotated_transformer.transformer import Transformer, TransformerConfig, preset
+from annotated_transformer.toolkit.presets import preset
+from annotated_transformer.toolkit.runs import TrainingConfig, collate_share
+from annotated_transformer.toolkit.translation import translate
+from annotated_transformer.training import group_batches, training_step
+from annotated_transformer.transformer import Transformer, TransformerConfig
 
 CPU = torch.device("cpu")
 Gradients = list[Tensor | None]
@@ -77,11 +80,9 @@ def test_flops_are_those_that_pytorch_counts(name: str) -> None:
     """A forward and backward pass through the readable attention, counted product by product."""
     config = preset(name, vocabulary_size=61, layers=2, dropout=0.0)
     model = Transformer(config)
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            module.keep_weights = True  # the fused kernel is counted with what it computes twice
     rows, source, target = 3, 11, 7
-    with FlopCounterMode(display=False) as counter:
+    # The fused kernel is counted with what it computes twice
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         SmoothedLoss(model)(
             torch.full((rows, source), 5), torch.full((rows, target + 1), 5)
         ).backward()
@@ -92,14 +93,21 @@ def test_flops_are_those_that_pytorch_counts(name: str) -> None:
 
 
 def test_the_peak_is_measured() -> None:
-    assert measured_peak(CPU, size=64) > 1e6 and measured_peak(CPU, "bf16", size=64) > 1e5
+    assert (
+        measured_peak(CPU, size=64) > 1e6 and measured_peak(CPU, "bf16", size=64) > 1e5
+    )
 
 
 # --- The loss without the logits ---
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(0, 18), st.integers(1, 20), st.sampled_from([0.0, 0.1, 0.7]), st.integers(0, 99))
+@given(
+    st.integers(0, 18),
+    st.integers(1, 20),
+    st.sampled_from([0.0, 0.1, 0.7]),
+    st.integers(0, 99),
+)
 def test_chunked_loss_is_that_of_all_logits(
     positions: int, chunk: int, smoothing: float, seed: int
 ) -> None:
@@ -145,7 +153,9 @@ def test_the_logits_never_exist_at_once() -> None:
 
     states, weight = torch.randn(23, 8, requires_grad=True), torch.randn(vocabulary, 8)
     with Watch():
-        chunked_loss(states, weight.requires_grad_(), torch.full((23,), 5), 0.1, chunk).backward()
+        chunked_loss(
+            states, weight.requires_grad_(), torch.full((23,), 5), 0.1, chunk
+        ).backward()
     assert set(sizes) <= {*range(1, chunk + 1), 8}  # 8: the table
 
 
@@ -175,7 +185,7 @@ def test_dropout_draws_the_same_numbers() -> None:
 def test_no_label_no_loss_and_no_gradient() -> None:
     """What a process without sentences adds: nothing, but for every parameter."""
     model = made()
-    loss = FastLoss(model)(*collate([]))
+    loss = FastLoss(model)(*collate_share([]))
     assert loss.item() == 0
     found = gradients(model, loss)
     assert all(gradient is not None and not gradient.any() for gradient in found)
@@ -184,12 +194,15 @@ def test_no_label_no_loss_and_no_gradient() -> None:
 def test_it_can_be_evaluated_without_gradients() -> None:
     model, batch = made(), some_batch()
     with torch.no_grad():
-        assert FastLoss(model)(*batch).item() == pytest.approx(SmoothedLoss(model)(*batch).item())
+        assert FastLoss(model)(*batch).item() == pytest.approx(
+            SmoothedLoss(model)(*batch).item()
+        )
 
 
 def test_an_update_is_that_of_the_training_chapter() -> None:
     """Batches added up, divided by their tokens, clipped: the same weights afterwards."""
-    group, results = [some_batch(seed=1), some_batch(rows=3, seed=2)], []
+    (group,) = group_batches([some_batch(seed=1), some_batch(rows=3, seed=2)], 2)
+    results = []
     for kind in (FastLoss, SmoothedLoss):
         model = made().double()
         adam = Adam(model.parameters(), lr=0.01, fused=True)
@@ -203,7 +216,9 @@ def test_an_update_is_that_of_the_training_chapter() -> None:
 def test_bf16_is_near_and_weights_stay_fp32(rows: int) -> None:
     model, batch = made(), some_batch(rows, target=19)
     fast, slow = FastLoss(model, precision="bf16")(*batch), SmoothedLoss(model)(*batch)
-    assert fast.dtype == torch.float32 and fast.item() == pytest.approx(slow.item(), rel=0.01)
+    assert fast.dtype == torch.float32 and fast.item() == pytest.approx(
+        slow.item(), rel=0.01
+    )
     for half, whole in zip(gradients(model, fast), gradients(model, slow)):
         assert half is not None and whole is not None and half.dtype == torch.float32
         assert F.cosine_similarity(half.flatten(), whole.flatten(), dim=0) > 0.98
@@ -232,22 +247,41 @@ def test_it_can_be_wrapped_for_several_processes(alone: None) -> None:
 
 
 @pytest.mark.parametrize("precision, fused", [("fp32", True), ("bf16", False)])
-def test_attention_on_a_processor_is_fused_unless_in_bf16(precision: Any, fused: bool) -> None:
+def test_attention_on_a_processor_is_fused_unless_in_bf16(
+    precision: Any, fused: bool
+) -> None:
     """There its way back takes several times as long as that of plain products."""
     with profile() as seen:
         FastLoss(made(d_v=6), precision=precision)(*some_batch()).backward()
     assert any("flash" in event.key for event in seen.key_averages()) == fused
 
 
-def test_bf16_only_where_there_are_units_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_only_where_there_are_units_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert best_precision("cpu") == best_precision(CPU) == "fp32"
     # A V100 says yes, unless emulation is ruled out
     monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
+        torch.cuda,
+        "is_bf16_supported",
+        lambda including_emulation=True: including_emulation,
     )
     assert best_precision("cuda") == "fp32"
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: True
+    )
     assert best_precision("cuda") == "bf16" and best_precision(CPU) == "fp32"
+
+
+def test_attention_on_a_gpu_is_never_left_to_cudnn() -> None:
+    """It prepares itself anew for each length of sentences."""
+    allowed = []
+    loss = FastLoss(made())
+    loss.model.encoder.register_forward_hook(
+        lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+    )
+    loss(*some_batch())
+    assert allowed == [False] and torch.backends.cuda.cudnn_sdp_enabled()
 
 
 # --- Compilation ---
@@ -263,7 +297,9 @@ def programs() -> int:
 @pytest.fixture
 def strict() -> Iterator[None]:
     """Dynamo raises an error at its limit, and forgets afterwards that compile_layers raised it."""
-    with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=True):
+    with torch._dynamo.config.patch(
+        recompile_limit=8, fail_on_recompile_limit_hit=True
+    ):
         yield
 
 
@@ -291,14 +327,13 @@ def test_few_programs_do_for_batches_of_all_sizes(strict: None) -> None:
     assert run([(7, 3, 3), (1, 8, 9), (3, 11, 4), (1, 4, 4), (20, 6, 20)]) == 6
 
 
-def test_a_compiled_model_translates_in_whole_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where products go to oneDNN, too: as in validation, on an AMD processor with AVX-512."""
-    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: True)
+def test_a_compiled_model_translates_in_whole_programs() -> None:
+    """As in validation."""
     model, tokenizer = load_pretrained("captions-de-en")
     lines = ["Ein Hund läuft über die Wiese.", "Eine Frau liest."]
-    plain, before = decoding.translate(model, tokenizer, lines), programs()
+    plain, before = translate(model, tokenizer, lines), programs()
     compile_layers(model, backend="eager")
-    assert decoding.translate(model, tokenizer, lines) == plain
+    assert translate(model, tokenizer, lines) == plain
     assert programs() > before  # and no graph break
 
 
@@ -359,7 +394,9 @@ def test_what_cannot_be_compiled_is_told_before_work() -> None:
         raise RuntimeError("no compiler here\nand many lines more")
 
     model = made()
-    with pytest.raises(OSError, match=r"install g\+\+ or triton.*no compiler here") as error:
+    with pytest.raises(
+        OSError, match=r"install g\+\+ or triton.*no compiler here"
+    ) as error:
         compile_layers(model, backend=broken)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
     SmoothedLoss(model)(*some_batch())  # is as before
@@ -371,15 +408,23 @@ def test_what_cannot_be_compiled_is_told_before_work() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_what_layers_keep_is_about_what_the_formula_says(precision: Any) -> None:
     """Counted by autograd's own hooks; on a CPU, dropout keeps four bytes for a GPU's one."""
-    config = TransformerConfig(vocabulary_size=50, layers=3, d_model=64, d_ff=160, heads=4)
+    config = TransformerConfig(
+        vocabulary_size=50, layers=3, d_model=64, d_ff=160, heads=4
+    )
     model, shape = Transformer(config), (16, 20, 17)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         if (storage := tensor.untyped_storage()).data_ptr() not in weights:
-            small = tensor.dtype == torch.bfloat16 and tensor.dim() == 2 and 64 in tensor.shape
-            if not (small and tensor.size(0) in (64, 160) and tensor.size(1) in (64, 160)):
+            small = (
+                tensor.dtype == torch.bfloat16
+                and tensor.dim() == 2
+                and 64 in tensor.shape
+            )
+            if not (
+                small and tensor.size(0) in (64, 160) and tensor.size(1) in (64, 160)
+            ):
                 kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -391,7 +436,7 @@ def test_what_layers_keep_is_about_what_the_formula_says(precision: Any) -> None
     ):
         states = model.decode(target, model.encode(source), source)
     assert states.requires_grad  # and all of its graph is alive
-    ratio = activations(config, shape, precision) / sum(kept.values())
+    ratio = activations(config, *shape, precision) / sum(kept.values())
     assert (0.95 if not half else 0.8) < ratio < 1.2
 
 
@@ -402,12 +447,18 @@ def test_an_estimate_adds_up() -> None:
     found = estimate(config, training, lengths)
     plan = plan_batches(lengths, 200, seed=0, epoch=0)
     shapes = [(len(rows), *lengths[rows].max(axis=0).tolist()) for rows in plan]
-    by_hand = sum(rows * sum(flops(config, s, t).values()) for rows, s, t in shapes) / len(plan)
+    by_hand = sum(
+        rows * sum(flops(config, s, t).values()) for rows, s, t in shapes
+    ) / len(plan)
     assert found.flops == pytest.approx(7 * 2 * by_hand)
     assert found.parameters == sum(p.numel() for p in Transformer(config).parameters())
-    largest = max(activations(config, shape) + 12 * shape[0] * shape[2] * 300 for shape in shapes)
+    largest = max(
+        activations(config, *shape) + 12 * shape[0] * shape[2] * 300 for shape in shapes
+    )
     assert found.memory_bytes == pytest.approx(16 * found.parameters + largest)
-    assert found.hours(1e12, gpus=2, mfu=0.5) == pytest.approx(found.flops / 1e12 / 3600)
+    assert found.hours(1e12, gpus=2, mfu=0.5) == pytest.approx(
+        found.flops / 1e12 / 3600
+    )
 
     several = estimate(config, training, lengths, processes=4)
     assert several.flops == found.flops and several.memory_bytes < found.memory_bytes
@@ -431,116 +482,8 @@ def test_the_runs_of_the_paper() -> None:
         ("base", 100_000, 9.5e17, 1.3),
         ("big", 300_000, 9.7e18, 13.6),
     ):
-        found = estimate(preset(name), TrainingConfig(steps=steps, max_tokens=25_000), lengths)
+        found = estimate(
+            preset(name), TrainingConfig(steps=steps, max_tokens=25_000), lengths
+        )
         assert found.flops == pytest.approx(total, rel=0.006)
         assert found.hours(989e12) == pytest.approx(hours, abs=0.06)
-
-
-def by_onednn(product: Tensor) -> bool:
-    """Whether a product that has a gradient was computed by oneDNN."""
-    return product.grad_fn.name() == "ToDenseBackward0"
-
-
-def test_products_by_onednn_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on AMD's processors with AVX-512: other kernels, but the same loss and gradient.
-
-    In single precision; a ReLU whose input is almost 0 may open in one and not in the other.
-    """
-    model = made(d_model=256, d_ff=512, d_k=None, d_v=None)
-    batch, found, rerouted = some_batch(rows=40, source=30, target=30), [], list[bool]()
-    linear = decoding.linear
-
-    def watched(*given: Any) -> Any:
-        rerouted.append(by_onednn(made := linear(*given)))
-        return made
-
-    monkeypatch.setattr(decoding, "linear", watched)
-    for slow in (False, True):
-        monkeypatch.setattr(decoding, "mkl_is_slow", lambda: slow)  # noqa: B023 (read at once)
-        model.zero_grad()
-        rerouted.clear()
-        loss = FastLoss(model)(*batch)
-        loss.backward()
-        gradient = torch.cat([weight.grad.flatten() for weight in model.parameters()])
-        found.append((loss.item(), gradient, any(rerouted)))
-    assert [used for *_, used in found] == [False, True]
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
-    assert (found[1][1] - found[0][1]).norm() < 1e-3 * found[0][1].norm()
-
-
-@pytest.mark.parametrize("vendor", ["AuthenticAMD", "GenuineIntel", None])
-@pytest.mark.parametrize("instructions", ["AVX512", "AVX2"])
-def test_mkl_is_slow_on_amd_with_avx512_only(
-    vendor: str | None, instructions: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Measured: elsewhere oneDNN gains nothing. None is a system without /proc."""
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
-    monkeypatch.setattr(Path, "is_file", lambda path: vendor is not None)
-    monkeypatch.setattr(Path, "read_text", lambda path: f"vendor_id : {vendor}")
-    slow = (vendor, instructions) == ("AuthenticAMD", "AVX512")
-    assert decoding.mkl_is_slow.__wrapped__() == slow
-
-
-def test_only_large_products_of_single_precision_go_another_way() -> None:
-    x, weight = torch.randn(400, 128), torch.randn(128, 128, requires_grad=True)
-    assert by_onednn(decoding.linear(x, weight))
-    assert by_onednn(decoding.linear(x, weight=weight, bias=weight[0]))
-    assert not by_onednn(decoding.linear(x[:100], weight))
-    assert not by_onednn(decoding.linear(x.double(), weight.double()))
-    assert not by_onednn(decoding.linear(x.to("meta"), weight.to("meta")))
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not by_onednn(decoding.linear(x, weight))
-    with torch.autograd.set_detect_anomaly(True):  # cannot look into numbers of oneDNN
-        decoding.linear(x, weight).sum().backward()
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_the_block_of_fast_kernels_leaves_nothing_behind(
-    slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not after an error either, nor when two blocks end in the order in which they began."""
-    before, kernels = F.linear, torch.backends.cuda
-    monkeypatch.setattr(decoding, "mkl_is_slow", lambda: slow)
-    with pytest.raises(KeyError), decoding.fast_kernels():
-        assert (F.linear is not before) == slow and not kernels.cudnn_sdp_enabled()
-        raise KeyError
-    assert F.linear is before and kernels.cudnn_sdp_enabled()
-    other = functools.partial(before)  # a counter's or a quantizer's, say
-    monkeypatch.setattr(F, "linear", other)
-    with decoding.fast_kernels():
-        assert F.linear is other
-    assert F.linear is other
-    monkeypatch.setattr(F, "linear", before)
-    first, second = decoding.fast_kernels(), decoding.fast_kernels()
-    for block in (first, second):
-        block.__enter__()
-    for block in (first, second):
-        block.__exit__(None, None, None)
-    assert F.linear is before and kernels.cudnn_sdp_enabled()
-    monkeypatch.setattr(kernels, "enable_cudnn_sdp", lambda on: calls.append(on))
-    monkeypatch.setattr(kernels, "cudnn_sdp_enabled", lambda: False)
-    calls: list[bool] = []
-    with decoding.fast_kernels():  # of someone who had turned it off
-        pass
-    assert calls == [False, False]
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN")
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(2000,), (40, 50), (4, 10, 50)])
-def test_products_by_onednn_are_those_of_mkl(shape: tuple[int, ...], bias: bool) -> None:
-    """With gradients and without, whatever the order in memory, seen often or cut out."""
-    x = torch.randn(64, *shape).movedim(0, -1).requires_grad_()
-    cut = torch.randn(*shape, 128)[..., ::2].requires_grad_()
-    weight = torch.randn(64, 32).T.requires_grad_()
-    more = [torch.randn(32).requires_grad_()] if bias else []
-    for rows in (x, cut, x.flatten(0, -2)[:1].expand(2000, -1)):
-        assert by_onednn(decoding.linear(rows, weight, *more))
-        found = []
-        for product in (F.linear, decoding.linear):
-            y = product(rows, weight, *more)
-            with torch.no_grad():
-                torch.testing.assert_close(product(rows, weight, *more), y, rtol=1e-4, atol=1e-4)
-            found.append([y, *torch.autograd.grad(y.sin().sum(), (rows, weight, *more))])
-        for ours, theirs in zip(*found, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)

@@ -13,34 +13,49 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotated_transformer import training
-from annotated_transformer.batching import collate, encode_pairs
+from annotated_transformer.batching import Batch, batches, collate, encode_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss
-from annotated_transformer.run_folder import checkpoints, read_checkpoint
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import TrainingConfig, train, training_step, validation_loss
+from annotated_transformer.toolkit import runs
+from annotated_transformer.toolkit.presets import preset
+from annotated_transformer.toolkit.run_folder import checkpoints, read_checkpoint
+from annotated_transformer.toolkit.runs import TrainingConfig, train
+from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.training import (
+    Group,
+    group_batches,
+    make_adam,
+    training_step,
+    validation_loss,
+)
 from annotated_transformer.transformer import (
     Transformer,
     TransformerConfig,
     evaluating,
     greedy_decode,
-    preset,
 )
 
 PAIRS = grammar(300, seed=0)
 TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=300)
 CORPUS = encode_pairs(TOKENIZER, PAIRS)
-SHAPE = TransformerConfig(len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.0)
+SHAPE = TransformerConfig(
+    len(TOKENIZER), layers=1, d_model=16, d_ff=32, heads=2, dropout=0.0
+)
 CONFIG = TrainingConfig(steps=8, max_tokens=150)
 
 
 def make(**changes: Any) -> Transformer:
     torch.manual_seed(0)
     return Transformer(replace(SHAPE, **changes))
+
+
+def group_of(*batches: Batch) -> Group:
+    """One update's worth of batches."""
+    (group,) = group_batches(batches, len(batches))
+    return group
 
 
 def flat(model: Transformer) -> torch.Tensor:
@@ -56,10 +71,11 @@ def test_accumulated_batches_equal_the_large_one(cuts: list[int]) -> None:
     """One update over any cut of twelve sentences, a mean over real tokens, in double precision."""
     parts = [[*CORPUS][a:b] for a, b in pairwise([0, *sorted(cuts), 12])]
     after = []
-    for group in ([collate([*CORPUS][:12])], [collate(part) for part in parts]):
+    whole = group_of(collate([*CORPUS][:12]))
+    for group in (whole, group_of(*(collate(part) for part in parts))):
         model = make().double()
-        plain = torch.optim.SGD(model.parameters(), lr=1.0, fused=True)
-        update = training_step(SmoothedLoss(model), group, plain)  # type: ignore[arg-type]
+        plain = torch.optim.SGD(model.parameters(), lr=1.0)
+        update = training_step(SmoothedLoss(model), group, plain)
         after.append((update, flat(model)))
     torch.testing.assert_close(after[0][1], after[1][1], rtol=0, atol=1e-13)
     torch.testing.assert_close(after[0][0], after[1][0])
@@ -69,9 +85,11 @@ def test_accumulated_batches_equal_the_large_one(cuts: list[int]) -> None:
         logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1
     )
     mean.backward()
-    moved = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    moved = torch.cat(
+        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    )
     torch.testing.assert_close(after[0][1], flat(model) - moved, rtol=0, atol=1e-13)
-    loss, tokens, norm = after[0][0].double()
+    loss, tokens, norm = after[0][0]
     assert tokens == (labels != PAD).sum()
     torch.testing.assert_close(loss / tokens, mean.detach())
     torch.testing.assert_close(norm, moved.norm())
@@ -82,10 +100,10 @@ def test_gradients_of_before_do_not_count() -> None:
     for stale in (None, 7.0):
         model, batch = make(), collate([*CORPUS][:8])
         for parameter in model.parameters():
-            parameter.grad = None if stale is None else torch.full_like(parameter, stale)
-        training_step(
-            SmoothedLoss(model), [batch], torch.optim.Adam(model.parameters(), fused=True)
-        )
+            parameter.grad = (
+                None if stale is None else torch.full_like(parameter, stale)
+            )
+        training_step(SmoothedLoss(model), group_of(batch), make_adam(model))
         after.append(flat(model))
     assert torch.equal(*after)
 
@@ -95,9 +113,14 @@ def test_clipping_shortens_long_gradients_only() -> None:
     for clip in (None, 0.01, 1e6):
         model, batch = make(), collate([*CORPUS][:8])
         adam = torch.optim.Adam(model.parameters(), fused=True)
-        update = training_step(SmoothedLoss(model), [batch], adam, clip)
+        update = training_step(SmoothedLoss(model), group_of(batch), adam, clip)
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        norms.append((float(update[2]), float(torch.nn.utils.get_total_norm(gradients))))
+        norms.append(
+            (
+                float(update.gradient_norm),
+                float(torch.nn.utils.get_total_norm(gradients)),
+            )
+        )
     assert norms[0] == norms[2] and norms[0][0] == norms[0][1]
     assert norms[1][0] == norms[0][0] and norms[1][1] == pytest.approx(0.01, rel=1e-3)
 
@@ -108,10 +131,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
     model, batch = make(), collate([*CORPUS][:8])
     adam = torch.optim.Adam(model.parameters(), fused=True)
     loss = SmoothedLoss(model)
-    training_step(loss, [batch], adam)
-    before = [flat(model), *(x.clone() for s in adam.state.values() for x in s.values())]
+    training_step(loss, group_of(batch), adam)
+    before = [
+        flat(model),
+        *(x.clone() for s in adam.state.values() for x in s.values()),
+    ]
     model.embedding.weight.register_hook(lambda gradient: gradient * bad)
-    assert not training_step(loss, [batch], adam, grad_clip=1.0)[2].isfinite()
+    with pytest.raises(FloatingPointError, match="not finite, and was not used"):
+        training_step(loss, group_of(batch), adam, grad_clip=1.0)
     after = [flat(model), *(x for s in adam.state.values() for x in s.values())]
     assert all(map(torch.equal, before, after))
 
@@ -129,9 +156,14 @@ def test_a_gradient_that_is_not_finite_is_named_and_not_saved(
 
     model.decoder.layers[0].feed_forward.linear2.weight.register_hook(poison)
     config = replace(CONFIG, steps=100, save_every=10, grad_clip=clip)
-    with pytest.raises(FloatingPointError, match=r"of step 23 is not finite.*grad_clip=1\.0"):
+    with pytest.raises(
+        FloatingPointError, match=r"of step 23 is not finite.*grad_clip=1\.0"
+    ):
         train(model, TOKENIZER, CORPUS, config, folder=tmp_path)
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000010.pt", "step-00000020.pt"]
+    assert [path.name for path in checkpoints(tmp_path)] == [
+        "step-00000010.pt",
+        "step-00000020.pt",
+    ]
     saved = read_checkpoint(checkpoints(tmp_path)[-1])
     assert all(weights.isfinite().all() for weights in saved["model"].values())
     assert flat(model).isfinite().all()
@@ -142,7 +174,9 @@ def test_a_gradient_that_is_not_finite_is_named_and_not_saved(
 
 def test_a_training_is_decided_by_its_seed() -> None:
     def trained(seed: int) -> torch.Tensor:
-        return flat(train(make(dropout=0.2), TOKENIZER, CORPUS, replace(CONFIG, seed=seed)))
+        return flat(
+            train(make(dropout=0.2), TOKENIZER, CORPUS, replace(CONFIG, seed=seed))
+        )
 
     assert torch.equal(trained(0), trained(0))
     assert not torch.equal(trained(0), trained(1))
@@ -177,7 +211,7 @@ def test_a_score_may_do_to_mode_and_chance_what_it_likes() -> None:
 
 
 def test_the_rate_is_equation_3_from_step_1_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "REPORT_EVERY", 1)
+    monkeypatch.setattr(runs, "REPORT_EVERY", 1)
     lines: list[dict[str, Any]] = []
     config = replace(CONFIG, warmup=4, lr_scale=0.7, grad_accum_steps=2)
     train(make(), TOKENIZER, CORPUS, config, report=lines.append)
@@ -187,20 +221,24 @@ def test_the_rate_is_equation_3_from_step_1_on(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Means over tokens since the last report, and where in the corpus the training is."""
-    runs: list[list[dict[str, Any]]] = []
+    reports: list[list[dict[str, Any]]] = []
     for every in (1, 4):
-        monkeypatch.setattr(training, "REPORT_EVERY", every)
-        runs.append([])
-        model = train(make(), TOKENIZER, CORPUS, CONFIG, report=runs[-1].append)
+        monkeypatch.setattr(runs, "REPORT_EVERY", every)
+        reports.append([])
+        model = train(make(), TOKENIZER, CORPUS, CONFIG, report=reports[-1].append)
         assert not model.training
-    each, mean = runs
+    each, mean = reports
     assert [line["step"] for line in mean] == [4, 8]
-    assert mean[0]["gradient_norm"] == pytest.approx(sum(x["gradient_norm"] for x in each[:4]) / 4)
-    batches = training.batches(CORPUS, CONFIG.max_tokens)
-    tokens = [int((batch.target[:, 1:] != PAD).sum()) for batch in batches]
+    assert mean[0]["gradient_norm"] == pytest.approx(
+        sum(x["gradient_norm"] for x in each[:4]) / 4
+    )
+    epoch = [*batches(CORPUS, CONFIG.max_tokens)]
+    tokens = [int((batch.target[:, 1:] != PAD).sum()) for batch in epoch]
     total = sum(line["loss"] * count for line, count in zip(each[:4], tokens))
     assert mean[0]["loss"] == pytest.approx(total / sum(tokens[:4]))
-    assert [line["epoch"] for line in mean] == [round(n / len(batches), 3) for n in (4, 8)]
+    assert [line["epoch"] for line in mean] == [
+        round(n / len(epoch), 3) for n in (4, 8)
+    ]
 
 
 def test_a_long_training_without_a_folder_reports_no_more_often() -> None:
@@ -216,7 +254,9 @@ def test_the_validation_loss_is_the_plain_one() -> None:
     model, losses, tokens = make(dropout=0.5), 0.0, 0
     with evaluating(model):
         for source, target in CORPUS:
-            source, target = (torch.from_numpy(side).long()[None] for side in (source, target))
+            source, target = (
+                torch.from_numpy(side).long()[None] for side in (source, target)
+            )
             logits = model(source, target[:, :-1])[0].double()
             losses += F.cross_entropy(logits, target[0, 1:], reduction="sum").item()
             tokens += len(target[0]) - 1
@@ -246,7 +286,9 @@ def test_it_may_run_in_a_thread(tmp_path: Path) -> None:
     """Where no signal can be listened to."""
     models: list[Transformer] = []
     thread = threading.Thread(
-        target=lambda: models.append(train(make(), TOKENIZER, CORPUS, CONFIG, folder=tmp_path))
+        target=lambda: models.append(
+            train(make(), TOKENIZER, CORPUS, CONFIG, folder=tmp_path)
+        )
     )
     thread.start()
     thread.join()
@@ -266,7 +308,10 @@ def test_it_may_run_in_a_thread(tmp_path: Path) -> None:
         ({"grad_clip": 0.0}, "grad_clip must"),
         ({"patience": 0}, "patience must"),
         ({"seed": -1}, "seed must"),
-        ({"label_smoothing": 1.0}, "label_smoothing must lie between 0 and 1, not be 1.0"),
+        (
+            {"label_smoothing": 1.0},
+            "label_smoothing must lie between 0 and 1, not be 1.0",
+        ),
         ({"label_smoothing": -0.1}, "label_smoothing must"),
     ],
 )
@@ -284,26 +329,43 @@ LONG = Pair("Hund " * 2000, "dog")
     [
         ({"pairs": []}, "no sentence pairs"),
         ({"vocabulary_size": 290}, "300 entries, the model 290"),
-        ({"max_length": 5}, r"training pair 1 has \d+ tokens, the model's max_length allows 5: "),
-        ({"pairs": [*PAIRS[:3], LONG]}, r"training pair 4 has \d+ tokens, the model.* allows 1024"),
+        (
+            {"max_length": 5},
+            r"training pair 1 has \d+ tokens, the model's max_length allows 5: ",
+        ),
+        (
+            {"pairs": [*PAIRS[:3], LONG]},
+            r"training pair 4 has \d+ tokens, the model.* allows 1024",
+        ),
         (
             {"max_tokens": 10},
             "training pair 1 has .* max_tokens allows 10: drop or split the pair, or raise max_",
         ),
-        ({"validation": [*PAIRS[:2], LONG]}, r"validation pair 3 has \d+ tokens, the model's max"),
+        (
+            {"validation": [*PAIRS[:2], LONG]},
+            r"validation pair 3 has \d+ tokens, the model's max",
+        ),
         ({"patience": 1}, "patience needs something to watch"),
     ],
 )
 def test_what_cannot_work_is_refused_before_any_work(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    config = {name: options.pop(name) for name in ("max_tokens", "patience") if name in options}
+    config = {
+        name: options.pop(name)
+        for name in ("max_tokens", "patience")
+        if name in options
+    }
     pairs, validation = options.pop("pairs", PAIRS), options.pop("validation", ())
     with pytest.raises(ValueError, match=message):
         train(
-            make(**options), TOKENIZER, pairs, replace(CONFIG, **config), validation=validation,
+            make(**options),
+            TOKENIZER,
+            pairs,
+            replace(CONFIG, **config),
+            validation=validation,
             folder=tmp_path / "run",
-        )  # fmt: skip
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -311,15 +373,21 @@ def test_a_validation_pair_longer_than_a_batch_is_refused_at_the_start() -> None
     widths = CORPUS.lengths.max(axis=1)
     short = [pair for pair, width in zip(PAIRS, widths) if width <= 30]
     first = int((widths > 30).argmax())
-    message = f"validation pair {first + 1} has {widths[first]} tokens, max_tokens allows 30"
+    message = (
+        f"validation pair {first + 1} has {widths[first]} tokens, max_tokens allows 30"
+    )
     with pytest.raises(ValueError, match=message):
-        train(make(), TOKENIZER, short, replace(CONFIG, max_tokens=30), validation=PAIRS)
+        train(
+            make(), TOKENIZER, short, replace(CONFIG, max_tokens=30), validation=PAIRS
+        )
 
 
 def test_the_loss_must_be_that_of_model_and_settings() -> None:
     model = make()
     for loss in (SmoothedLoss(make()), SmoothedLoss(model, label_smoothing=0.2)):
-        with pytest.raises(ValueError, match="made with this model and the label_smoothing"):
+        with pytest.raises(
+            ValueError, match="made with this model and the label_smoothing"
+        ):
             train(model, TOKENIZER, CORPUS, CONFIG, loss=loss)
 
 
@@ -350,5 +418,7 @@ def test_a_tiny_model_learns_the_grammar() -> None:
     held_out = pairs[20_000:]
     source = collate([*encode_pairs(tokenizer, held_out)]).source
     translations = [tokenizer.decode(row) for row in greedy_decode(model, source)]
-    score = sacrebleu.corpus_bleu(translations, [[pair.target for pair in held_out]]).score
+    score = sacrebleu.corpus_bleu(
+        translations, [[pair.target for pair in held_out]]
+    ).score
     assert score > 90

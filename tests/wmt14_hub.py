@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 from pyarrow import parquet
 
-from annotated_transformer.large_corpora import REVISION
+from annotated_transformer.toolkit.large_corpora import REVISION
 
 API, FILES = "/api/datasets/wmt/wmt14/", f"/datasets/wmt/wmt14/resolve/{REVISION}/"
 
@@ -67,7 +67,9 @@ def serve(folder: Path) -> Iterator[str]:
 
         def do_GET(self) -> None:
             path = urlparse(unquote(self.path)).path
-            listed = [p for p in sorted(folder.rglob("*")) if p.suffix in (".md", ".parquet")]
+            listed = [
+                p for p in sorted(folder.rglob("*")) if p.suffix in (".md", ".parquet")
+            ]
             names = [path.relative_to(folder).as_posix() for path in listed]
             if path.startswith(f"{API}revision/"):
                 known = {"id": "wmt/wmt14", "sha": REVISION}
@@ -76,12 +78,19 @@ def serve(folder: Path) -> Iterator[str]:
             elif path.startswith(f"{API}tree/"):
                 below = path.partition(REVISION)[2].strip("/")
                 tree = [
-                    {"type": "file", "path": name, "size": p.stat().st_size, "oid": etag(b"")}
+                    {
+                        "type": "file",
+                        "path": name,
+                        "size": p.stat().st_size,
+                        "oid": etag(b""),
+                    }
                     for name, p in zip(names, listed)
                     if name.startswith(below)
                 ]
                 if not below:
-                    tree.append({"type": "directory", "path": "de-en", "oid": etag(b"")})
+                    tree.append(
+                        {"type": "directory", "path": "de-en", "oid": etag(b"")}
+                    )
                 self.answer(json.dumps(tree).encode(), Content_Type="application/json")
             elif path.removeprefix(FILES) in names:
                 content = (folder / path.removeprefix(FILES)).read_bytes()

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -22,12 +23,15 @@ KERNEL = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
+HIDING_TAGS = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+HIDING_KEYS = ("jupyter", "cellView")  # a cell's metadata in JupyterLab, in Colab
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """`notebooks/NN_name.py` (a chapter) or `A_name.py` (an appendix), which feeds the module
-    `annotated_transformer/name.py`.
+    """One notebook: a lesson, `notebooks/NN_name.py`, which feeds the module
+    `annotated_transformer/name.py`, or an appendix, `A_name.py`, which feeds
+    `annotated_transformer/toolkit/name.py`.
     """
 
     script: Path
@@ -39,6 +43,11 @@ class Chapter:
     @property
     def module(self) -> str:
         return self.script.stem.split("_", 1)[1]
+
+    @property
+    def home(self) -> str:
+        """The module's dotted name within the package: `attention`, `toolkit.model_io`."""
+        return f"toolkit.{self.module}" if self.appendix else self.module
 
     @property
     def number(self) -> str:
@@ -70,7 +79,9 @@ class Chapter:
         remedy = f'run "make execute NOTEBOOK={self.script.stem}"'
         where = f"notebooks/{self.notebook.name}"
         if not self.notebook.exists():
-            raise ProblemError(Problem(where, "is missing: its script was never executed", remedy))
+            raise ProblemError(
+                Problem(where, "is missing: its script was never executed", remedy)
+            )
         try:
             return nbformat.read(self.notebook, as_version=4)
         except Exception as error:  # nbformat raises several unrelated types
@@ -81,7 +92,9 @@ class Chapter:
         """Return the script's cells with the stored outputs of the cells that did not change."""
         notebook = self.read_script()
         if self.notebook.exists():
-            notebook = combine_inputs_with_outputs(notebook, self.read_notebook(), fmt="py:percent")
+            notebook = combine_inputs_with_outputs(
+                notebook, self.read_notebook(), fmt="py:percent"
+            )
         return with_stable_ids(notebook)
 
     def write_notebook(self, notebook: NotebookNode) -> None:
@@ -99,16 +112,14 @@ def chapters(root: Path = ROOT) -> list[Chapter]:
     numbered = sorted((root / "notebooks").glob("[0-9][0-9]_*.py"))
     lettered = sorted((root / "notebooks").glob("[A-Z]_*.py"))
     scripts = [*numbered, *lettered]
-    known = {script.stem for script in scripts}
-    orphans = [
-        Problem(
-            f"notebooks/{path.name}",
-            "has no script of the same name",
-            f"the script is the source: write notebooks/{path.stem}.py, or delete the notebook",
-        )
-        for path in sorted((root / "notebooks").glob("*.ipynb"))
-        if path.stem not in known
-    ]
+    orphans = []
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        if path.with_suffix(".py") not in scripts:
+            what = "has no script of the same name"
+            remedy = (
+                f"write notebooks/{path.stem}.py, the source, or delete the notebook"
+            )
+            orphans.append(Problem(f"notebooks/{path.name}", what, remedy))
     if orphans:
         raise ProblemError(*orphans)
     return [Chapter(script) for script in scripts]
@@ -120,36 +131,69 @@ def selected(names: list[str]) -> list[Chapter]:
     Raises:
         ProblemError: a name means none.
     """
-    found = []
+    book = chapters()
+    selection = []
     for name in names:
-        key = name.removesuffix(".py").removesuffix(".ipynb").removeprefix("notebooks/")
-        fits = [
-            chapter
-            for chapter in chapters()
-            if key in (chapter.script.stem, chapter.module)
-            or key.zfill(2) == chapter.number.zfill(2)
-        ]
-        if not fits:
-            known = ", ".join(chapter.script.stem for chapter in chapters())
-            raise ProblemError(Problem(name, "is no chapter", f"take one of: {known}"))
-        found += fits
-    return found
+        matches = [chapter for chapter in book if is_named(chapter, name)]
+        if not matches:
+            stems = ", ".join(chapter.script.stem for chapter in book)
+            raise ProblemError(Problem(name, "is no chapter", f"take one of: {stems}"))
+        selection += matches
+    return selection
+
+
+def is_named(chapter: Chapter, name: str) -> bool:
+    """True if the name is the chapter's file, stem, module, number or letter."""
+    name = name.removeprefix("notebooks/").removesuffix(".py").removesuffix(".ipynb")
+    if name in (chapter.script.stem, chapter.module):
+        return True
+    return name.zfill(2) == chapter.number.zfill(2)
 
 
 def with_stable_ids(notebook: NotebookNode) -> NotebookNode:
     """Give each cell an id made from its source; a repeated source gets a number."""
-    seen: Counter[str] = Counter()
+    repetitions: Counter[str] = Counter()
     for cell in notebook.cells:
-        digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
-        seen[digest] += 1
-        cell.id = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
-    notebook.nbformat, notebook.nbformat_minor = 4, 5
+        content = f"{cell.cell_type}\n{cell.source}".encode()
+        digest = hashlib.sha256(content).hexdigest()[:8]
+        repetitions[digest] += 1
+        cell.id = digest
+        if repetitions[digest] > 1:
+            cell.id = f"{digest}-{repetitions[digest]}"
+    notebook.nbformat = 4
+    notebook.nbformat_minor = 5
     return notebook
 
 
 def tags(cell: NotebookNode) -> list[str]:
     """Return a cell's tags."""
     return list(cell.metadata.get("tags", []))
+
+
+def is_hidden(cell: NotebookNode) -> bool:
+    """True if the cell's code is folded on the site, or not there at all."""
+    return not HIDING_TAGS.isdisjoint(tags(cell))
+
+
+def hiding_metadata(cell: NotebookNode) -> dict[str, Any]:
+    """Return what closes a code cell in JupyterLab (`jupyter`) and Colab (`cellView`), by its tags.
+
+    It stands in the notebook only; the script has the tags alone.
+    """
+    if cell.cell_type != "code" or not is_hidden(cell):
+        return {}
+    jupyter = {"source_hidden": True}
+    if "hide-cell" in tags(cell):
+        jupyter["outputs_hidden"] = True
+    return {"jupyter": jupyter, "cellView": "form"}
+
+
+def close_hidden_cells(notebook: NotebookNode) -> None:
+    """Close the cells that are tagged as hidden, and open all others."""
+    for cell in notebook.cells:
+        for key in HIDING_KEYS:
+            cell.metadata.pop(key, None)
+        cell.metadata.update(nbformat.from_dict(hiding_metadata(cell)))
 
 
 def code_sources(notebook: NotebookNode) -> list[str]:
@@ -159,7 +203,9 @@ def code_sources(notebook: NotebookNode) -> list[str]:
 
 def is_executed(notebook: NotebookNode) -> bool:
     """True if the code cells carry the counts 1..n, as a run from top to bottom leaves them."""
-    counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    counts = [
+        cell.execution_count for cell in notebook.cells if cell.cell_type == "code"
+    ]
     return counts == list(range(1, len(counts) + 1))
 
 

@@ -6,77 +6,117 @@ usage: python -m tools.check
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from nbformat import NotebookNode
 
-from tools.chapters import ROOT, Chapter, chapters, tags
+from tools.chapters import (
+    HIDING_KEYS,
+    ROOT,
+    Chapter,
+    chapters,
+    hiding_metadata,
+    is_hidden,
+    tags,
+)
 from tools.export import generate, written
 from tools.problem import Problem, ProblemError
+from tools.reading import check_reading
 
-MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:home|root|work|tmp|Users|private|mnt)/[\w.]+")
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~])/(?:home|root|work|tmp|Users|private|mnt)/[\w.]+"
+)
+# What a notebook's cells have beyond the script's; `check_hiding` looks at the hiding keys
+NOTEBOOK_ONLY = {"execution", "lines_to_next_cell", *HIDING_KEYS}
 
 
 def essence(cell: NotebookNode) -> dict[str, Any]:
     """Return what script and notebook must share of a cell."""
     metadata = {
-        k: v for k, v in cell.metadata.items() if k not in ("execution", "lines_to_next_cell")
+        key: value for key, value in cell.metadata.items() if key not in NOTEBOOK_ONLY
     }
     return {"type": cell.cell_type, "metadata": metadata, "source": cell.source}
 
 
 def check_pair(chapter: Chapter) -> list[Problem]:
     """The notebook holds the script's cells, executed in order, with no stored error."""
-    stem = chapter.script.stem
-    execute = f'run "make execute NOTEBOOK={stem}"'
     script, notebook = chapter.read_script(), chapter.read_notebook()
-    for index, (ours, theirs) in enumerate(zip(script.cells, notebook.cells)):
-        if essence(ours) != essence(theirs):
-            what = f"differs from the same cell of {stem}.ipynb"
-            return [Problem(chapter.cell(index), what, f"the script is the source: {execute}")]
+    remedy = f"the script is the source: {execute_command(chapter)}"
+    name = chapter.notebook.name
+    for index, (ours, stored) in enumerate(zip(script.cells, notebook.cells)):
+        if essence(ours) != essence(stored):
+            what = f"differs from the same cell of {name}"
+            return [Problem(chapter.cell(index), what, remedy)]
     if len(script.cells) != len(notebook.cells):
-        what = f"has {len(script.cells)} cells, {stem}.ipynb has {len(notebook.cells)}"
-        return [Problem(chapter.label, what, f"the script is the source: {execute}")]
-    return check_outputs(chapter, notebook, execute)
+        what = f"has {len(script.cells)} cells, {name} has {len(notebook.cells)}"
+        return [Problem(chapter.label, what, remedy)]
+    return [*check_hiding(chapter, notebook), *check_outputs(chapter, notebook)]
 
 
-def check_outputs(chapter: Chapter, notebook: NotebookNode, execute: str) -> list[Problem]:
+def execute_command(chapter: Chapter) -> str:
+    """Return the remedy for a notebook that is not what its script makes."""
+    return f'run "make execute NOTEBOOK={chapter.script.stem}"'
+
+
+def check_hiding(chapter: Chapter, notebook: NotebookNode) -> Iterator[Problem]:
+    """Cells that are tagged as hidden are closed in JupyterLab and Colab, and no others."""
+    for index, cell in enumerate(notebook.cells):
+        stored = {
+            key: cell.metadata[key] for key in HIDING_KEYS if key in cell.metadata
+        }
+        if stored != hiding_metadata(cell):
+            state = "open" if is_hidden(cell) else "closed"
+            what = f"is {state} in JupyterLab or Colab, against its tags"
+            yield Problem(chapter.cell(index), what, execute_command(chapter))
+
+
+def check_outputs(chapter: Chapter, notebook: NotebookNode) -> list[Problem]:
     """Counts run 1..n; nothing stored is an error or names a path of the machine it ran on."""
-    problems, count = [], 0
+    problems = []
+    count = 0
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
         count += 1
-        where = chapter.cell(index)
-        if cell.execution_count is None:
-            problems.append(Problem(where, "was never executed", execute))
-        elif cell.execution_count != count:
-            what = f"has the execution count {cell.execution_count}, not {count}"
-            problems.append(Problem(where, what, f"run from top to bottom: {execute}"))
-        if cell.source.rstrip().endswith(";"):
-            problems.append(Problem(where, "ends with a semicolon", "end with plt.show()"))
-        for output in cell.outputs:
-            if output.output_type == "error" and "raises-exception" not in tags(cell):
-                what = f"stores a traceback: {output.ename}: {output.evalue}"
-                remedy = f'mend the cell, or tag it "raises-exception"; then {execute}'
-                problems.append(Problem(where, what, remedy))
-            text = str(output.get("text", "")) + str(output.get("data", {}).get("text/plain", ""))
-            if found := MACHINE_PATH.search(text):
-                what = f"prints a path of the machine it ran on: {found.group(0)}"
-                problems.append(Problem(where, what, f"print the file's name only; {execute}"))
+        for what, remedy in faults(cell, count):
+            remedy = f"{remedy}; then {execute_command(chapter)}"
+            problems.append(Problem(chapter.cell(index), what, remedy))
     return problems
+
+
+def faults(cell: NotebookNode, count: int) -> Iterator[tuple[str, str]]:
+    """Give what is wrong with a stored code cell, the `count`th, each with a remedy."""
+    if cell.execution_count is None:
+        yield "was never executed", "run it"
+    elif cell.execution_count != count:
+        what = f"has the execution count {cell.execution_count}, not {count}"
+        yield what, "run the notebook from top to bottom"
+    if cell.source.rstrip().endswith(";"):
+        yield "ends with a semicolon", "end with plt.show()"
+    for output in cell.outputs:
+        if output.output_type == "error" and "raises-exception" not in tags(cell):
+            what = f"stores a traceback: {output.ename}: {output.evalue}"
+            yield what, 'mend the cell, or tag it "raises-exception"'
+        text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
+        path = MACHINE_PATH.search(text)
+        if path:
+            what = f"prints a path of the machine it ran on: {path[0]}"
+            yield what, "print the file's name only"
 
 
 def check_package(root: Path = ROOT) -> list[Problem]:
     """The package, and the model in one file, are what the notebooks generate."""
     problems = []
     expected = generate(root)
-    for path in sorted(written(root) | {*expected}):
+    for path in sorted(written(root) | set(expected)):
         if path not in expected:
-            what, remedy = "comes from no notebook", "delete it, or write it as a chapter"
+            what = "comes from no notebook"
+            remedy = "delete it, or write it as a chapter"
         elif not (root / path).exists():
-            what, remedy = "is missing", 'run "make export"'
+            what = "is missing"
+            remedy = 'run "make export"'
         elif (root / path).read_text(encoding="utf-8") != expected[path]:
             what = "differs from what the notebooks generate"
             remedy = 'change the notebook, not this file; then run "make export"'
@@ -90,12 +130,14 @@ def check_book(root: Path = ROOT) -> list[Problem]:
     """All checks of scripts, notebooks and package."""
     problems: list[Problem] = []
     try:
-        for chapter in chapters(root):
+        book = chapters(root)
+        for chapter in book:
             try:
                 problems += check_pair(chapter)
             except ProblemError as error:
                 problems += error.problems
         problems += check_package(root)
+        problems += check_reading(book)
     except ProblemError as error:
         problems += error.problems
     return problems
@@ -108,18 +150,17 @@ def check_code() -> list[Problem]:
         "ruff format": ["ruff", "format", "--check", "--quiet", "."],
         "mypy": ["mypy", "--no-error-summary"],
     }
-    running = {
-        name: subprocess.Popen(
+    processes = {}
+    for name, command in commands.items():
+        processes[name] = subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        for name, command in commands.items()
-    }
     problems = []
-    for name, process in running.items():
+    for name, process in processes.items():
         output, _ = process.communicate()
         if process.returncode:
             remedy = 'run "make lint"' if name.startswith("ruff") else "mend the types"

@@ -13,22 +13,22 @@ gets right.
 With --words, the table has all of that and single words of `words.tsv`, alone and a few in a row,
 sentences with an emoji, and two in a row of which one may be translated already.
 
-usage: python -m tools.everyday deu-eng.zip de-en|en-de everyday.tsv [--more | --words]
+`deu-eng.zip` is that of https://www.manythings.org/anki of 2018-05-13 (SHA-256
+b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28); another makes another table.
 """
 
+import argparse
 import re
-import sys
 import zipfile
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
-from annotated_transformer.data import Pair, multi30k
-from annotated_transformer.own_data import filter_pairs, hash_share, split_pairs
+from annotated_transformer.data import Pair
+from annotated_transformer.toolkit.downloads import multi30k
+from annotated_transformer.toolkit.own_data import filter_pairs, hash_share, split_pairs
 
-TYPED, RENAMED = 1 / 8, 1 / 3  # shares of pairs that come once more
-AT_OTHER_TIMES, IN_A_ROW = 8, 24  # how often a date, half hour or phrase comes
-INTRODUCED = 30  # how often a phrase with a name comes
 MEN = """
 Adam Ahmed Alexander Ali Andrew Anton Ben Bernd Bruno Carlo Carl Charlie Christian Daniel David
 Dieter Elia Emil Emilio Erik Fabian Felix Finn Florian Frank Frederik Georg George Giovanni Gustav
@@ -74,52 +74,119 @@ Weber Weiß White Williams Wilson Winkler Winter Wolf Wright Yılmaz Young Ziegl
 """
 ONSETS = "b br ch d dr f fl g gr h j k kl kr l m n p qu r s sch sh st t tr v w x y z"
 VOWELS = "a a a e e e i i o o u ä ö ü au ei ie"
-CODAS = "   ck ff hn l ll m n n nd ng r r rg s ss st t tt tz"  # the first three are empty
+# The first three are empty
+CODAS = "   ck ff hn l ll m n n nd ng r r rg s ss st t tt tz"
 SMALL_TOWNS = """
 Bamberg Bayreuth Braunschweig Celle Cottbus Cuxhaven Fulda Gera Gießen Goslar Göttingen Gütersloh
 Hagen Hamm Hildesheim Ingolstadt Kempten Konstanz Krefeld Leverkusen Lübeck Ludwigshafen Lüneburg
 Münster Osnabrück Passau Pforzheim Reutlingen Saarbrücken Schwerin Siegen Solingen Trier Tübingen
 Ulm Wiesbaden Wolfsburg Worms Wuppertal Würzburg Zwickau
 """
-STRANGERS = (  # who gives way, to whom, with which first names, and titles in German and English
-    ("Tom", SURNAMES, MEN, "Herr ", "Mr. "),
-    ("Maria|Mary", SURNAMES, WOMEN, "Frau ", "Mrs. "),
-    ("Meier", SURNAMES, ""),
-    ("Boston", SMALL_TOWNS, ""),
+
+
+class Stranger(NamedTuple):
+    """Whom a name gives way to: names, and what may come before them."""
+
+    known: str  # the pattern of the name that gives way
+    names: str
+    first_names: str = ""
+    german_title: str = ""
+    english_title: str = ""
+
+
+STRANGERS = (
+    Stranger("Tom", SURNAMES, MEN, "Herr ", "Mr. "),
+    Stranger("Maria|Mary", SURNAMES, WOMEN, "Frau ", "Mrs. "),
+    Stranger("Meier", SURNAMES),
+    Stranger("Boston", SMALL_TOWNS),
 )
-STRANGER = re.compile(r"\b(Tom|Maria|Mary|Meier|Boston)\b")
-KNOWN = {"Tom": MEN, "Maria": WOMEN, "Mary": WOMEN, "Boston": TOWNS}  # give way to one of these
+KNOWN_NAME = re.compile(r"\b(Tom|Maria|Mary|Meier|Boston)\b")
+REPLACEMENTS = {"Tom": MEN, "Maria": WOMEN, "Mary": WOMEN, "Boston": TOWNS}
 NUMBER = re.compile(r"(?<![\d.,:])\d{2,4}(?![\d:]|[.,]\d)")
 MONTHS = {
-    "Januar": "January", "Februar": "February", "März": "March", "April": "April", "Mai": "May",
-    "Juni": "June", "Juli": "July", "August": "August", "September": "September",
-    "Oktober": "October", "November": "November", "Dezember": "December",
-}  # fmt: skip
+    "Januar": "January",
+    "Februar": "February",
+    "März": "March",
+    "April": "April",
+    "Mai": "May",
+    "Juni": "June",
+    "Juli": "July",
+    "August": "August",
+    "September": "September",
+    "Oktober": "October",
+    "November": "November",
+    "Dezember": "December",
+}
 HOURS = {
-    "eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six",
-    "sieben": "seven", "acht": "eight", "neun": "nine", "zehn": "ten", "elf": "eleven",
+    "eins": "one",
+    "zwei": "two",
+    "drei": "three",
+    "vier": "four",
+    "fünf": "five",
+    "sechs": "six",
+    "sieben": "seven",
+    "acht": "eight",
+    "neun": "nine",
+    "zehn": "ten",
+    "elf": "eleven",
     "zwölf": "twelve",
-}  # fmt: skip
-DATES = (  # what gives way to other dates: in German, in English
-    rf"\b\d\d?\. ({'|'.join(MONTHS)})\b",
-    rf"\b({'|'.join(MONTHS.values())}) \d\d?(st|nd|rd|th)?\b",
+}
+GERMAN_DATE = rf"\b\d\d?\. ({'|'.join(MONTHS)})\b"
+ENGLISH_DATE = rf"\b({'|'.join(MONTHS.values())}) \d\d?(st|nd|rd|th)?\b"
+GERMAN_HALF_HOUR = rf"\bhalb ({'|'.join(HOURS)})\b"
+ENGLISH_HALF_HOUR = (
+    rf"\b\d\d?:30\b|\b({'|'.join(HOURS.values())})[- ]thirty\b|\bhalf past \w+\b"
 )
-HALVES = (
-    rf"\bhalb ({'|'.join(HOURS)})\b",
-    rf"\b\d\d?:30\b|\b({'|'.join(HOURS.values())})[- ]thirty\b|\bhalf past \w+\b",
-)
-PHRASES = Path(__file__).with_name("phrases.tsv")  # German, English; written for this book
-WORDS = Path(__file__).with_name("words.tsv")  # the same; nouns and verbs with "the" and "to"
-WORDS_IN_A_ROW = 30  # rows for each form of a word
+PHRASES = Path(__file__).with_name("phrases.tsv")  # German, English
+WORDS = Path(__file__).with_name("words.tsv")  # the same, with "the" and "to"
 EMOJI = "😀 😂 🙂 😉 😊 😍 😘 😎 😅 😢 😭 😡 😱 🤔 🥰 👍 👏 🙏 💪 ❤ ❤️ 💕 🎉 🎂 🔥 🌹 ☀️ ⭐ 🍀 🚀"
-LATE = 5000  # sentences with an emoji, and two in a row, of which some are translated already
+
+TYPED_SHARE = 1 / 8  # of the pairs, come once more as if typed in a hurry
+RENAMED_SHARE = 1 / 3  # of the pairs with a name or number, come once more with another
+TIMES_PER_PAIR = 8  # how often a date or half hour comes
+ROWS_PER_PHRASE = 24  # how often a phrase comes beside another sentence
+NAMES_PER_PHRASE = 30  # how often a phrase with a name comes
+ROWS_PER_WORD = 30  # how often each form of a word comes in a row of words
+NEIGHBORS = 40  # rows are drawn from so many forms before and after
+DRAWN_SENTENCES = 5000  # with an emoji; translated already; two of which one may be
+
+
+# --- Reading ---
 
 
 def tatoeba(archive: Path) -> list[Pair]:
     """Return the German-English pairs of a zip file of manythings.org/anki."""
     with zipfile.ZipFile(archive) as opened:
-        rows = [line.split("\t") for line in opened.read("deu.txt").decode().splitlines()]
-    return [Pair(german, english) for english, german, *_ in rows]
+        lines = opened.read("deu.txt").decode().splitlines()
+    pairs = []
+    for line in lines:
+        english, german, *_ = line.split("\t")
+        pairs.append(Pair(german, english))
+    return pairs
+
+
+def read_table(path: Path) -> list[Pair]:
+    """Return the German-English pairs of a table of this folder."""
+    rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+    return [Pair(german, english) for german, english in rows]
+
+
+def turned(pair: Pair, direction: str) -> Pair:
+    """Return a German-English pair in a direction, or one of a direction as German-English."""
+    return Pair(pair.target, pair.source) if direction == "en-de" else pair
+
+
+def place(pair: Pair, seed: int) -> float:
+    """Return where a pair stands between 0 and 1, by its text."""
+    return hash_share(f"{pair.source}\t{pair.target}", seed)
+
+
+def is_short(pair: Pair, most_words: int) -> bool:
+    """Return whether both sides have so many words at most."""
+    return all(len(text.split()) <= most_words for text in pair[:2])
+
+
+# --- The same, typed in other ways ---
 
 
 def typed(text: str) -> str:
@@ -129,50 +196,96 @@ def typed(text: str) -> str:
 
 def spellings(text: str) -> list[str]:
     """Return a sentence with and without capitals and marks."""
-    bare, shouted, calm = text.rstrip(".!?"), text.rstrip(".!") + "!", text.replace("!", ".")
+    bare = text.rstrip(".!?")
+    shouted = text.rstrip(".!") + "!"
+    calm = text.replace("!", ".")
     return [text, typed(text), text.lower(), bare, shouted, calm]
+
+
+# --- Other names and numbers ---
+
+
+def other_number(number: str, shift: float) -> str:
+    """Return another number of as many digits."""
+    lowest = 10 ** (len(number) - 1)
+    share = (hash_share(number, seed=1) + shift) % 1
+    return str(lowest + int(share * 9 * lowest))
 
 
 def renamed(pair: Pair, direction: str) -> Pair:
     """Return a pair with other names and numbers, chosen by its text."""
     source, target = pair[:2]
-    at = hash_share(f"{source}\t{target}", seed=1)
-    for known, names in KNOWN.items():
-        forms = names.split()
-        forms = forms[int(at * len(forms))].replace("=", " ").split("/")
-        forms = forms[:: 1 if direction == "de-en" else -1]
-        source = re.sub(rf"\b{known}(?=s?\b)", forms[0], source)
-        target = re.sub(rf"\b{known}(?=s?\b)", forms[-1], target)
-    numbers = set(NUMBER.findall(source)) & set(NUMBER.findall(target))
-    low = {number: 10 ** (len(number) - 1) for number in numbers}
-    new = {n: str(low[n] + int((hash_share(n, seed=1) + at) % 1 * 9 * low[n])) for n in numbers}
-    source, target = (NUMBER.sub(lambda n: new.get(n[0], n[0]), text) for text in (source, target))
-    return Pair(source, target)
+    share = place(pair, seed=1)
+    for name, replacements in REPLACEMENTS.items():
+        entries = replacements.split()
+        entry = entries[int(share * len(entries))].replace("=", " ")
+        german, _, english = entry.partition("/")  # of "Wien/Vienna"
+        new = turned(Pair(german, english or german), direction)
+        pattern = rf"\b{name}(?=s?\b)"
+        source = re.sub(pattern, new.source, source)
+        target = re.sub(pattern, new.target, target)
+
+    shared_numbers = set(NUMBER.findall(source)) & set(NUMBER.findall(target))
+
+    def exchanged(match: re.Match[str]) -> str:
+        number = match[0]
+        return other_number(number, share) if number in shared_numbers else number
+
+    return Pair(NUMBER.sub(exchanged, source), NUMBER.sub(exchanged, target))
+
+
+# --- Other dates and half hours ---
+
+
+def ordinal_ending(day: int) -> str:
+    """Return what English adds to the number of a day."""
+    if day in (11, 12, 13):
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
+
+
+def drawn_date(draw: Random) -> tuple[str, str]:
+    """Return a date in German and in English."""
+    month = draw.choice(list(MONTHS))
+    day = draw.randint(1, 28)
+    ending = draw.choice(["", ordinal_ending(day)])
+    return f"{day}. {month}", f"{MONTHS[month]} {day}{ending}"
+
+
+def drawn_half_hour(draw: Random) -> tuple[str, str]:
+    """Return a half hour in German and in English, which counts from the hour before."""
+    hours = list(HOURS)
+    hour = draw.randrange(12)
+    word = HOURS[hours[hour - 1]]
+    half_past = f"half past {word}"
+    english = [half_past, half_past, f"{word} thirty", f"{hour or 12}:30"]
+    return f"halb {hours[hour]}", draw.choice(english)
 
 
 def at_other_times(pair: Pair) -> list[Pair]:
     """Return a German-English pair with other dates and half hours, if it has any."""
-    made = []
-    for german, english in (DATES, HALVES):
-        if not (re.search(german, pair.source) and re.search(english, pair.target)):
+    pairs = []
+    for german_pattern, english_pattern, drawn_time in (
+        (GERMAN_DATE, ENGLISH_DATE, drawn_date),
+        (GERMAN_HALF_HOUR, ENGLISH_HALF_HOUR, drawn_half_hour),
+    ):
+        if not re.search(german_pattern, pair.source):
             continue
-        draw = Random("\t".join(pair[:2]))
-        for _ in range(AT_OTHER_TIMES):
-            if german == DATES[0]:
-                month, day = draw.choice(list(MONTHS)), draw.randint(1, 28)
-                ending = {1: "st", 2: "nd", 3: "rd"}.get(day % 10 if day // 10 != 1 else 0, "th")
-                texts = f"{day}. {month}", f"{MONTHS[month]} {day}{draw.choice(['', ending])}"
-            else:
-                hour, hours = draw.randrange(12), list(HOURS)
-                clock, word = f"{hour or 12}:30", HOURS[hours[hour - 1]]
-                spoken = f"half past {word}", f"half past {word}", f"{word} thirty", clock
-                texts = f"halb {hours[hour]}", draw.choice(spoken)
-            new = re.sub(german, texts[0], pair.source), re.sub(english, texts[1], pair.target)
-            made.append(Pair(*new))
-    return made
+        if not re.search(english_pattern, pair.target):
+            continue
+        draw = Random(f"{pair.source}\t{pair.target}")
+        for _ in range(TIMES_PER_PAIR):
+            german, english = drawn_time(draw)
+            source = re.sub(german_pattern, german, pair.source)
+            target = re.sub(english_pattern, english, pair.target)
+            pairs.append(Pair(source, target))
+    return pairs
 
 
-def made_up(draw: Random) -> str:
+# --- Strangers ---
+
+
+def made_up_name(draw: Random) -> str:
     """Return a name that nobody has."""
     parts = (ONSETS, VOWELS, CODAS) * draw.randint(1, 3)
     return "".join(draw.choice(part.split(" ")) for part in parts).capitalize()
@@ -181,100 +294,196 @@ def made_up(draw: Random) -> str:
 def introduced(pair: Pair, draw: Random) -> Pair:
     """Return a German-English pair with surnames, titles, small towns and made-up names."""
     german, english = pair[:2]
-    for known, names, firsts, *titles in STRANGERS:
-        name, before = draw.choice([draw.choice(names.split()), made_up(draw)]), ("", "")
-        if firsts:
-            first = draw.choice(firsts.split())
-            before = draw.choice([before, (f"{first} ", f"{first} "), (titles[0], titles[1])])
-        if before[0] == "Herr " and not german.startswith("Tom "):  # elsewhere it may be Herrn
-            before = "", ""
-        german = re.sub(rf"\b({known})\b", before[0] + name, german)
-        english = re.sub(rf"\b({known})\b", before[1] + name, english)
+    for stranger in STRANGERS:
+        listed_name = draw.choice(stranger.names.split())
+        name = draw.choice([listed_name, made_up_name(draw)])
+        before = ("", "")
+        if stranger.first_names:
+            first_name = draw.choice(stranger.first_names.split()) + " "
+            titles = (stranger.german_title, stranger.english_title)
+            before = draw.choice([before, (first_name, first_name), titles])
+        if before[0] == "Herr " and not german.startswith("Tom "):
+            before = ("", "")  # it may have to be Herrn
+        pattern = rf"\b({stranger.known})\b"
+        german = re.sub(pattern, before[0] + name, german)
+        english = re.sub(pattern, before[1] + name, english)
     return Pair(german, english)
 
 
-def short(pair: Pair, most: int) -> bool:
-    """Return whether both sides have so many words at most."""
-    return max(len(text.split()) for text in pair[:2]) <= most
+def can_be_introduced(pair: Pair) -> bool:
+    """Return whether both sides have as many of the known names: no "Toms" for "Tom's"."""
+    source_names = KNOWN_NAME.findall(pair.source)
+    target_names = KNOWN_NAME.findall(pair.target)
+    return 0 < len(source_names) == len(target_names)
 
 
-def more(learned: list[Pair], direction: str) -> list[Pair]:
-    """Return what else visitors type, made of pairs to learn from."""
-    turn = (lambda p: Pair(p[1], p[0])) if direction == "en-de" else (lambda p: p)
-    lines = [line.split("\t") for line in PHRASES.read_text("utf-8").splitlines()]
-    pairs = [turn(Pair(german, english)) for german, english in lines]
-    phrases = list({p.source: p for p in reversed(pairs)}.values())[::-1]  # the first of each
-    draw, handy = Random(0), [p for p in learned if short(p, 7)]
-    chosen = draw.sample(handy, len(handy) // 4) + IN_A_ROW * phrases
-    draw.shuffle(chosen)
-    rows = [Pair(f"{a.source} {b.source}", f"{a.target} {b.target}") for a, b in pairwise(chosen)]
-    brief = phrases + [p for p in learned if short(p, 3)]
-    spelled = [Pair(text, p.target) for p in brief for text in spellings(p.source)]
-    times = [turn(new) for p in learned for new in at_other_times(turn(p))]
-    named = [p for p in learned if hash_share("\t".join(p[:2]), seed=3) < RENAMED]
-    both = [(p, [STRANGER.findall(t) for t in p[:2]]) for p in named + INTRODUCED * phrases]
-    named = [p for p, (one, other) in both if 0 < len(one) == len(other)]  # no "Toms", "Tom's"
-    return rows + spelled + times + [turn(introduced(turn(p), draw)) for p in named]
+# --- What visitors try first ---
 
 
-def inflected(german: str, english: str) -> list[tuple[str, str]]:
+def first_of_each_source(pairs: list[Pair]) -> list[Pair]:
+    """Return the first pair of each source, in the order of the last ones."""
+    by_source = {pair.source: pair for pair in reversed(pairs)}
+    return list(reversed(by_source.values()))
+
+
+def two_in_a_row(pairs: list[Pair]) -> list[Pair]:
+    """Return each pair together with the next."""
+    return [
+        Pair(f"{pair.source} {after.source}", f"{pair.target} {after.target}")
+        for pair, after in pairwise(pairs)
+    ]
+
+
+def phrase_rows(learned: list[Pair], direction: str) -> list[Pair]:
+    """Return greetings, spellings, times and strangers, made of pairs to learn from."""
+    draw = Random(0)
+    phrases = [turned(pair, direction) for pair in read_table(PHRASES)]
+    phrases = first_of_each_source(phrases)
+
+    handy = [pair for pair in learned if is_short(pair, 7)]
+    sentences = draw.sample(handy, len(handy) // 4) + ROWS_PER_PHRASE * phrases
+    draw.shuffle(sentences)
+    rows = two_in_a_row(sentences)
+
+    for pair in phrases + [pair for pair in learned if is_short(pair, 3)]:
+        rows += [Pair(text, pair.target) for text in spellings(pair.source)]
+
+    for pair in learned:
+        times = at_other_times(turned(pair, direction))
+        rows += [turned(new, direction) for new in times]
+
+    chosen = [pair for pair in learned if place(pair, seed=3) < RENAMED_SHARE]
+    for pair in chosen + NAMES_PER_PHRASE * phrases:
+        if can_be_introduced(pair):
+            new = introduced(turned(pair, direction), draw)
+            rows.append(turned(new, direction))
+    return rows
+
+
+def inflected(word: Pair) -> list[Pair]:
     """Return a word of the list as it stands there, and without article or "to"."""
-    forms = [(german, english)]
+    german, english = word[:2]
+    forms = [word]
     if english.startswith("the "):
-        (article, noun), name = german.split(" "), english.removeprefix("the ")
-        some = "an" if re.match("[aeio]|u(?!ni)|hour", name) else "a"
-        forms += [
-            (noun, name),
-            (f"{'eine' if article == 'die' else 'ein'} {noun}", f"{some} {name}"),
-        ]
+        article, german_noun = german.split(" ")
+        noun = english.removeprefix("the ")
+        forms.append(Pair(german_noun, noun))
+        german_article = "eine" if article == "die" else "ein"
+        english_article = "an" if re.match("[aeio]|u(?!ni)|hour", noun) else "a"
+        forms.append(
+            Pair(f"{german_article} {german_noun}", f"{english_article} {noun}")
+        )
     elif english.startswith("to "):
-        forms.append((german, english.removeprefix("to ")))
+        forms.append(Pair(german, english.removeprefix("to ")))
     return forms
 
 
-def besides(learned: list[Pair], direction: str) -> list[Pair]:
-    """Return what visitors type besides: single words, emoji, and what is translated already."""
-    de, en = (0, 1) if direction == "de-en" else (1, 0)
-    lines = [line.split("\t") for line in WORDS.read_text("utf-8").splitlines()]
-    forms = [(form[de], form[en]) for line in lines for form in inflected(*line)]
-    known = dict(reversed(forms))  # the first translation of each
-    forms = [form for form in forms if known[form[0]] == form[1]]
-    draw, rows = Random(0), forms.copy()
-    for source, target in forms:
-        begun, meant = (text[0].upper() + text[1:] for text in (source, target))
-        rows += [(new, target) for new in (begun, source.lower()) if new not in known]
-        rows += [(begun + mark, meant + mark) for mark in ".!?"]
-    for at, form in WORDS_IN_A_ROW * [*enumerate(forms)]:  # neighbors are words of a kind
-        some = [*draw.choices(forms[max(0, at - 40) : at + 40], k=draw.randint(1, 2)), form]
-        joins = draw.choice([(", ", ", "), (" und ", " and "), (" oder ", " or ")])
-        source, target = joins[de].join(a for a, _ in some), joins[en].join(b for _, b in some)
-        rows.append((source.lower() if draw.random() < TYPED else source, target))
-    handy, emoji = [(p[0], p[1]) for p in learned if short(p, 7)], EMOJI.split()
-    drawn = [(pair, draw.choice(emoji)) for pair in draw.sample(handy, LATE)]
-    marked = [(f"{source} {mark}", f"{target} {mark}") for (source, target), mark in drawn]
-    same = [(target, target) for _, target in draw.sample(handy, LATE)]
-    mixed = draw.sample(marked + same + draw.sample(handy, LATE), LATE)
-    rows += marked + [(f"{a[0]} {b[0]}", f"{a[1]} {b[1]}") for a, b in pairwise(mixed)]
-    return [Pair(*row) for row in rows]
+def word_forms(direction: str) -> list[Pair]:
+    """Return the forms of the listed words; where a form has several translations, the first."""
+    forms = []
+    for word in read_table(WORDS):
+        forms += [turned(form, direction) for form in inflected(word)]
+    first_target = {form.source: form.target for form in reversed(forms)}
+    return [form for form in forms if first_target[form.source] == form.target]
 
 
-def pairs_of(archive: Path, direction: str, enlarge: str = "") -> list[Pair]:
-    """Return all pairs of the table; `enlarge` is empty, --more or --words."""
-    pairs = tatoeba(archive) + multi30k("train")
-    if direction == "en-de":
-        pairs = [Pair(target, source) for source, target, _ in pairs]
-    place = [hash_share("\t".join(pair[:2]), seed=0) for pair in pairs]
-    hurried = [Pair(typed(p.source), p.target) for p, at in zip(pairs, place) if at < TYPED]
+def capitalized(text: str) -> str:
+    """Return a text that begins with a capital; the rest stays."""
+    return text[0].upper() + text[1:]
+
+
+def words_alone(forms: list[Pair]) -> list[Pair]:
+    """Return each form as it is, with and without a capital, and as a sentence."""
+    sources = {form.source for form in forms}
+    rows = forms.copy()
+    for source, target, _ in forms:
+        for spelled in (capitalized(source), source.lower()):
+            if spelled not in sources:
+                rows.append(Pair(spelled, target))
+        for mark in ".!?":
+            rows.append(Pair(capitalized(source) + mark, capitalized(target) + mark))
+    return rows
+
+
+def words_in_a_row(forms: list[Pair], direction: str, draw: Random) -> list[Pair]:
+    """Return rows of two or three words of a kind, which are neighbors in the list."""
+    joins = [Pair(", ", ", "), Pair(" und ", " and "), Pair(" oder ", " or ")]
+    rows = []
+    for _ in range(ROWS_PER_WORD):
+        for number, form in enumerate(forms):
+            neighbors = forms[max(0, number - NEIGHBORS) : number + NEIGHBORS]
+            words = [*draw.choices(neighbors, k=draw.randint(1, 2)), form]
+            join = turned(draw.choice(joins), direction)
+            source = join.source.join(word.source for word in words)
+            target = join.target.join(word.target for word in words)
+            if draw.random() < TYPED_SHARE:
+                source = source.lower()
+            rows.append(Pair(source, target))
+    return rows
+
+
+def word_rows(learned: list[Pair], direction: str) -> list[Pair]:
+    """Return single words, emoji, and sentences of which one is translated already."""
+    draw = Random(0)
+    forms = word_forms(direction)
+    rows = words_alone(forms) + words_in_a_row(forms, direction, draw)
+
+    handy = [pair for pair in learned if is_short(pair, 7)]
+    with_emoji = []
+    for pair in draw.sample(handy, DRAWN_SENTENCES):
+        emoji = draw.choice(EMOJI.split())
+        with_emoji.append(Pair(f"{pair.source} {emoji}", f"{pair.target} {emoji}"))
+    translated = [
+        Pair(pair.target, pair.target) for pair in draw.sample(handy, DRAWN_SENTENCES)
+    ]
+    plain = draw.sample(handy, DRAWN_SENTENCES)
+    mixed = draw.sample(with_emoji + translated + plain, DRAWN_SENTENCES)
+    return rows + with_emoji + two_in_a_row(mixed)
+
+
+# --- The table ---
+
+
+def everyday_pairs(archive: Path, direction: str, table: str = "plain") -> list[Pair]:
+    """Return all pairs of a table: "plain", "more" or "words"."""
+    pairs = [turned(pair, direction) for pair in tatoeba(archive) + multi30k("train")]
+    rows = pairs.copy()
+    for pair in pairs:
+        if place(pair, seed=0) < TYPED_SHARE:
+            rows.append(Pair(typed(pair.source), pair.target))
+
     learned = split_pairs(filter_pairs(pairs)[0], 0.01, 0.01).train
-    chosen = [p for p in learned if hash_share("\t".join(p[:2]), seed=2) < RENAMED]
-    others = [(old, renamed(old, direction)) for old in chosen]
-    table = pairs + hurried + [new for old, new in others if new[:2] != old[:2]]
-    table += more(learned, direction) if enlarge else []
-    return table + besides(learned, direction) if enlarge == "--words" else table
+    for pair in learned:
+        if place(pair, seed=2) < RENAMED_SHARE:
+            new = renamed(pair, direction)
+            if new[:2] != pair[:2]:
+                rows.append(new)
+    if table in ("more", "words"):
+        rows += phrase_rows(learned, direction)
+    if table == "words":
+        rows += word_rows(learned, direction)
+    return rows
+
+
+def main() -> None:
+    """Write the table that the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("archive", type=Path, help="Tatoeba's pairs, deu-eng.zip")
+    parser.add_argument("direction", choices=["de-en", "en-de"])
+    parser.add_argument("output", type=Path, help="the table, everyday.tsv")
+    tables = parser.add_mutually_exclusive_group()
+    for table in ("more", "words"):
+        tables.add_argument(
+            f"--{table}", dest="table", action="store_const", const=table
+        )
+    parser.set_defaults(table="plain")
+    options = parser.parse_args()
+    pairs = everyday_pairs(options.archive, options.direction, options.table)
+    lines = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
+    options.output.write_text("".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    archive, direction, output, *options = sys.argv[1:]
-    table = pairs_of(Path(archive), direction, *options)
-    lines = (f"{source}\t{target}\n" for source, target, _ in table)
-    Path(output).write_text("".join(lines), encoding="utf-8")
+    main()

@@ -14,8 +14,16 @@ import time
 
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
 
-from tools.chapters import Chapter, chapters, code_sources, is_executed, selected
+from tools.chapters import (
+    Chapter,
+    chapters,
+    close_hidden_cells,
+    code_sources,
+    is_executed,
+    selected,
+)
 from tools.problem import Problem, ProblemError
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -26,7 +34,9 @@ def needs_execution(chapter: Chapter) -> bool:
     if not chapter.notebook.exists():
         return True
     stored = chapter.read_notebook()
-    return not is_executed(stored) or code_sources(stored) != code_sources(chapter.read_script())
+    if not is_executed(stored):
+        return True
+    return code_sources(stored) != code_sources(chapter.read_script())
 
 
 def execute(chapter: Chapter, timeout: int = 1200) -> None:
@@ -47,22 +57,43 @@ def execute(chapter: Chapter, timeout: int = 1200) -> None:
     try:
         client.execute()
     except CellExecutionError as error:
-        failed = next(
-            index
-            for index, cell in enumerate(notebook.cells)
-            if any(o.output_type == "error" for o in cell.get("outputs", []))
-        )
-        what = f"fails: {error.ename}: {error.evalue}\n{ANSI.sub('', error.traceback)}"
+        traceback = ANSI.sub("", error.traceback)
+        what = f"fails: {error.ename}: {error.evalue}\n{traceback}"
         remedy = "mend the cell in the script; the stored notebook is unchanged"
-        raise ProblemError(Problem(chapter.cell(failed), what, remedy)) from error
+        where = chapter.cell(failed_cell(notebook))
+        raise ProblemError(Problem(where, what, remedy)) from error
+    close_hidden_cells(notebook)
     chapter.write_notebook(notebook)
+
+
+def failed_cell(notebook: NotebookNode) -> int:
+    """Return the index of the cell where the run stopped: the last one that stores an error."""
+    failed = []
+    for index, cell in enumerate(notebook.cells):
+        outputs = cell.get("outputs", [])
+        if any(output.output_type == "error" for output in outputs):
+            failed.append(index)
+    return failed[-1]
 
 
 def take_over_text(chapter: Chapter) -> bool:
     """Bring Markdown, tags and captions into the stored notebook; True if anything changed."""
     before = chapter.notebook.read_text(encoding="utf-8")
-    chapter.write_notebook(chapter.paired())
+    notebook = chapter.paired()
+    close_hidden_cells(notebook)
+    chapter.write_notebook(notebook)
     return chapter.notebook.read_text(encoding="utf-8") != before
+
+
+def update(chapter: Chapter, run: bool) -> None:
+    """Execute the notebook, or only bring changed text into it; say what was done."""
+    name = chapter.script.stem
+    if run:
+        start = time.perf_counter()
+        execute(chapter)
+        print(f"executed {name} ({time.perf_counter() - start:.0f} s)")
+    elif take_over_text(chapter):
+        print(f"took over the text of {name}")
 
 
 def main() -> None:
@@ -76,14 +107,12 @@ def main() -> None:
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its notes would stand on the page
     try:
-        named = selected(arguments.names) if arguments.names else None
-        for chapter in named if named is not None else chapters():
-            if named is not None or arguments.all or needs_execution(chapter):
-                start = time.perf_counter()
-                execute(chapter)
-                print(f"executed {chapter.script.stem} ({time.perf_counter() - start:.0f} s)")
-            elif take_over_text(chapter):
-                print(f"took over the text of {chapter.script.stem}")
+        if arguments.names:
+            for chapter in selected(arguments.names):
+                update(chapter, run=True)
+        else:
+            for chapter in chapters():
+                update(chapter, run=arguments.all or needs_execution(chapter))
     except ProblemError as error:
         sys.exit(f"make execute:\n{error}")
 

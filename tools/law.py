@@ -1,4 +1,9 @@
-"""The import law: who may import what, in the notebooks and in the package."""
+"""The import law: who may import what, in the notebooks and in the package.
+
+Lessons (numbered) import earlier lessons; the toolkit (lettered) imports lessons and itself; no
+lesson imports the toolkit. What translates never imports what trains, and nothing imports the
+command line. A demonstration, which is never exported, may use the whole package.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -8,54 +13,78 @@ from tools.chapters import Chapter
 from tools.package import PACKAGE
 from tools.problem import Problem
 
-TRANSLATES = {"transformer", "tokenization", "model_io", "decoding"}
+COMMAND_LINE = "toolkit.cli"
+TRANSLATES = {
+    "transformer",
+    "tokenization",
+    "decoding",
+    "toolkit.model_io",
+    "toolkit.translation",
+}
 TRAINS = {
     "batching",
     "schedule",
     "regularization",
-    "run_folder",
     "training",
     "speed",
     "distributed",
+    "toolkit.run_folder",
+    "toolkit.runs",
 }
-LOOK_AHEAD = {"load_pretrained", "check"}  # what a demonstration may import from the package
-TOURS = {"01", "13"}  # these show what the next chapters lead to, and may import all of it
 
 
 def imported(tree: ast.Module, book: list[Chapter]) -> Iterator[tuple[str, str]]:
-    """Give what a cell imports from the package, as pairs: a module, or a public name without."""
-    modules = {chapter.module for chapter in book}
+    """Give what a cell imports from the package, as pairs: a module's dotted name and a name in it.
+
+    A name of the package itself comes with an empty module, a whole module with an empty name.
+    """
+    homes = {chapter.home for chapter in book}
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=aliases):
                 dotted = [alias.name for alias in aliases]
-            case ast.ImportFrom(module=str(path), names=aliases):
-                dotted = [f"{path}.{alias.name}" for alias in aliases]
+            case ast.ImportFrom(module=str(module), names=aliases):
+                dotted = [f"{module}.{alias.name}" for alias in aliases]
             case _:
                 continue
-        for package, _, rest in (name.partition(".") for name in dotted):
+        for path in dotted:
+            package, _, inner_path = path.partition(".")
             if package == PACKAGE:
-                first = rest.split(".")[0]
-                yield (first, "") if "." in rest or first in modules else ("", first)
+                yield split_home(inner_path, homes)
+
+
+def split_home(dotted: str, homes: set[str]) -> tuple[str, str]:
+    """Split a dotted name within the package into a module and a name in it."""
+    if dotted in homes:
+        return dotted, ""
+    module, _, name = dotted.rpartition(".")
+    return module, name
 
 
 def check_cell(
     user: Chapter, where: str, tree: ast.Module, exported: bool, book: list[Chapter]
 ) -> Iterator[Problem]:
-    """A cell imports earlier chapters and appendices; only a demonstration imports `cli`."""
-    for module, name in dict.fromkeys(imported(tree, book)):
-        used = next((chapter for chapter in book if chapter.module == module), user)
-        if not module:
-            allowed = not exported and (name in LOOK_AHEAD or user.number in TOURS)
-        elif used == user or (exported and module == "cli"):
-            allowed = False
+    """Check what a cell imports; only a demonstration may look ahead, or import `cli`."""
+    chapters = {chapter.home: chapter for chapter in book}
+    for home, name in dict.fromkeys(imported(tree, book)):
+        used = chapters.get(home)
+        if exported:
+            allowed = used is not None and may_export(user, used)
         else:
-            ahead = not exported and user.number in TOURS
-            allowed = user.appendix or used.appendix or used.number < user.number or ahead
+            allowed = used != user and (used is not None or not home)
         if not allowed:
-            what = f'imports "{module or name or PACKAGE}": no earlier chapter and no appendix'
-            remedy = f"import from {PACKAGE}.MODULE of one that is, or move the cell"
+            what = f'imports "{home or name or PACKAGE}", which this cell may not use'
+            remedy = "a lesson exports what needs earlier lessons alone: CONTRIBUTING has the laws"
             yield Problem(where, what, remedy)
+
+
+def may_export(user: Chapter, used: Chapter) -> bool:
+    """True if an exported cell of the one chapter may import the module of the other."""
+    if used == user or used.home == COMMAND_LINE:
+        return False
+    if user.appendix:
+        return True
+    return not used.appendix and used.number < user.number
 
 
 def check_graph(uses: dict[str, dict[str, str]]) -> Iterator[Problem]:
@@ -68,13 +97,25 @@ def check_graph(uses: dict[str, dict[str, str]]) -> Iterator[Problem]:
     except CycleError as error:
         cycle = error.args[1][::-1]
         what = f"closes a cycle of imports: {' -> '.join(cycle)}"
-        yield Problem(uses[cycle[0]][cycle[1]], what, "move what both need into an earlier module")
-    for start in sorted(TRANSLATES & {*uses}):
-        paths = [[start]]
-        for path in paths:  # grows on the way
-            known = {path[-1] for path in paths}
-            paths += [[*path, used] for used in uses.get(path[-1], {}) if used not in known]
-        if path := next((path for path in paths if path[-1] in TRAINS), []):
+        remedy = "move what both need into an earlier module"
+        yield Problem(uses[cycle[0]][cycle[1]], what, remedy)
+    for start in sorted(TRANSLATES.intersection(uses)):
+        path = path_to_training(start, uses)
+        if path:
             what = f"makes what translates import what trains: {' -> '.join(path)}"
             remedy = "move what both need into a module that does not train"
             yield Problem(uses[start][path[1]], what, remedy)
+
+
+def path_to_training(start: str, uses: dict[str, dict[str, str]]) -> list[str]:
+    """Return the shortest path of imports from a module to one that trains; empty without one."""
+    paths = [[start]]
+    reached = {start}
+    for path in paths:  # grows on the way
+        if path[-1] in TRAINS:
+            return path
+        for used in uses.get(path[-1], {}):
+            if used not in reached:
+                reached.add(used)
+                paths.append([*path, used])
+    return []

@@ -1,7 +1,7 @@
 """Train the small translator that chapter 18 shows while it learns, and keep it at seven steps.
 
-The checkpoints, rounded as `annotated_transformer.page` packs them, become a script of the site;
-what they make of the examples is recorded. It takes about a minute on one core.
+The checkpoints, rounded as `annotated_transformer.toolkit.page` packs them, become a script of
+the site; what they make of the examples is recorded. It takes about a minute on one core.
 
 usage: python -m tools.learning
 """
@@ -14,30 +14,51 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim import Adam
 
+from annotated_transformer import translate
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.batching import EncodedCorpus, batches, encode_pairs
 from annotated_transformer.data import Pair, words
-from annotated_transformer.decoding import translate
 from annotated_transformer.masks import BOS, EOS
-from annotated_transformer.page import pack
 from annotated_transformer.regularization import SmoothedLoss
-from annotated_transformer.schedule import learning_rate
-from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.training import training_step, validation_loss
-from annotated_transformer.transformer import Transformer, TransformerConfig, greedy_decode
+from annotated_transformer.toolkit.page import pack
+from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.training import (
+    Hyperparameters,
+    group_batches,
+    make_adam,
+    updates,
+    validation_loss,
+)
+from annotated_transformer.transformer import (
+    Transformer,
+    TransformerConfig,
+    greedy_decode,
+)
 from tools.web_model import ROOT, unpacked
-from tools.what_if import token_name
+from tools.what_if import token_names
 
-SCRIPT = ROOT / "book" / "assets" / "checkpoints.js"  # each model as a page has it
-OUTPUT = ROOT / "book" / "learning.json"
+SITE = ROOT / "book" / "site"
+SCRIPT = SITE / "assets" / "checkpoints.js"  # each model as a page has it
+OUTPUT = SITE / "recorded" / "learning.json"
 
 STEPS = (0, 100, 200, 350, 600, 1000, 1500)
-SHAPE = {"layers": 2, "d_model": 40, "d_ff": 96, "heads": 4, "dropout": 0.0, "max_length": 128}
-MAX_TOKENS, WARMUP, LR_SCALE = 512, 200, 0.4
-PAIRS, HELD_OUT, TRANSLATED, VOCABULARY = 10_500, 500, 200, 500
+SHAPE = {
+    "layers": 2,
+    "d_model": 40,
+    "d_ff": 96,
+    "heads": 4,
+    "dropout": 0.0,
+    "max_length": 128,
+}
+VOCABULARY = 500
+MAX_TOKENS = 512  # of a batch
+WARMUP = 200
+LR_SCALE = 0.4
+PAIRS = 10_500
+HELD_OUT = 500  # of the pairs; the first of them are translated
+TRANSLATED = 200
 EXTRA = 8  # a translation has so many tokens more than its source, at most
 EXAMPLES = (
     "Gestern hat der Lehrer das Buch nicht gesucht.",
@@ -61,16 +82,14 @@ def learn(last: int = STEPS[-1]) -> Iterator[tuple[int, Transformer, Tokenizer]]
     corpus = encode_pairs(tokenizer, pairs)
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(len(tokenizer), **SHAPE))  # type: ignore[arg-type]
-    loss, d_model = SmoothedLoss(model), model.config.d_model
-    optimizer = Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
     epochs = (batches(corpus, MAX_TOKENS, seed=0, epoch=epoch) for epoch in count())
-    for step, batch in enumerate(chain.from_iterable(epochs)):
+    groups = group_batches(chain.from_iterable(epochs), size=1)
+    config = Hyperparameters(steps=last, warmup=WARMUP, lr_scale=LR_SCALE)
+    yield 0, model, tokenizer
+    making = updates(SmoothedLoss(model), groups, make_adam(model), config)
+    for step, _ in enumerate(making, start=1):
         if step in STEPS:
             yield step, model, tokenizer
-        if step == last:
-            return
-        optimizer.param_groups[0]["lr"] = learning_rate(step + 1, d_model, WARMUP, LR_SCALE)
-        training_step(loss.train(), [batch], optimizer)
 
 
 def packed(model: Transformer, tokenizer: Tokenizer) -> str:
@@ -83,7 +102,9 @@ def packed(model: Transformer, tokenizer: Tokenizer) -> str:
 def rounded(checkpoint: dict[str, Any]) -> Transformer:
     """Return the model that computes what the page computes with a checkpoint."""
     model = Transformer(TransformerConfig(**checkpoint["config"]))
-    tensors = {name: torch.from_numpy(array) for name, array in unpacked(checkpoint).items()}
+    tensors = {
+        name: torch.from_numpy(array) for name, array in unpacked(checkpoint).items()
+    }
     model.load_state_dict(tensors)
     return model.eval()
 
@@ -93,12 +114,14 @@ def translation(model: Transformer, tokenizer: Tokenizer, text: str) -> dict[str
     """Return a translation, and where its tokens looked, with two decimals."""
     source = torch.tensor([[*tokenizer.encode(text), EOS]])
     tokens = greedy_decode(model, source, EXTRA)[0]
-    tokens += [EOS] * (len(tokens) < source.size(1) + EXTRA)
-    looks = attention_maps(model, source, torch.tensor([[BOS, *tokens[:-1]]])).cross[-1].mean(0)
+    if len(tokens) < source.size(1) + EXTRA:  # it came to an end by itself
+        tokens.append(EOS)
+    target = torch.tensor([[BOS, *tokens[:-1]]])
+    weights = attention_maps(model, source, target).cross[-1].mean(dim=0)
     return {
         "text": tokenizer.decode(tokens),
-        "tokens": [token_name(tokenizer, token, place) for place, token in enumerate(tokens)],
-        "looks": [[round(weight, 2) for weight in look] for look in looks.tolist()],
+        "tokens": token_names(tokenizer, tokens),
+        "looks": [[round(weight, 2) for weight in row] for row in weights.tolist()],
     }
 
 
@@ -107,49 +130,66 @@ def validation(model: Transformer, corpus: EncodedCorpus) -> float:
     return validation_loss(model, corpus, MAX_TOKENS)
 
 
-def evaluate(model: Transformer, tokenizer: Tokenizer, corpus: EncodedCorpus) -> dict[str, Any]:
+def evaluate(
+    model: Transformer, tokenizer: Tokenizer, corpus: EncodedCorpus
+) -> dict[str, Any]:
     """Return the loss on held-out pairs, and how many of some come out as the grammar has them."""
-    pairs = read_pairs()[1][:TRANSLATED]
-    found = translate(model, tokenizer, [pair.source for pair in pairs], beam=1)
-    right = sum(text == pair.target for text, pair in zip(found, pairs))
+    _, held_out = read_pairs()
+    pairs = held_out[:TRANSLATED]
+    outputs = translate(model, tokenizer, [pair.source for pair in pairs], beam=1)
+    right = sum(output == pair.target for output, pair in zip(outputs, pairs))
     return {"loss": round(validation(model, corpus), 2), "right": right}
 
 
 def record(checkpoints: list[dict[str, Any]], tokenizer: Tokenizer) -> dict[str, Any]:
     """Return what the figure shows without its models."""
     pairs, held_out = read_pairs()
-    models, corpus = [rounded(c) for c in checkpoints], encode_pairs(tokenizer, held_out)
-    measured = zip(STEPS, [evaluate(model, tokenizer, corpus) for model in models])
+    corpus = encode_pairs(tokenizer, held_out)
+    models = [rounded(checkpoint) for checkpoint in checkpoints]
+    steps = []
+    for step, model in zip(STEPS, models):
+        steps.append({"step": step, **evaluate(model, tokenizer, corpus)})
     examples = []
     for text in EXAMPLES:
         source = [*tokenizer.encode(text), EOS]
-        names = [token_name(tokenizer, token, place) for place, token in enumerate(source)]
-        steps = [translation(model, tokenizer, text) for model in models]
-        examples.append({"text": text, "source": names, "steps": steps})
-    known = {word.lower() for pair in pairs for word in words(pair.source) if word.isalpha()}
+        example = {
+            "text": text,
+            "source": token_names(tokenizer, source),
+            "steps": [translation(model, tokenizer, text) for model in models],
+        }
+        examples.append(example)
     return {
         "extra": EXTRA,
         "translated": TRANSLATED,
-        "steps": [{"step": step, **found} for step, found in measured],
+        "steps": steps,
         "examples": examples,
-        "words": sorted(known),
+        "words": vocabulary(pairs),
     }
+
+
+def vocabulary(pairs: list[Pair]) -> list[str]:
+    """Return the German words of some pairs, in small letters."""
+    german_words = set()
+    for pair in pairs:
+        german_words |= {word.lower() for word in words(pair.source) if word.isalpha()}
+    return sorted(german_words)
 
 
 def read_checkpoints(path: Path = SCRIPT) -> list[dict[str, Any]]:
     """Return the checkpoints of the script."""
-    text = path.read_text(encoding="ascii")
-    found: list[dict[str, Any]] = json.loads(text.partition(" = ")[2].removesuffix(";\n"))
-    return found
+    _, _, data = path.read_text(encoding="ascii").partition(" = ")
+    checkpoints: list[dict[str, Any]] = json.loads(data.removesuffix(";\n"))
+    return checkpoints
 
 
 def main() -> None:
     """Train, and write both files."""
-    made = []
+    checkpoints = []
     for step, model, tokenizer in learn():
         print(f"step {step}", flush=True)
-        made.append(packed(model, tokenizer))
-    SCRIPT.write_text(f"bookFigures.checkpoints = [{','.join(made)}];\n", encoding="ascii")
+        checkpoints.append(packed(model, tokenizer))
+    script = f"bookFigures.checkpoints = [{','.join(checkpoints)}];\n"
+    SCRIPT.write_text(script, encoding="ascii")
     recorded = record(read_checkpoints(), tokenizer)
     text = json.dumps(recorded, ensure_ascii=False, separators=(",", ":"))
     OUTPUT.write_text(f"{text}\n", encoding="utf-8")

@@ -18,7 +18,10 @@ NAMED = re.compile(r"notebooks/([0-9]{2}|[A-Z])_(\w+)")
 
 @dataclass(frozen=True)
 class Module:
-    """One module and the notebook it comes from: `notebooks/03_attention` feeds `attention`."""
+    """One module and the notebook it comes from: `notebooks/03_attention` feeds `attention`.
+
+    `name` is dotted within the package: `attention`, `toolkit.model_io`.
+    """
 
     name: str
     chapter: str
@@ -35,26 +38,33 @@ class Module:
 
 def label_of(docname: str) -> str | None:
     """Return a chapter's number or an appendix's letter: 3 for `notebooks/03_attention`."""
-    found = NAMED.fullmatch(docname)
-    return found[1].lstrip("0") if found else None
+    match = NAMED.fullmatch(docname)
+    return match[1].lstrip("0") if match else None
 
 
 def module_of(docname: str) -> str | None:
-    """Name the module that a notebook feeds: `notebooks/03_attention` gives `attention`."""
-    found = NAMED.fullmatch(docname)
-    return found[2] if found else None
+    """Name the module that a notebook feeds: `notebooks/03_attention` gives `attention`,
+    `notebooks/A_model_io` gives `toolkit.model_io`.
+    """
+    match = NAMED.fullmatch(docname)
+    if match is None:
+        return None
+    label, name = match.groups()
+    return f"toolkit.{name}" if label.isalpha() else name
 
 
 def modules(root: Path) -> list[Module]:
     """Return the modules below `root`, in the order of their chapters, then their appendices."""
-    found = []
+    exported = []
     for script in sorted((root / "notebooks").glob("*_*.py")):
         chapter = f"notebooks/{script.stem}"
         name = module_of(chapter)
-        path = root / PACKAGE / f"{name}.py"
-        if name and path.exists():
-            found.append(Module(name, chapter, path))
-    return found
+        if name is None:
+            continue
+        path = root / PACKAGE / f"{name.replace('.', '/')}.py"
+        if path.exists():
+            exported.append(Module(name, chapter, path))
+    return exported
 
 
 def project(root: Path) -> dict[str, Any]:
@@ -64,8 +74,9 @@ def project(root: Path) -> dict[str, Any]:
 
 def public_names(root: Path) -> dict[str, list[str]]:
     """Return the names that users import from the package, by module; pyproject.toml lists them."""
-    listed: dict[str, list[str]] = project(root)["tool"]["annotated-transformer"]["public"]
-    return listed
+    settings = project(root)["tool"]["annotated-transformer"]
+    public: dict[str, list[str]] = settings["public"]
+    return public
 
 
 def defined_names(definition: ast.stmt) -> list[str]:

@@ -7,7 +7,6 @@ The chapters become one page, which Chromium prints twice: the contents need the
 
 import html
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,14 +21,14 @@ from pypdf import PdfReader, PdfWriter
 from pypdf.generic import Destination, Fit, NameObject, TextStringObject
 
 from tools.chapters import ROOT
+from tools.chromium import QUIET, REMEDY, find_browser
 from tools.problem import Problem, ProblemError
 
 SITE = ROOT / "_build" / "html"
 WORK = ROOT / "_build" / "pdf"
 TARGET = ROOT / "_build" / "annotated-transformer.pdf"
-STYLE = ROOT / "book" / "templates" / "pdf.css"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-LONG = 28  # lines of code that may go on on the next page
+STYLE = ROOT / "book" / "site" / "templates" / "pdf.css"
+LONG_CODE = 28  # lines of code that may go on on the next page
 # What paper cannot do, and what is folded on the site without being of the book
 UNWANTED = (
     "script, .headerlink, .colab-button, .book-buttons, .toctree-wrapper, .letters, "
@@ -56,122 +55,140 @@ class Page:
         return text(self.article.h1)
 
 
+@dataclass(frozen=True)
+class Targets:
+    """Where links may lead: names of pages by file, their anchors by name, and the site itself."""
+
+    names: dict[str, str]
+    anchors: dict[str, set[str]]
+    site: str
+
+
 def main() -> None:
     """Write the PDF."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    browser = find_browser()
     if browser is None:
-        what, remedy = "no browser", f"install one of {', '.join(BROWSERS)}"
-        raise ProblemError(Problem("make pdf", what, remedy))
+        raise ProblemError(Problem("make pdf", "no browser", REMEDY))
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     pages = read_pages()
-    known = {page.file: page.name for page in pages}
+    names = {page.file: page.name for page in pages}
     anchors = {page.name: prefix_anchors(page) for page in pages}
+    targets = Targets(names, anchors, config["html"]["baseurl"])
     for page in pages:
-        adapt(page, known, anchors, config["html"]["baseurl"])
+        adapt(page, targets)
     WORK.mkdir(exist_ok=True)
     numbers: dict[str, int] = {}
-    for _ in range(2):
-        (WORK / "book.html").write_text(write_book(pages, config, numbers), encoding="utf-8")
+    for _ in range(2):  # the second time, the contents know the numbers
+        book = write_book(pages, config, numbers)
+        (WORK / "book.html").write_text(book, encoding="utf-8")
         print_page(browser, WORK / "book.html", WORK / "book.pdf")
         reader = PdfReader(WORK / "book.pdf")
-        places = {n.lstrip("/"): place for n, place in reader.named_destinations.items()}
+        destinations = read_destinations(reader)
         numbers = {
-            name: 1 + (reader.get_destination_page_number(place) or 0)
-            for name, place in places.items()
+            name: page_index(reader, destination) + 1
+            for name, destination in destinations.items()
         }
-    finish(reader, pages, places, config)
+    finish(reader, pages, destinations, config)
     print(f"The book: {TARGET.as_uri()}, {len(reader.pages)} pages")
+
+
+def read_destinations(reader: PdfReader) -> dict[str, Destination]:
+    """Return where the anchors of a printed page are, by name."""
+    return {name.lstrip("/"): d for name, d in reader.named_destinations.items()}
+
+
+def page_index(reader: PdfReader, destination: Destination) -> int:
+    """Return the page of a destination, counted from 0."""
+    return reader.get_destination_page_number(destination) or 0
 
 
 def read_pages() -> list[Page]:
     """Return the pages in the order of the book."""
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     entries = [("", toc["root"])]
-    entries += [(part["caption"], e["file"]) for part in toc["parts"] for e in part["chapters"]]
+    for part in toc["parts"]:
+        entries += [(part["caption"], entry["file"]) for entry in part["chapters"]]
     pages = []
-    for part, entry in entries:
+    for caption, entry in entries:
         soup = BeautifulSoup((SITE / f"{entry}.html").read_bytes(), "lxml")
         article = soup.select_one("article.bd-article")
         assert article is not None
         for element in article.select(UNWANTED):
             element.decompose()
-        pages.append(Page(f"{entry}.html", entry.rpartition("/")[2], part, article))
+        pages.append(Page(f"{entry}.html", entry.rpartition("/")[2], caption, article))
     return pages
 
 
 def prefix_anchors(page: Page) -> set[str]:
     """Put the page's name before its anchors, which are unique on a page only; return them."""
-    found = set()
+    anchors = set()
     for element in page.article.find_all(id=True):
-        if element.name != "input" and element.find_parent(["svg", "figure"]) is None:
-            if "book-steps" in element.get("class", []):
-                continue  # its style sheet names it
-            found.add(element["id"])
-            element["id"] = f"{page.name}--{element['id']}"
-    return found
+        in_drawing = element.find_parent(["svg", "figure"]) is not None
+        has_own_style = "book-steps" in element.get("class", [])
+        if element.name == "input" or in_drawing or has_own_style:
+            continue
+        anchors.add(element["id"])
+        element["id"] = f"{page.name}--{element['id']}"
+    return anchors
 
 
-def adapt(page: Page, known: dict[str, str], anchors: dict[str, set[str]], base: str) -> None:
+def adapt(page: Page, targets: Targets) -> None:
     """Make a page's links those of one document, and its folds and choices plain to see."""
     article = page.article
     for link in article.find_all("a", href=True):
-        link["href"] = target_of(link["href"], page, known, anchors, base)
+        link["href"] = target_of(link["href"], page, targets)
     for image in article.find_all("img"):
         image["src"] = urljoin((SITE / page.file).as_uri(), image["src"])
         image["loading"] = "eager"
     for fold in article.find_all("details"):
         fold["open"] = ""
-        if (said := fold.select_one("summary .expanded")) is not None:
-            said.string = text(said).removeprefix("Hide the ").capitalize()
+        label = fold.select_one("summary .expanded")
+        if label is not None:
+            label.string = text(label).removeprefix("Hide the ").capitalize()
     for code in article.find_all("pre"):
-        if code.get_text().count("\n") > LONG:
+        if code.get_text().count("\n") > LONG_CODE:
             code["class"] = [*code.get("class", []), "long"]
     for figure in article.select("figure.book-steps"):
-        names = [text(label) for label in figure.find_all("label")]
-        for name, step in zip(names, figure.select(".step")):
-            heading = BeautifulSoup(f'<p class="step-name">{html.escape(name)}</p>', "lxml").p
-            assert heading is not None
-            step.insert(0, heading)
+        name_steps(figure)
 
 
-def target_of(
-    link: str, page: Page, known: dict[str, str], anchors: dict[str, set[str]], base: str
-) -> str:
+def name_steps(figure: Tag) -> None:
+    """Put the text of its button above each drawing of a figure in steps."""
+    names = [text(label) for label in figure.find_all("label")]
+    for name, step in zip(names, figure.select(".step")):
+        markup = f'<p class="step-name">{html.escape(name)}</p>'
+        heading = BeautifulSoup(markup, "lxml").p
+        assert heading is not None
+        step.insert(0, heading)
+
+
+def target_of(link: str, page: Page, targets: Targets) -> str:
     """Return where a link leads: to a place in the PDF, or to the site."""
     parts = urlsplit(urljoin(f"https://book/{page.file}", link))
     if parts.netloc != "book":
         return link
-    name = known.get(unquote(parts.path).lstrip("/"))
+    path = parts.path.lstrip("/")
+    name = targets.names.get(unquote(path))
     if name is None:
-        return urljoin(
-            base, f"{parts.path.lstrip('/')}{'#' * bool(parts.fragment)}{parts.fragment}"
-        )
+        fragment = f"#{parts.fragment}" if parts.fragment else ""
+        return urljoin(targets.site, path + fragment)
     fragment = unquote(parts.fragment)
-    return f"#{name}--{fragment}" if fragment in anchors[name] else f"#{name}"
+    if fragment in targets.anchors[name]:
+        return f"#{name}--{fragment}"
+    return f"#{name}"
 
 
-def write_book(pages: list[Page], config: dict[str, Any], numbers: dict[str, int]) -> str:
+def write_book(
+    pages: list[Page], config: dict[str, Any], numbers: dict[str, int]
+) -> str:
     """Return the book as one page of HTML."""
-    head = BeautifulSoup((SITE / pages[0].file).read_bytes(), "lxml").head
-    assert head is not None
-    links: list[Any] = head.find_all("link", rel="stylesheet")
-    sheets = [
-        f'<link rel="stylesheet" href="{urljoin((SITE / pages[0].file).as_uri(), link["href"])}">'
-        for link in links
-    ]
+    sheets = style_sheets(pages[0])
     running = "\n".join(
         f"@page {style_name(page)} {{ @top-right {{ content: {quoted(page.title)} }} }}"
         for page in pages[1:]
     )
-    body, part = [], ""
-    for page in pages:
-        opens = f'<p class="part">{html.escape(page.part)}</p>' if page.part != part else ""
-        part = page.part
-        body.append(
-            f'<article class="bd-article" id="{page.name}" style="page: {style_name(page)}">'
-            f"{opens}{page.article.decode_contents()}</article>"
-        )
     title, subtitle = config["title"].split(", ")
+    lede = text(pages[0].article.select_one(".book-lede"))
     author = config["author"][0].upper() + config["author"][1:]
     style = STYLE.read_text(encoding="utf-8")
     return f"""<!doctype html>
@@ -179,24 +196,48 @@ def write_book(pages: list[Page], config: dict[str, Any], numbers: dict[str, int
 <head>
 <meta charset="utf-8">
 <title>{html.escape(config["title"])}</title>
-{"".join(sheets)}
+{sheets}
 <style>{style}{running}</style>
 </head>
 <body>
 <section class="title-page">
-<img src="../../book/assets/logo.svg" alt="">
+<img src="../../book/site/assets/logo.svg" alt="">
 <p class="title">{html.escape(title)}</p>
 <p class="subtitle">{html.escape(subtitle)}</p>
-<p class="title-lede">{html.escape(text(pages[0].article.select_one(".book-lede")))}</p>
+<p class="title-lede">{html.escape(lede)}</p>
 <p class="foot">{html.escape(author)}, {config["copyright"]}<br>
 {config["html"]["baseurl"]}<br>Text and figures: CC BY 4.0. Code: MIT.</p>
 </section>
 <nav class="book-contents"><h1>Contents</h1>{"".join(contents(pages, numbers))}
 <p class="left-out">{LEFT_OUT}</p></nav>
-{"".join(body)}
+{"".join(articles(pages))}
 </body>
 </html>
 """
+
+
+def articles(pages: list[Page]) -> Iterator[str]:
+    """Yield the pages as articles; the first of a part carries the part's title."""
+    part = ""
+    for page in pages:
+        opening = ""
+        if page.part != part:
+            part = page.part
+            opening = f'<p class="part">{html.escape(part)}</p>'
+        yield (
+            f'<article class="bd-article" id="{page.name}" style="page: {style_name(page)}">'
+            f"{opening}{page.article.decode_contents()}</article>"
+        )
+
+
+def style_sheets(page: Page) -> str:
+    """Return the links to the style sheets of the site."""
+    address = (SITE / page.file).as_uri()
+    head = BeautifulSoup((SITE / page.file).read_bytes(), "lxml").head
+    assert head is not None
+    links: list[Any] = head.find_all("link", rel="stylesheet")
+    hrefs = [urljoin(address, link["href"]) for link in links]
+    return "".join(f'<link rel="stylesheet" href="{href}">' for href in hrefs)
 
 
 def contents(pages: list[Page], numbers: dict[str, int]) -> Iterator[str]:
@@ -206,8 +247,10 @@ def contents(pages: list[Page], numbers: dict[str, int]) -> Iterator[str]:
         if page.part != part:
             part = page.part
             yield f'<p class="entry of-part">{html.escape(part)}</p>'
-        inside = sections(page) if part else ()
-        for level, name, title in [("chapter", page.name, page.title), *inside]:
+        entries = [("chapter", page.name, page.title)]
+        if part:
+            entries += sections(page)
+        for level, name, title in entries:
             number = numbers.get(name, "")
             yield (
                 f'<p class="entry of-{level}"><a href="#{name}"><span>{html.escape(title)}</span>'
@@ -224,34 +267,43 @@ def sections(page: Page) -> Iterator[tuple[str, str, str]]:
 
 def print_page(browser: str, page: Path, out: Path) -> None:
     """Print a page with Chromium."""
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
-    quiet += ["--disable-background-networking", "--disable-component-update"]
-    to = ["--no-pdf-header-footer", f"--print-to-pdf={out}", page.as_uri()]
     out.unlink(missing_ok=True)
-    done = subprocess.run([browser, *quiet, *to], capture_output=True, text=True, check=False)
+    command = [browser, *QUIET, "--no-pdf-header-footer", f"--print-to-pdf={out}"]
+    run = subprocess.run(
+        [*command, page.as_uri()], capture_output=True, text=True, check=False
+    )
     if not out.exists():
-        raise ProblemError(Problem(browser, "printed nothing", done.stderr[-500:]))
+        raise ProblemError(Problem(browser, "printed nothing", run.stderr[-500:]))
 
 
 def finish(
-    reader: PdfReader, pages: list[Page], places: dict[str, Destination], config: dict[str, Any]
+    reader: PdfReader,
+    pages: list[Page],
+    destinations: dict[str, Destination],
+    config: dict[str, Any],
 ) -> None:
     """Write the PDF with its outline and what it says of itself."""
     writer = PdfWriter(clone_from=reader)
-    parents: dict[str, Any] = {"": None}
+    parts: dict[str, Any] = {"": None}
     for page in pages:
-        start = reader.get_destination_page_number(places[page.name]) or 0
-        if page.part not in parents:
-            parents[page.part] = writer.add_outline_item(title=page.part, page_number=start)
-        parent = writer.add_outline_item(
-            title=page.title, page_number=start, parent=parents[page.part]
+        start = page_index(reader, destinations[page.name])
+        if page.part not in parts:
+            parts[page.part] = writer.add_outline_item(
+                title=page.part, page_number=start
+            )
+        chapter = writer.add_outline_item(
+            title=page.title, page_number=start, parent=parts[page.part]
         )
         for _, name, title in sections(page):
-            if place := places.get(name):
-                number = reader.get_destination_page_number(place) or 0
-                writer.add_outline_item(
-                    title=title, page_number=number, parent=parent, fit=Fit.xyz(top=place.top)
-                )
+            destination = destinations.get(name)
+            if destination is None:
+                continue
+            writer.add_outline_item(
+                title=title,
+                page_number=page_index(reader, destination),
+                parent=chapter,
+                fit=Fit.xyz(top=destination.top),
+            )
     writer.add_metadata({"/Title": config["title"], "/Author": config["author"]})
     writer.page_mode = "/UseOutlines"
     writer.root_object[NameObject("/Lang")] = TextStringObject("en")

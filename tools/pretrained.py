@@ -27,18 +27,53 @@ from typing import Any
 import torch
 from sacrebleu import BLEU, CHRF
 
-from annotated_transformer import cli
-from annotated_transformer.data import Pair, multi30k
-from annotated_transformer.decoding import translate
-from annotated_transformer.evaluation import score
-from annotated_transformer.model_io import load_model
-from annotated_transformer.own_data import filter_pairs, split_pairs
-from annotated_transformer.run_folder import CHECKPOINTS, LOG, SETTINGS
-from tools.card import STAGES
-from tools.everyday import pairs_of, tatoeba
+from annotated_transformer import (
+    Pair,
+    filter_pairs,
+    load_model,
+    multi30k,
+    score,
+    split_pairs,
+    translate,
+)
+from annotated_transformer.toolkit import cli
+from annotated_transformer.toolkit.run_folder import CHECKPOINTS, LOG, SETTINGS
+from tools.card import (
+    DEFAULT_ALPHA,
+    EVALUATION,
+    JUDGED,
+    STAGE_FILES,
+    Record,
+)
+from tools.everyday import everyday_pairs, tatoeba
 
 HOME = Path(__file__).parents[1] / "annotated_transformer" / "pretrained"
-BEAM, ALPHAS, AVERAGED = 4, (0.6, 1.0, 1.4), (1, 4, 8, 12)
+BEAM = 4
+OTHER_ALPHAS = (1.0, 1.4)
+CHECKPOINT_COUNTS = (1, 4, 8, 12)
+CLOSE_ENOUGH = 0.1  # BLEU, for which no more checkpoints are averaged
+LOGGED_STEPS = 250  # between the lines of a model's log
+
+
+# --- What is scored ---
+
+
+def one_line(text: str) -> str:
+    """Return a text with single spaces."""
+    return " ".join(text.split())
+
+
+def tatoeba_sets(archive: Path, direction: str) -> dict[str, list[Pair]]:
+    """Return the pairs that Tatoeba itself has of those put aside, for validation and test."""
+    pairs = filter_pairs(everyday_pairs(archive, direction))[0]
+    splits = split_pairs(pairs, 0.01, 0.01)
+    originals = set()
+    for pair in tatoeba(archive):
+        originals.add(frozenset([one_line(pair.source), one_line(pair.target)]))
+    return {
+        name: [pair for pair in part if frozenset(pair[:2]) in originals]
+        for name, part in (("validation", splits.validation), ("tatoeba", splits.test))
+    }
 
 
 def test_sets(name: str, archive: Path | None) -> dict[str, list[Pair]]:
@@ -47,108 +82,185 @@ def test_sets(name: str, archive: Path | None) -> dict[str, list[Pair]]:
     captions = multi30k("test_2016_flickr")
     if kind == "captions":
         return {"validation": multi30k("val"), "captions": captions}
-    if not archive:
-        raise SystemExit("an everyday model is scored on pairs of Tatoeba: give --archive")
-    parts = split_pairs(filter_pairs(pairs_of(archive, direction))[0], 0.01, 0.01)
-    reverse = direction == "en-de"
-    known = {frozenset((" ".join(p[0].split()), " ".join(p[1].split()))) for p in tatoeba(archive)}
-    held_out = {"validation": parts.validation, "tatoeba": parts.test}
-    sets = {key: [p for p in part if frozenset(p[:2]) in known] for key, part in held_out.items()}
-    return sets | {"captions": [Pair(p[1], p[0]) if reverse else p for p in captions]}
+    if archive is None:
+        raise SystemExit(
+            "an everyday model is scored on pairs of Tatoeba: give --archive"
+        )
+    if direction == "en-de":
+        captions = [Pair(pair.target, pair.source) for pair in captions]
+    return {**tatoeba_sets(archive, direction), "captions": captions}
 
 
-def scored(folder: Path, pairs: Sequence[Pair], beam: int, alpha: float) -> dict[str, Any]:
+# --- Scores ---
+
+
+def score_model(model: Path, pairs: Sequence[Pair], beam: int, alpha: float) -> Record:
     """Translate and score with a saved model."""
-    model, tokenizer = load_model(folder)
+    loaded, tokenizer = load_model(model)
     start = time.perf_counter()
-    written = translate(model, tokenizer, [pair.source for pair in pairs], beam, alpha)
-    seconds = round(time.perf_counter() - start, 1)
-    scores = score(written, [pair.target for pair in pairs])._asdict()
-    return {"sentences": len(pairs), "beam": beam, "alpha": alpha, **scores, "seconds": seconds}
+    written = translate(loaded, tokenizer, [pair.source for pair in pairs], beam, alpha)
+    seconds = time.perf_counter() - start
+    scores = score(written, [pair.target for pair in pairs])
+    return {
+        "sentences": len(pairs),
+        "beam": beam,
+        "alpha": alpha,
+        **scores._asdict(),
+        "seconds": round(seconds, 1),
+    }
 
 
-def against_all(folder: Path, archive: Path, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def score_texts(texts: list[str], references: list[list[Any]]) -> Record:
+    """Score texts against columns of references, None where a text has fewer."""
+    bleu = BLEU()
+    chrf = CHRF()
+    return {
+        "bleu": bleu.corpus_score(texts, references).score,
+        "chrf": chrf.corpus_score(texts, references).score,
+        "bleu_signature": str(bleu.get_signature()),
+        "chrf_signature": str(chrf.get_signature()),
+    }
+
+
+def known_translations(archive: Path) -> dict[str, list[str]]:
+    """Return all that Tatoeba has as translations of each sentence, either way."""
+    translations = defaultdict[str, list[str]](list)
+    for pair in tatoeba(archive):
+        german, english = one_line(pair.source), one_line(pair.target)
+        translations[german].append(english)
+        translations[english].append(german)
+    return {
+        sentence: list(dict.fromkeys(texts)) for sentence, texts in translations.items()
+    }
+
+
+def score_against_all(
+    model: Path, archive: Path, pairs: Sequence[Pair]
+) -> list[Record]:
     """Score against all known translations of each sentence, and one of these against another.
 
     The last tells what a person reaches who may choose other words than the reference.
     """
-    known = defaultdict[str, list[str]](list)
-    for pair in tatoeba(archive):
-        german, english = (" ".join(text.split()) for text in pair[:2])
-        known[german].append(english)
-        known[english].append(german)
-    written = translate(*load_model(folder), [pair.source for pair in pairs], BEAM, ALPHAS[0])
-    every = [list(dict.fromkeys(known[pair.source])) for pair in pairs]
-    several = [at for at, found in enumerate(every) if len(found) > 1]
-    persons = [next(t for t in every[at] if t != pairs[at].target) for at in several]
-    one, records = [[pairs[at].target for at in several]], list[dict[str, Any]]()
-    for name, texts, references in (
-        ("every", written, [list(column) for column in zip_longest(*every)]),
-        ("several", [written[at] for at in several], one),
-        ("person", persons, one),
+    written = translate(
+        *load_model(model), [pair.source for pair in pairs], BEAM, DEFAULT_ALPHA
+    )
+    translations = known_translations(archive)
+    all_references = [translations[pair.source] for pair in pairs]
+    columns = [list(column) for column in zip_longest(*all_references)]
+
+    of_model = list[str]()
+    of_person = list[str]()
+    references = list[str]()
+    for pair, text, known in zip(pairs, written, all_references):
+        others = [translation for translation in known if translation != pair.target]
+        if others:
+            of_model.append(text)
+            of_person.append(others[0])
+            references.append(pair.target)
+
+    records = []
+    for name, beam, texts, against in (
+        ("every", BEAM, written, columns),
+        ("several", BEAM, of_model, [references]),
+        ("person", 0, of_person, [references]),
     ):
-        scores = {"bleu": (bleu := BLEU()).corpus_score(texts, references).score}
-        scores |= {"chrf": (chrf := CHRF()).corpus_score(texts, references).score}
-        scores |= {"bleu_signature": str(bleu.get_signature())}
-        scores |= {"chrf_signature": str(chrf.get_signature())}
-        search = {"beam": 0 if name == "person" else BEAM, "alpha": ALPHAS[0]}
+        search = {"beam": beam, "alpha": DEFAULT_ALPHA}
+        scores = score_texts(texts, against)
         records.append({"set": name, "sentences": len(texts), **search, **scores})
     return records
 
 
-def thin(log: Path) -> None:
+# --- A model from its run ---
+
+
+def shorten_log(path: Path) -> None:
     """Keep of a model's log what a reader wants: each start, and a line for each 250 steps."""
-    lines = [(json.loads(line), line) for line in log.read_text("utf-8").splitlines(True)]
-    kept = [line for told, line in lines if "torch" in told or told["step"] % 250 == 0]
-    log.write_text("".join(kept), encoding="utf-8")
+    lines = []
+    for line in path.read_text("utf-8").splitlines(keepends=True):
+        record = json.loads(line)
+        if "torch" in record or record["step"] % LOGGED_STEPS == 0:
+            lines.append(line)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def fewest_checkpoints(bleu: dict[int, float]) -> int:
+    """Return the fewest checkpoints whose mean is close to the best, of BLEU by their number."""
+    best = max(bleu.values())
+    return min(count for count in bleu if bleu[count] > best - CLOSE_ENOUGH)
 
 
 def finish(
     run: Path, model: Path, sets: dict[str, list[Pair]], last: int | None = None
-) -> list[dict[str, Any]]:
+) -> list[Record]:
     """Average a run into a model as validation says, or the `last`; return all scores."""
-    validation, *others = sets
     seed = json.loads((run / SETTINGS).read_text("utf-8"))["training.seed"]
-    held = len(list((run / CHECKPOINTS).glob("step-*")))
-    records = []
+    checkpoints = len(list((run / CHECKPOINTS).glob("step-*")))
+    records = list[Record]()
 
-    def measure(name: str, last: int, beam: int = BEAM, alpha: float = ALPHAS[0]) -> float:
-        about = {"seed": seed, "set": name, "averaged": last, "threads": torch.get_num_threads()}
-        records.append(about | scored(model, sets[name], beam, alpha))
-        print({k: v for k, v in records[-1].items() if "signature" not in k}, flush=True)
-        return records[-1]["bleu"]
+    def measure(name: str, count: int, beam: int, alpha: float) -> float:
+        record = {
+            "seed": seed,
+            "set": name,
+            "averaged": count,
+            "threads": torch.get_num_threads(),
+            **score_model(model, sets[name], beam, alpha),
+        }
+        records.append(record)
+        print(
+            {key: record[key] for key in record if "signature" not in key}, flush=True
+        )
+        return record["bleu"]
 
-    found = {}
-    for number in [n for n in AVERAGED if n <= held]:
-        cli.average(run, model, number, half=True)
-        found[number] = measure(validation, number)
-    best = last or next(n for n, bleu in found.items() if bleu > max(found.values()) - 0.1)
-    cli.average(run, model, best, half=True)
-    thin(model / LOG)
-    rest = {alpha: measure(validation, best, alpha=alpha) for alpha in ALPHAS[1:]}
-    by_alpha = {ALPHAS[0]: found[best]} | rest
-    chosen = max(by_alpha, key=by_alpha.__getitem__)
-    for name in others:
-        measure(name, best, beam=1)
-        for alpha in dict.fromkeys((ALPHAS[0], chosen)):
-            measure(name, best, alpha=alpha)
+    by_count = dict[int, float]()
+    for count in CHECKPOINT_COUNTS:
+        if count <= checkpoints:
+            cli.average(run, model, count, half=True)
+            by_count[count] = measure("validation", count, BEAM, DEFAULT_ALPHA)
+    count = last or fewest_checkpoints(by_count)
+    cli.average(run, model, count, half=True)
+    shorten_log(model / LOG)
+
+    by_alpha = {DEFAULT_ALPHA: by_count[count]}
+    for alpha in OTHER_ALPHAS:
+        by_alpha[alpha] = measure("validation", count, BEAM, alpha)
+    best_alpha = max(by_alpha, key=by_alpha.__getitem__)
+    for name in sets:
+        if name != "validation":
+            measure(name, count, 1, DEFAULT_ALPHA)
+            measure(name, count, BEAM, DEFAULT_ALPHA)
+            if best_alpha != DEFAULT_ALPHA:
+                measure(name, count, BEAM, best_alpha)
     return records
 
 
-def judge(model: Path) -> None:
+def keep_stages(start: Path, model: Path) -> None:
+    """Copy settings and logs of the trainings of another model, with which this one began."""
+    stages = [names for names in STAGE_FILES if (start / names[0]).exists()]
+    for names, new_names in zip(stages, STAGE_FILES):
+        for name, new_name in zip(names, new_names):
+            (model / new_name).write_bytes((start / name).read_bytes())
+
+
+def translate_judged(model: Path) -> None:
     """Translate the sentences of `judged.tsv` anew; a judgement stays if the translation does."""
-    path = model / "judged.tsv"
+    path = model / JUDGED
     rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
     written = translate(*load_model(model), [row[0] for row in rows], BEAM)
-    judged = [
-        f"{row[0]}\t{new}\t{row[2] if row[1:2] == [new] else '?'}\n"
-        for row, new in zip(rows, written)
-    ]
-    path.write_text("".join(judged), encoding="utf-8")
-    print(f"{path}: {sum(line.endswith('?' + chr(10)) for line in judged)} lines to judge")
+    lines = list[str]()
+    unjudged = 0
+    for row, translation in zip(rows, written):
+        judgement = "?"
+        if row[1:2] == [translation]:
+            judgement = row[2]
+        if judgement == "?":
+            unjudged += 1
+        lines.append(f"{row[0]}\t{translation}\t{judgement}\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    print(f"{path}: {unjudged} lines to judge")
 
 
-def main() -> None:
+def read_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -159,29 +271,53 @@ def main() -> None:
         "--seeds", action="store_true", help="the model stays; add scores of others"
     )
     parser.add_argument("--home", type=Path, default=HOME, help="folder of the models")
-    parser.add_argument("--last", type=int, choices=AVERAGED, help="how many, whatever they score")
-    parser.add_argument("--start", type=Path, help="folder of the model that the run began with")
+    parser.add_argument(
+        "--last",
+        type=int,
+        choices=CHECKPOINT_COUNTS,
+        help="how many, whatever they score",
+    )
+    parser.add_argument(
+        "--start", type=Path, help="folder of the model that the run began with"
+    )
     options = parser.parse_args()
     if len(options.runs) > 1 and not options.seeds:
         parser.error("a model is made of one run: give --seeds for others beside it")
-    sets, model = test_sets(options.name, options.archive), options.home / options.name
-    records = list[dict[str, Any]]()
-    with tempfile.TemporaryDirectory() as other:
-        for at, run in enumerate(options.runs):
-            home = Path(other, str(at)) if options.seeds else model
-            records += finish(run, home, sets, options.last)
+    return options
+
+
+def score_seeds(
+    runs: list[Path], model: Path, sets: dict[str, list[Pair]], last: int | None
+) -> None:
+    """Add the scores of runs from other seeds to those of a model."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        (model / EVALUATION).open("a", encoding="utf-8") as file,
+    ):
+        for number, run in enumerate(runs):
+            for record in finish(run, Path(folder, str(number)), sets, last):
+                file.write(json.dumps(record) + "\n")
+
+
+def main() -> None:
+    """Make the model that the command line names, or score others beside it."""
+    options = read_options()
+    sets = test_sets(options.name, options.archive)
+    model = options.home / options.name
+    if options.seeds:
+        score_seeds(options.runs, model, sets, options.last)
+        return
+    records = finish(options.runs[0], model, sets, options.last)
     if options.start:
-        there = [names for names in STAGES if (options.start / names[0]).exists()]
-        for names, copied in zip(there, STAGES):
-            for name, copy in zip(names, copied):
-                (model / copy).write_bytes((options.start / name).read_bytes())
-    if options.archive and not options.seeds:
-        about = {key: records[-1][key] for key in ("seed", "averaged", "threads")}
-        records += [about | r for r in against_all(model, options.archive, sets["tatoeba"])]
-    with (model / "evaluation.jsonl").open("a" if options.seeds else "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
-    if (model / "judged.tsv").exists():
-        judge(model)
+        keep_stages(options.start, model)
+    if options.archive:
+        shared = {key: records[-1][key] for key in ("seed", "averaged", "threads")}
+        for record in score_against_all(model, options.archive, sets["tatoeba"]):
+            records.append({**shared, **record})
+    lines = [json.dumps(record) + "\n" for record in records]
+    (model / EVALUATION).write_text("".join(lines), encoding="utf-8")
+    if (model / JUDGED).exists():
+        translate_judged(model)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,19 @@ import torch
 
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.masks import BOS, EOS, PAD
-from annotated_transformer.model_io import load_model
 from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit.model_io import load_model
 from annotated_transformer.transformer import Transformer, greedy_decode
 from tools.chapters import ROOT
 from tools.web_model import SHOWN, rounded_weights
 from tools.what_if import record as record_what_if
-from tools.what_if import token_name
+from tools.what_if import rounded, token_name, token_names
 
-OUTPUT = ROOT / "book" / "recordings.json"
-WHAT_IF = ROOT / "book" / "what_if.json"
+RECORDED = ROOT / "book" / "site" / "recorded"
+OUTPUT = RECORDED / "translations.json"
+WHAT_IF = RECORDED / "what_if.json"
 
+RIVALS = 5  # words shown with their shares at each step
 EXAMPLES = {  # a sentence -> what to say of its translation
     "Weißt du, wo der Bahnhof ist?": "",
     "Sie hat mir nicht gesagt, dass sie krank ist.": "",
@@ -46,45 +48,62 @@ EXAMPLES = {  # a sentence -> what to say of its translation
 
 
 @torch.no_grad()
-def record(model: Transformer, tokenizer: Tokenizer, text: str, note: str) -> dict[str, Any]:
+def record(
+    model: Transformer, tokenizer: Tokenizer, text: str, note: str
+) -> dict[str, Any]:
     """Return what the page shows of one translation; shares and weights with three decimals."""
     source = torch.tensor([[*tokenizer.encode(text), EOS]])
     tokens = [*greedy_decode(model, source)[0], EOS]
     target = torch.tensor([[BOS, *tokens[:-1]]])
     logits = model(source, target)[0]
     logits[:, [PAD, BOS]] = -torch.inf
-    shares, looks = logits.softmax(dim=-1), attention_maps(model, source, target).cross[-1].mean(0)
+    rivals = logits.softmax(dim=-1).topk(RIVALS)
+    weights = attention_maps(model, source, target).cross[-1].mean(dim=0)
     steps = []
-    for place, token in enumerate(tokens):
-        best = zip(*(part.tolist() for part in shares[place].topk(5)))
+    for t, token in enumerate(tokens):
+        words = [
+            token_name(tokenizer, rival, t) for rival in rivals.indices[t].tolist()
+        ]
+        shares = rounded(rivals.values[t])
         step = {
-            "token": token_name(tokenizer, token, place),
-            "text": tokenizer.decode(tokens[: place + 1]),
-            "best": [[token_name(tokenizer, i, place), round(share, 3)] for share, i in best],
-            "look": [round(weight, 3) for weight in looks[place].tolist()],
+            "token": token_name(tokenizer, token, t),
+            "text": tokenizer.decode(tokens[: t + 1]),
+            "best": [[word, share] for word, share in zip(words, shares)],
+            "look": rounded(weights[t]),
         }
         steps.append(step)
-    names = [token_name(tokenizer, token, place) for place, token in enumerate(source[0].tolist())]
+    names = token_names(tokenizer, source[0].tolist())
     return {"text": text, "note": note, "source": names, "steps": steps, "done": True}
 
 
 def model_of_the_page(folder: Path = SHOWN) -> tuple[Transformer, Tokenizer]:
     """Return a model with its weights rounded as the page has them."""
     model, tokenizer = load_model(folder)
-    weights = {name: torch.from_numpy(array) for name, array in rounded_weights(folder).items()}
+    weights = {
+        name: torch.from_numpy(array) for name, array in rounded_weights(folder).items()
+    }
     model.load_state_dict(weights)
     return model, tokenizer
 
 
 def recordings() -> list[dict[str, Any]]:
     """Record all examples of the first page."""
-    page = model_of_the_page()
-    return [record(*page, text, note) for text, note in EXAMPLES.items()]
+    model, tokenizer = model_of_the_page()
+    return [record(model, tokenizer, text, note) for text, note in EXAMPLES.items()]
+
+
+def main() -> None:
+    """Write both files, one example or figure a line."""
+    rows = [json.dumps(row, ensure_ascii=False) for row in recordings()]
+    OUTPUT.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
+
+    figures = record_what_if(*model_of_the_page())
+    entries = [
+        f'"{name}": {json.dumps(figure, ensure_ascii=False)}'
+        for name, figure in figures.items()
+    ]
+    WHAT_IF.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in recordings())
-    OUTPUT.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
-    figures = record_what_if(*model_of_the_page()).items()
-    lines = ",\n".join(f'"{name}": {json.dumps(row, ensure_ascii=False)}' for name, row in figures)
-    WHAT_IF.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    main()

@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, load_file
 
-from annotated_transformer.page import pack
+from annotated_transformer.toolkit.page import pack
 from tools.page import MOST
 
 ROOT = Path(__file__).parents[1]
-SHOWN = ROOT / "annotated_transformer" / "pretrained" / "everyday-de-en"  # on the first page
+PRETRAINED = ROOT / "annotated_transformer" / "pretrained"
+SHOWN = PRETRAINED / "everyday-de-en"  # on the first page
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the configuration of a saved model."""
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    text = (folder / "config.json").read_text(encoding="utf-8")
+    config: dict[str, Any] = json.loads(text)
     return config
 
 
@@ -28,11 +30,17 @@ def pack_folder(folder: Path) -> str:
     return pack(folder.name, read_config(folder), tokenizer, tensors)
 
 
-def unpacked(model: dict[str, Any]) -> dict[str, np.ndarray]:
+def unpacked(packed: dict[str, Any]) -> dict[str, np.ndarray]:
     """Return the tensors of a packed model as a page computes with them: multiplied out again."""
-    found = load(b64decode(model["weights"]))
-    scales = {name: found.pop(f"{name}.scales") for name in [*found] if f"{name}.scales" in found}
-    return {n: t * scales[n][:, None] if n in scales else t for n, t in found.items()}
+    stored = load(b64decode(packed["weights"]))
+    tensors = {}
+    for name, tensor in stored.items():
+        if name.endswith(".scales"):
+            continue
+        if f"{name}.scales" in stored:
+            tensor = tensor * stored[f"{name}.scales"][:, None]
+        tensors[name] = tensor
+    return tensors
 
 
 def rounded_weights(folder: Path) -> dict[str, np.ndarray]:

@@ -13,17 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.chromium import QUIET, REMEDY, find_browser
+
 SITE = Path(__file__).parents[2] / "_build" / "html"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-QUIET = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -43,24 +35,25 @@ def serving(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def find_browser() -> str | None:
-    """Return the path of the system's browser."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Where something is missing, skip what needs it with one line in place of one for each."""
-    lacking = [item for item in items if item.path.parent == Path(__file__).parent]
+    here = Path(__file__).parent
+    lacking = [item for item in items if item.path.parent == here]
     reason = 'the site is not built: run "make book"'
     if (SITE / "index.html").exists():
-        lacking = [item for item in lacking if "browser" in getattr(item, "fixturenames", [])]
-        reason = f"no browser: install one of {', '.join(BROWSERS)}"
-        if find_browser():
+        if find_browser() is not None:
             return
+        reason = f"no browser: {REMEDY}"
+        lacking = [
+            item for item in lacking if "browser" in getattr(item, "fixturenames", [])
+        ]
     if lacking:
-        lacking[0].add_marker(pytest.mark.skip(reason=reason))
-        items[:] = [item for item in items if item not in lacking[1:]]
-        config.hook.pytest_deselected(items=lacking[1:])
+        first, *others = lacking
+        first.add_marker(pytest.mark.skip(reason=reason))
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(scope="session")
@@ -78,8 +71,8 @@ def serve():
 @pytest.fixture(scope="session")
 def address(site) -> Iterator[str]:
     """The address of the built site."""
-    with serving(site) as found:
-        yield found
+    with serving(site) as root:
+        yield root
 
 
 @pytest.fixture(scope="session")
@@ -87,9 +80,22 @@ def browser(site):
     """The system's Chromium."""
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=find_browser(), args=QUIET)
+        chromium = playwright.chromium.launch(
+            executable_path=find_browser(), args=QUIET
+        )
         yield chromium
         chromium.close()
+
+
+def note_error(tab, message):
+    """Note an error that the browser wrote into its console."""
+    if message.type == "error":
+        tab.faults.append(message.text)
+
+
+def note_request(tab, request):
+    """Note the name of a file that a page asked for."""
+    tab.requested.append(request.url.rpartition("/")[2])
 
 
 @pytest.fixture
@@ -100,10 +106,11 @@ def open_page(browser):
     def open_page(address, **options):
         tab = browser.new_page(**options)
         tabs.append(tab)
-        tab.faults, tab.asked = [], []
+        tab.faults = []
+        tab.requested = []
         tab.on("pageerror", lambda error: tab.faults.append(str(error)))
-        tab.on("console", lambda said: said.type == "error" and tab.faults.append(said.text))
-        tab.on("request", lambda request: tab.asked.append(request.url.rpartition("/")[2]))
+        tab.on("console", lambda message: note_error(tab, message))
+        tab.on("request", lambda request: note_request(tab, request))
         tab.goto(address)
         return tab
 
@@ -111,3 +118,40 @@ def open_page(browser):
     for tab in tabs:
         assert not tab.faults
         tab.close()
+
+
+@pytest.fixture
+def open_text(site, browser, tmp_path):
+    """A function that opens a page of its own beside copies of the site's files."""
+    tabs = []
+    with serving(tmp_path) as root:
+
+        def open_text(text, files, **options):
+            for name in files:
+                shutil.copy(site / "_static" / name, tmp_path)
+            (tmp_path / "index.html").write_text(text, encoding="utf-8")
+            tab = browser.new_page(**options)
+            tabs.append(tab)
+            tab.messages = []
+            tab.on("console", lambda message: tab.messages.append(message.text))
+            tab.goto(root)
+            return tab
+
+        yield open_text
+        for tab in tabs:
+            tab.close()
+
+
+@pytest.fixture
+def wait_for_still():
+    """A function that waits until a figure gives up, and checks that its picture is there."""
+
+    def wait_for_still(tab):
+        for _ in range(100):
+            if any("stays a picture" in message for message in tab.messages):
+                break
+            tab.wait_for_timeout(50)
+        assert tab.locator("text=still").count() == 1
+        assert tab.locator("[data-drawn]").count() == 0
+
+    return wait_for_still

@@ -4,12 +4,18 @@ from importlib.resources import files
 
 import pytest
 
-SIZES = {"wide": {"width": 1280, "height": 900}, "narrow": {"width": 390, "height": 844}}
+SIZES = {
+    "wide": {"width": 1280, "height": 900},
+    "narrow": {"width": 390, "height": 844},
+}
 DRAWN = 'figure:has(> script[type="application/json"])'
 # What WCAG 2.2 AA asks for, what is good practice, and one rule that is still an experiment.
 # Contrast takes most of the time and hangs on the colors alone: asked once in each of them
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-ALWAYS = {"label-content-name-mismatch": {"enabled": True}, "target-size": {"enabled": True}}
+ALWAYS = {
+    "label-content-name-mismatch": {"enabled": True},
+    "target-size": {"enabled": True},
+}
 CONTRAST = {"runOnly": ["color-contrast"]}
 SHAPE = {"runOnly": TAGS, "rules": ALWAYS | {"color-contrast": {"enabled": False}}}
 ALL = {"runOnly": TAGS, "rules": ALWAYS}
@@ -34,15 +40,16 @@ def axe():
 
 def pages(site):
     """The pages of the book: no redirect, no wrong address, no source of the package."""
-    found = sorted(str(path.relative_to(site)) for path in site.rglob("*.html"))
-    return [page for page in found if page not in ("index.html", "404.html") and page[0] != "_"]
+    paths = sorted(str(path.relative_to(site)) for path in site.rglob("*.html"))
+    excluded = ("index.html", "404.html")
+    return [path for path in paths if path not in excluded and path[0] != "_"]
 
 
 @pytest.mark.parametrize(
-    ("scheme", "asked"),
+    ("scheme", "rules_by_size"),
     [("light", {"wide": ALL, "narrow": SHAPE}), ("dark", {"wide": CONTRAST})],
 )
-def test_axe_finds_nothing(site, address, browser, axe, scheme, asked):
+def test_axe_finds_nothing(site, address, browser, axe, scheme, rules_by_size):
     """No rule is broken by any page, wide or narrow, with all its figures drawn."""
     tab = browser.new_page(color_scheme=scheme, reduced_motion="reduce")
     problems = []
@@ -52,21 +59,30 @@ def test_axe_finds_nothing(site, address, browser, axe, scheme, asked):
         tab.mouse.move(1, 1)  # charts wait for that
         for figure in tab.locator(DRAWN).element_handles():
             figure.scroll_into_view_if_needed()
-            tab.wait_for_function("figure => figure.dataset.drawn", arg=figure, timeout=20_000)
+            tab.wait_for_function(
+                "figure => figure.dataset.drawn", arg=figure, timeout=20_000
+            )
         tab.evaluate(axe)
-        for size, rules in asked.items():
+        for size, rules in rules_by_size.items():
             tab.set_viewport_size(SIZES[size])
             tab.evaluate(SETTLED)
-            problems += [f"{page}, {size}: {problem}" for problem in tab.evaluate(RUN, rules)]
+            problems += [
+                f"{page}, {size}: {problem}" for problem in tab.evaluate(RUN, rules)
+            ]
     tab.close()
     assert not problems, f"{len(problems)} findings\n" + "\n".join(problems)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_in_what_the_model_answers(site, address, browser, axe, scheme):
+def test_axe_finds_nothing_in_what_the_model_answers(
+    site, address, browser, axe, scheme
+):
     """Nor in the figures that ask the model, once it has answered."""
-    tab = browser.new_page(color_scheme=scheme, reduced_motion="reduce", viewport=SIZES["narrow"])
-    problems, asked = [], 0
+    tab = browser.new_page(
+        color_scheme=scheme, reduced_motion="reduce", viewport=SIZES["narrow"]
+    )
+    problems = []
+    chapters = 0
     for path in sorted(site.glob("notebooks/*.html")):
         if 'data-module="whatif"' not in path.read_text(encoding="utf-8"):
             continue
@@ -80,9 +96,10 @@ def test_axe_finds_nothing_in_what_the_model_answers(site, address, browser, axe
         tab.wait_for_timeout(2000)
         tab.evaluate(axe)
         problems += [f"{path.name}: {problem}" for problem in tab.evaluate(RUN, ALL)]
-        asked += 1
+        chapters += 1
     tab.close()
-    assert asked == 5 and not problems, "\n".join(problems)
+    assert chapters == 5
+    assert not problems, "\n".join(problems)
 
 
 def test_focus_is_visible(address, browser):

@@ -3,22 +3,26 @@
 import base64
 import math
 import unicodedata
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from annotated_transformer.attention_maps import attention_maps, without_head
-from annotated_transformer.data import MissingData, multi30k
 from annotated_transformer.decoding import beam_search, filter_logits
 from annotated_transformer.masks import BOS, EOS
-from annotated_transformer.model_io import load_model, save_model
 from annotated_transformer.positional_encoding import sinusoid
-from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.transformer import Transformer, TransformerConfig, greedy_decode
-from tools.web_model import SHOWN, pack_folder, rounded_weights
+from annotated_transformer.toolkit.downloads import MissingData, multi30k
+from annotated_transformer.toolkit.model_io import save_model
+from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.transformer import (
+    Transformer,
+    TransformerConfig,
+    greedy_decode,
+)
+from tools.recordings import model_of_the_page
+from tools.web_model import SHOWN, pack_folder
 
 SETUP = """() => {
     window.tools = bookFigures.engine();
@@ -40,20 +44,12 @@ SETUP = """() => {
     // Large arrays travel as text
     window.furthest = (rows, text) => {
         const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-        const wanted = new Float32Array(bytes.buffer);
-        const at = (t, i, row) => wanted[t * row.length + i];
+        const expected = new Float32Array(bytes.buffer);
+        const at = (t, i, row) => expected[t * row.length + i];
         const apart = (row, t) => row.map((value, i) => Math.abs(value - at(t, i, row)));
         return Math.max(...rows.map((row, t) => apart(row, t).reduce((a, b) => Math.max(a, b))));
     };
 }"""
-
-
-def rounded(folder):
-    """A saved model, its weights as the page has them, and its tokenizer."""
-    model, tokenizer = load_model(folder)
-    weights = {name: torch.from_numpy(array) for name, array in rounded_weights(folder).items()}
-    model.load_state_dict(weights)
-    return model, tokenizer
 
 
 @pytest.fixture
@@ -97,16 +93,18 @@ def ids_of(tokenizer, pair):
 def difference(tab, model, source, target, options=None):
     """The largest difference of a logit between PyTorch and the page."""
     with torch.no_grad():
-        wanted = model(torch.tensor([source]), torch.tensor([target]))[0]
+        expected = model(torch.tensor([source]), torch.tensor([target]))[0]
     script = "([s, t, o, text]) => furthest(read(s, t, o).logits, text)"
-    return tab.evaluate(script, [source, target, options or {}, as_text(wanted)])
+    return tab.evaluate(script, [source, target, options or {}, as_text(expected)])
 
 
 def test_every_logit_of_fifty_sentences(open_engine):
     """Pairs of the grammar, at every position of the target."""
-    model, tokenizer = rounded(SHOWN)
+    model, tokenizer = model_of_the_page(SHOWN)
     tab = open_engine(SHOWN)
-    most = [difference(tab, model, *ids_of(tokenizer, pair)) for pair in grammar(50, seed=0)]
+    most = [
+        difference(tab, model, *ids_of(tokenizer, pair)) for pair in grammar(50, seed=0)
+    ]
     assert len(most) == 50 and 0 < max(most) < 1e-3
 
 
@@ -128,28 +126,32 @@ def test_every_shape_of_model(open_engine, tmp_path, changes):
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
     save_model(model, tokenizer, tmp_path)
-    model, _ = rounded(tmp_path)
+    model, _ = model_of_the_page(tmp_path)
     tab = open_engine(tmp_path)
     most = [difference(tab, model, *ids_of(tokenizer, pair)) for pair in pairs[:5]]
     assert 0 < max(most) < 1e-3
 
 
+def check_maps(on_page, expected):
+    """The weights of one kind; of what is hidden, the page has no numbers."""
+    for layer, heads in enumerate(on_page):
+        for head, rows in enumerate(heads):
+            for query, row in enumerate(rows):
+                weights = expected[layer, head, query]
+                visible = torch.tensor(row, dtype=torch.float)
+                assert torch.allclose(visible, weights[: len(row)], atol=1e-3)
+                assert weights[len(row) :].sum() == 0
+
+
 def test_attention_and_what_if(open_engine):
     """The maps agree; so do a silenced head, no positions, and no causal mask."""
-    model, tokenizer = rounded(SHOWN)
+    model, tokenizer = model_of_the_page(SHOWN)
     tab = open_engine(SHOWN)
     source, target = ids_of(tokenizer, grammar(1, seed=1)[0])
-    kinds = attention_maps(model, torch.tensor([source]), torch.tensor([target]))._asdict()
-    found = tab.evaluate("([s, t]) => read(s, t).maps", [source, target])
-    for kind, wanted in kinds.items():
-        for layer, heads in enumerate(found[kind]):
-            for head, rows in enumerate(heads):
-                for query, row in enumerate(rows):  # the page has no numbers for what is hidden
-                    there = wanted[layer, head, query]
-                    assert torch.allclose(
-                        torch.tensor(row, dtype=torch.float), there[: len(row)], atol=1e-3
-                    )
-                    assert there[len(row) :].sum() == 0
+    maps = attention_maps(model, torch.tensor([source]), torch.tensor([target]))
+    on_page = tab.evaluate("([s, t]) => read(s, t).maps", [source, target])
+    for kind, expected in maps._asdict().items():
+        check_maps(on_page[kind], expected)
 
     with without_head(model, "cross", 1, 2):
         assert difference(tab, model, source, target, {"silent": ["cross.1.2"]}) < 1e-3
@@ -160,17 +162,19 @@ def test_attention_and_what_if(open_engine):
     model.positions.table = sinusoid(*model.positions.table.shape)
 
     # Without the causal mask the last position's logits are those of a decoder that sees all
-    memory, sees_all = model.encode(torch.tensor([source])), torch.ones(1, 1, 1, 1).bool()
+    memory = model.encode(torch.tensor([source]))
+    sees_all = torch.ones(1, 1, 1, 1, dtype=torch.bool)
     with torch.no_grad():
-        states = model.decoder(model.embed(torch.tensor([target])), memory, sees_all, sees_all)
-        wanted = model.embedding.logits(states[0, -1:])
+        x = model.embed(torch.tensor([target]))
+        states = model.decoder(x, memory, sees_all, sees_all)
+        expected = model.embedding.logits(states[0, -1:])
     script = "([s, t, text]) => furthest(read(s, t, { causal: false }).logits.slice(-1), text)"
-    assert tab.evaluate(script, [source, target, as_text(wanted)]) < 1e-3
+    assert tab.evaluate(script, [source, target, as_text(expected)]) < 1e-3
 
 
 def test_greedy_translations_of_captions(open_engine, captions):
     """200 captions come out as PyTorch has them, each in under a second."""
-    model, tokenizer = rounded(SHOWN)
+    model, tokenizer = model_of_the_page(SHOWN)
     tab = open_engine(SHOWN)
     script = """(sources) => sources.map((text) => {
         const started = performance.now();
@@ -179,18 +183,18 @@ def test_greedy_translations_of_captions(open_engine, captions):
         return [tokens, performance.now() - started];
     })"""
     sources = [pair.source for pair in captions[:200]]
-    found = tab.evaluate(script, sources)
-    for text, (tokens, _) in zip(sources, found):
+    translations = tab.evaluate(script, sources)
+    for text, (tokens, _) in zip(sources, translations):
         source = torch.tensor([[*tokenizer.encode(text), EOS]])
         assert tokens == greedy_decode(model, source)[0], text
-    times = sorted(milliseconds for _, milliseconds in found)
+    times = sorted(milliseconds for _, milliseconds in translations)
     assert times[len(times) // 2] < 1000
 
 
 @pytest.mark.parametrize(("beam", "alpha"), [(1, 0.6), (4, 0.6), (4, 1.2), (3, -1)])
 def test_beam_search(open_engine, beam, alpha):
     """The same best hypothesis with the same score."""
-    model, tokenizer = rounded(SHOWN)
+    model, tokenizer = model_of_the_page(SHOWN)
     tab = open_engine(SHOWN)
     script = """([sources, options]) => sources.map((source) => {
         const search = tools.beamSearch(model, source, options);
@@ -200,8 +204,8 @@ def test_beam_search(open_engine, beam, alpha):
         }
     })"""
     sources = [ids_of(tokenizer, pair)[0] for pair in grammar(6, seed=2)]
-    found = tab.evaluate(script, [sources, {"beam": beam, "alpha": alpha}])
-    for source, (tokens, score) in zip(sources, found):
+    results = tab.evaluate(script, [sources, {"beam": beam, "alpha": alpha}])
+    for source, (tokens, score) in zip(sources, results):
         (best,) = beam_search(model, torch.tensor([source]), beam, alpha)[0]
         assert tokens == best.tokens + [EOS] * best.ended
         assert math.isclose(score, best.score, rel_tol=1e-4)
@@ -216,9 +220,37 @@ def test_sampling(open_engine, temperature, top_p):
         const draw = tools.sampler({ temperature, topP, random: () => (i + 0.5) / 1000 });
         return draw(Float32Array.from(logits));
     })"""
-    drawn = torch.tensor(tab.evaluate(script, [logits.tolist(), temperature, top_p]))
+    samples = torch.tensor(tab.evaluate(script, [logits.tolist(), temperature, top_p]))
     shares = filter_logits(logits / temperature, top_p=top_p).softmax(dim=-1)
-    assert torch.allclose(drawn.bincount(minlength=12) / 1000, shares, atol=2e-3)
+    assert torch.allclose(samples.bincount(minlength=12) / 1000, shares, atol=2e-3)
+
+
+ODD_TEXTS = [
+    "",
+    " ",
+    "  two  spaces\n",
+    "\ttab\r\n\n x",
+    "a \u00a0 b",
+    "\ufeffx\x85 y",
+    "</s><pad>",
+    "we'll don't I'M 's",
+    "e\u0301 👩‍👧 🇩🇪",
+    "x" * 300,
+    "日本語" * 40,
+    "\u2028\u3000\u180e",
+]
+
+
+def every_kind_of_character():
+    """All that have a name, one in 64 of the long rows of signs, and two for private use."""
+    characters = []
+    for code in range(0x110000):
+        category = unicodedata.category(chr(code))
+        in_long_row = category == "Lo" and code >= 0x3000
+        if category in ("Cn", "Co", "Cs") or (in_long_row and code % 64):
+            continue
+        characters.append(chr(code))
+    return [*characters, "\ue000", "\U0010fffd"]
 
 
 def test_tokenizer_on_every_block_of_unicode(open_engine):
@@ -228,31 +260,12 @@ def test_tokenizer_on_every_block_of_unicode(open_engine):
     """
     tokenizer = Tokenizer.load(SHOWN / "tokenizer.json")
     splits = tokenizer.library.pre_tokenizer.pre_tokenize_str
-    characters = [
-        chr(code)
-        for code in range(0x110000)
-        if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs")
-        and (unicodedata.category(chr(code)) != "Lo" or code < 0x3000 or code % 64 == 0)
-    ]
-    characters += ["\ue000", "\U0010fffd"]  # for private use
-    chunks = pairwise([*range(0, len(characters), 400), len(characters)])
-    texts = ["".join(f"a{c}1{c} {c}" for c in characters[start:end]) for start, end in chunks]
-    texts += [
-        "",
-        " ",
-        "  two  spaces\n",
-        "\ttab\r\n\n x",
-        "a \u00a0 b",
-        "\ufeffx\x85 y",
-        "</s><pad>",
-    ]
-    texts += [
-        "we'll don't I'M 's",
-        "e\u0301 👩‍👧 🇩🇪",
-        "x" * 300,
-        "日本語" * 40,
-        "\u2028\u3000\u180e",
-    ]
+    characters = every_kind_of_character()
+    assert len(characters) > 20_000
+    starts = range(0, len(characters), 400)
+    chunks = [characters[start : start + 400] for start in starts]
+    texts = ["".join(f"a{c}1{c} {c}" for c in chunk) for chunk in chunks]
+    texts += ODD_TEXTS
     tab = open_engine(SHOWN)
     script = """([text, pieces, ids]) => {
         const { split, encode, decode } = model.tokenizer, found = encode(text);
@@ -263,4 +276,3 @@ def test_tokenizer_on_every_block_of_unicode(open_engine):
         pieces = [text[start:end] for _, (start, end) in splits(text)]
         answer = tab.evaluate(script, [text, pieces, tokenizer.encode(text)])
         assert answer == [True, True, True], (answer, text[:60])
-    assert len(characters) > 20_000

@@ -1,7 +1,6 @@
 """The player steps through a recorded computation, by button, slider and key, and never loops."""
 
 import json
-import shutil
 
 import pytest
 
@@ -32,43 +31,31 @@ def page(module="player", data=DATA):
 
 
 @pytest.fixture
-def open_page(site, browser, serve, tmp_path):
-    """A function that opens a page beside the site's scripts, perhaps with reduced motion."""
-    for name in ("figures.js", "player.js", "book.css"):
-        shutil.copy(site / "_static" / name, tmp_path)
-    tabs = []
-    with serve(tmp_path) as server:
+def open_player(open_text):
+    """A function that opens a page with a player, perhaps with reduced motion."""
 
-        def open_page(text, **options):
-            (tmp_path / "index.html").write_text(text, encoding="utf-8")
-            tab = browser.new_page(**options)
-            tabs.append(tab)
-            tab.said = []
-            tab.on("console", lambda said: tab.said.append(said.text))
-            tab.goto(server)
-            return tab
+    def open_player(text, **options):
+        return open_text(text, ("figures.js", "player.js", "book.css"), **options)
 
-        yield open_page
-        for tab in tabs:
-            tab.close()
+    return open_player
 
 
 @pytest.fixture
-def tab(open_page):
+def tab(open_player):
     """A tab with the player."""
-    tab = open_page(page())
+    tab = open_player(page())
     tab.wait_for_selector("figure[data-drawn=true]")
     return tab
 
 
 def step(tab):
     """The number that slider and text agree on."""
-    shown = tab.locator("input[type=range]").input_value()
-    said = tab.locator("figure p").inner_text()
-    assert said.startswith(f"Step {shown} of 3.")
-    assert tab.locator("figure svg").get_attribute("aria-label") == said
-    assert tab.locator("input[type=range]").get_attribute("aria-valuetext") == said
-    return int(shown)
+    number = tab.locator("input[type=range]").input_value()
+    text = tab.locator("figure p").inner_text()
+    assert text.startswith(f"Step {number} of 3.")
+    assert tab.locator("figure svg").get_attribute("aria-label") == text
+    assert tab.locator("input[type=range]").get_attribute("aria-valuetext") == text
+    return int(number)
 
 
 def button(tab, name):
@@ -78,12 +65,15 @@ def button(tab, name):
 
 def test_it_opens_paused_on_the_chosen_step(tab):
     """The still is gone; nothing moves by itself."""
-    assert tab.locator("text=still").count() == 0 and step(tab) == 2
+    assert tab.locator("text=still").count() == 0
+    assert step(tab) == 2
     tab.wait_for_timeout(300)
     assert step(tab) == 2
-    assert tab.locator("circle.new").count() == 1 and tab.locator("circle.later").count() == 1
-    lines = tab.locator("figure line")
-    assert [lines.nth(i).get_attribute("stroke-opacity") for i in (0, 1)] == ["0.75", "0.25"]
+    assert tab.locator("circle.new").count() == 1
+    assert tab.locator("circle.later").count() == 1
+    first, second = tab.locator("figure line").all()
+    assert first.get_attribute("stroke-opacity") == "0.75"
+    assert second.get_attribute("stroke-opacity") == "0.25"
     assert tab.locator("figure svg text").all_text_contents() == ["Zwei"]
 
 
@@ -100,11 +90,12 @@ def test_buttons_and_slider(tab):
 
 def test_keys(tab):
     """Arrow keys, Home and End work from each part that takes the focus."""
-    for part in (".player-stage", "input[type=range]"):
-        tab.locator(part).focus()
-        for key, reached in (("Home", 1), ("ArrowRight", 2), ("End", 3), ("ArrowLeft", 2)):
+    presses = [("Home", 1), ("ArrowRight", 2), ("End", 3), ("ArrowLeft", 2)]
+    for selector in (".player-stage", "input[type=range]"):
+        tab.locator(selector).focus()
+        for key, number in presses:
             tab.keyboard.press(key)
-            assert step(tab) == reached
+            assert step(tab) == number
 
 
 def test_play_stops_at_the_end(tab):
@@ -117,27 +108,27 @@ def test_play_stops_at_the_end(tab):
         assert step(tab) == 3
 
 
-def test_pause(open_page):
+def test_pause(open_player):
     """Play becomes Pause and back; from the end it starts at the first step."""
-    tab = open_page(page(data={**DATA, "start": 2, "pause": 60_000}))
+    tab = open_player(page(data={**DATA, "start": 2, "pause": 60_000}))
     button(tab, "Play").click()
     assert step(tab) == 1
     button(tab, "Pause").click()
     assert button(tab, "Play").is_visible() and step(tab) == 1
 
 
-def test_reduced_motion_leaves_the_steps(open_page):
+def test_reduced_motion_leaves_the_steps(open_player):
     """Nothing plays by itself, and every step can be reached."""
-    tab = open_page(page(), reduced_motion="reduce")
+    tab = open_player(page(), reduced_motion="reduce")
     tab.wait_for_selector("figure[data-drawn=true]")
     assert button(tab, "Play").count() == 0
     button(tab, "Next").click()
     assert step(tab) == 3
 
 
-def test_a_phone_scrolls_the_drawing_not_the_page(open_page):
+def test_a_phone_scrolls_the_drawing_not_the_page(open_player):
     """At 390 pixels the drawing keeps its size and scrolls by itself."""
-    tab = open_page(page(), viewport={"width": 390, "height": 800})
+    tab = open_player(page(), viewport={"width": 390, "height": 800})
     tab.wait_for_selector("figure[data-drawn=true]")
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     stage = "document.querySelector('.player-stage')"
@@ -145,14 +136,10 @@ def test_a_phone_scrolls_the_drawing_not_the_page(open_page):
 
 
 @pytest.mark.parametrize("broken", [page("nosuch"), page(data={"frames": []})])
-def test_what_fails_stays_a_picture(open_page, broken):
+def test_what_fails_stays_a_picture(open_player, wait_for_still, broken):
     """An unknown module or damaged data leave the still as it is."""
-    tab = open_page(broken)
-    for _ in range(100):
-        if any("stays a picture" in said for said in tab.said):
-            break
-        tab.wait_for_timeout(50)
-    assert tab.locator("text=still").count() == 1 and tab.locator("[data-drawn]").count() == 0
+    tab = open_player(broken)
+    wait_for_still(tab)
 
 
 def test_the_player_of_the_book(address, browser):

@@ -14,24 +14,31 @@ def test_every_page_says_what_it_is(site):
     """Title and description are its own, its address is in the site map, its language is named."""
     base = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["html"]["baseurl"]
     sitemap = (site / "sitemap.xml").read_text(encoding="utf-8")
-    seen, problems = {}, []
+    owners = {}
+    problems = []
     pages = [*site.glob("notebooks/*.html"), *site.glob("book/*.html")]
     for path in pages:
         soup = pytest.importorskip("bs4").BeautifulSoup(path.read_bytes(), "lxml")
         name = str(path.relative_to(site))
         canonical = soup.select_one("link[rel=canonical]")
         description = soup.select_one("meta[name=description]")
-        own = {"title": soup.title.string, "description": description and description["content"]}
-        for what, text in own.items():
-            if not text or text in seen:
-                problems.append(f"{name}: {what} {text!r} is that of {seen.get(text, 'none')}")
-            seen[text] = name
+        texts = {
+            "title": soup.title.string,
+            "description": description and description["content"],
+        }
+        for kind, text in texts.items():
+            if not text or text in owners:
+                owner = owners.get(text, "none")
+                problems.append(f"{name}: {kind} {text!r} is that of {owner}")
+            owners[text] = name
         if soup.html.get("lang") != "en" or len(soup.select("article h1")) != 1:
             problems.append(f"{name}: language or heading")
         address = urljoin(base, name)
-        if canonical is None or canonical["href"] != address or f"<loc>{address}<" not in sitemap:
+        is_listed = f"<loc>{address}<" in sitemap
+        if canonical is None or canonical["href"] != address or not is_listed:
             problems.append(f"{name}: canonical address or site map")
-    assert pages and not problems, "\n".join(problems)
+    assert pages
+    assert not problems, "\n".join(problems)
 
 
 def test_the_site_is_small(site):

@@ -17,14 +17,19 @@ NOTES = """() => {
 }"""
 
 
-@pytest.mark.parametrize(("width", "place"), [(1600, "beside"), (1280, "beside"), (390, "below")])
-def test_notes_stand_beside_the_text_or_below_it(address, browser, width, place):
+@pytest.mark.parametrize(
+    ("width", "where"), [(1600, "beside"), (1280, "beside"), (390, "below")]
+)
+def test_notes_stand_beside_the_text_or_below_it(address, browser, width, where):
     """A wide screen has notes in the column on the right, a narrow one under their paragraph."""
     tab = browser.new_page(viewport={"width": width, "height": 900})
     for page in (PAGE, "notebooks/18_training.html"):
         tab.goto(address + page)
         notes = tab.evaluate(NOTES)
-        assert len(notes) > 1 and all(note[place] and note["apart"] for note in notes), notes
+        assert len(notes) > 1
+        for note in notes:
+            assert note[where], note
+            assert note["apart"], note
     tab.close()
 
 
@@ -43,10 +48,13 @@ def test_what_a_link_leads_to(address, browser, link):
     """Pointer and keyboard get it alike, inside of the window; Escape closes it."""
     tab = browser.new_page(viewport={"width": 390, "height": 844})
     tab.goto(address + PAGE)
-    target, box = tab.locator(f"article {link}[data-about]").first, tab.locator("#about")
+    target = tab.locator(f"article {link}[data-about]").first
+    box = tab.locator("#about")
     for reach in (target.focus, target.hover):
         reach()
-        assert box.inner_text() == target.get_attribute("data-about") and len(box.inner_text()) > 30
+        text = box.inner_text()
+        assert text == target.get_attribute("data-about")
+        assert len(text) > 30
         edges = box.bounding_box()
         assert edges["x"] >= 0 and edges["x"] + edges["width"] <= 390
         tab.keyboard.press("Escape")

@@ -1,18 +1,18 @@
 """The translator of the first page: recorded, then live after a click; and a page of its own."""
 
 import json
+from itertools import chain
 
 import pytest
 import torch
 
-from annotated_transformer.export import export_page
-from annotated_transformer.model_io import load_pretrained
+from annotated_transformer.toolkit.export import export_page
+from annotated_transformer.toolkit.model_io import load_pretrained
 from annotated_transformer.transformer import Transformer, TransformerConfig
-from tools.chapters import ROOT
 from tools.page import MOST
-from tools.recordings import WHAT_IF
+from tools.recordings import OUTPUT, WHAT_IF
 
-RECORDED = json.loads((ROOT / "book" / "recordings.json").read_text(encoding="utf-8"))
+RECORDED = json.loads(OUTPUT.read_text(encoding="utf-8"))
 FIRST = RECORDED[0]
 READY = "figure[data-module=translator][data-drawn=true]"
 CALM = {"reduced_motion": "reduce"}  # a translation is shown as soon as it is whole
@@ -43,9 +43,20 @@ def said(tab):
     return tab.locator(".translator-said").inner_text()
 
 
-def shown(tab, part):
+def shown(tab, side):
     """The visible tokens of the source or the target."""
-    return tab.locator(f".translator-{part} > :visible").all_inner_texts()
+    return tab.locator(f".translator-{side} > :visible").all_inner_texts()
+
+
+def drawn_weights(step):
+    """The recorded weights that are large enough for a line."""
+    return [weight for weight in step["look"] if weight >= 0.02]
+
+
+def opacities(tab):
+    """Those of the lines that are drawn."""
+    paths = tab.locator(".translator-lines path").all()
+    return [float(path.get_attribute("stroke-opacity")) for path in paths]
 
 
 def test_without_scripts_it_steps_through_a_recording(open_page, address):
@@ -54,13 +65,14 @@ def test_without_scripts_it_steps_through_a_recording(open_page, address):
     assert tab.locator(".translator-text").inner_text() == FIRST["steps"][-1]["text"]
     assert shown(tab, "source") == FIRST["source"]
     for step in FIRST["steps"]:
-        tab.locator(".translator-target label").get_by_text(step["token"], exact=True).click()
+        labels = tab.locator(".translator-target label")
+        labels.get_by_text(step["token"], exact=True).click()
         lines = tab.locator(".translator-lines:visible")
-        assert lines.count() == 1 and f"“{step['token']}”" in lines.get_attribute("aria-label")
-        drawn = sum(weight >= 0.02 for weight in step["look"])
-        assert lines.locator("path").count() == drawn
-        best = tab.locator(".translator-best li:visible span:first-child").all_inner_texts()
-        assert best == [name for name, _ in step["best"]]
+        assert lines.count() == 1
+        assert f"“{step['token']}”" in lines.get_attribute("aria-label")
+        assert lines.locator("path").count() == len(drawn_weights(step))
+        best = tab.locator(".translator-best li:visible span:first-child")
+        assert best.all_inner_texts() == [name for name, _ in step["best"]]
     assert tab.locator(".translator-form").count() == 0
 
 
@@ -70,8 +82,10 @@ def test_recordings_need_no_model(open_first):
     for example in RECORDED:
         tab.get_by_role("button", name=example["text"], exact=True).click()
         assert shown(tab, "target") == [step["token"] for step in example["steps"]]
-        assert said(tab).endswith(f"{example['steps'][-1]['text']} {example['note']}".strip())
-    assert len(RECORDED) == 8 and not {"engine.js", "model.js"} & {*tab.asked}
+        ending = f"{example['steps'][-1]['text']} {example['note']}"
+        assert said(tab).endswith(ending.strip())
+    assert len(RECORDED) == 8
+    assert not {"engine.js", "model.js"} & {*tab.requested}
 
 
 def test_words_appear_one_at_a_time(open_first):
@@ -96,28 +110,38 @@ def test_words_appear_one_at_a_time(open_first):
 def test_live_as_recorded(open_first, site, serve, opened):
     """What is typed is translated by the model in the page; each example as PyTorch recorded it."""
     with serve(site.parent) as server:  # so the site lies in /html/
-        root = f"{server}{site.name}/" if opened == "below a path" else f"{site.as_uri()}/"
+        root = f"{site.as_uri()}/"
+        examples = RECORDED[:1]
+        if opened == "below a path":
+            root = f"{server}{site.name}/"
+            examples = RECORDED
         tab = open_first(root, **CALM)
         button = tab.locator(".translator-form button")
         assert "MB" in button.inner_text()
-        for example in RECORDED if opened == "below a path" else RECORDED[:1]:
-            steps = example["steps"]
-            assert translate(tab, example["text"]).endswith(f"Translation: {steps[-1]['text']}")
-            assert shown(tab, "source") == example["source"]
-            assert shown(tab, "target") == [step["token"] for step in steps]
-            for place, step in enumerate(steps):
-                tab.locator(".translator-target label").nth(place).click()
-                bars = tab.locator(".translator-best li")
-                name, share = step["best"][0]
-                assert bars.locator("span").first.inner_text() == name
-                width = bars.first.locator("i").get_attribute("style").partition(":")[2]
-                assert float(width) == pytest.approx(share, abs=0.002)
-                lines = tab.locator(".translator-lines path").all()
-                found = [float(line.get_attribute("stroke-opacity")) for line in lines]
-                recorded = [weight for weight in step["look"] if weight >= 0.02]
-                if len(found) == len(recorded):  # unless one lies at the limit
-                    assert found == pytest.approx(recorded, abs=0.002)
+        for example in examples:
+            translation = example["steps"][-1]["text"]
+            text = translate(tab, example["text"])
+            assert text.endswith(f"Translation: {translation}")
+            check_steps(tab, example)
         assert button.inner_text() == "Translate"
+
+
+def check_steps(tab, example):
+    """Each step of a translation is the recorded one: tokens, the best word, and the lines."""
+    steps = example["steps"]
+    assert shown(tab, "source") == example["source"]
+    assert shown(tab, "target") == [step["token"] for step in steps]
+    for number, step in enumerate(steps):
+        tab.locator(".translator-target label").nth(number).click()
+        bars = tab.locator(".translator-best li")
+        name, share = step["best"][0]
+        assert bars.locator("span").first.inner_text() == name
+        width = bars.first.locator("i").get_attribute("style").partition(":")[2]
+        assert float(width) == pytest.approx(share, abs=0.002)
+        lines = opacities(tab)
+        recorded = drawn_weights(step)
+        if len(lines) == len(recorded):  # unless one lies at the limit
+            assert lines == pytest.approx(recorded, abs=0.002)
 
 
 ANOTHER = """usual => {
@@ -131,14 +155,20 @@ def test_what_if(open_first):
     tab = open_first(**CALM)
     usual = translate(tab, FIRST["text"])
     tab.locator(".book-translator summary").click()
-    every = tab.locator(".book-translator option", has_text="cross, layer 3: all heads")
-    for change, undo in [
-        (lambda: tab.get_by_label("Causal mask").uncheck(), tab.get_by_label("Causal mask").check),
+    mask = tab.get_by_label("Causal mask")
+    silenced = tab.get_by_label("Silenced")
+    option = tab.locator(
+        ".book-translator option", has_text="cross, layer 3: all heads"
+    )
+    all_heads = option.get_attribute("value")
+    changes = [
+        (mask.uncheck, mask.check),
         (
-            lambda: tab.get_by_label("Silenced").select_option(every.get_attribute("value")),
-            lambda: tab.get_by_label("Silenced").select_option(""),
+            lambda: silenced.select_option(all_heads),
+            lambda: silenced.select_option(""),
         ),
-    ]:
+    ]
+    for change, undo in changes:
         change()
         tab.wait_for_function(ANOTHER, arg=usual)
         undo()
@@ -146,22 +176,21 @@ def test_what_if(open_first):
     tab.get_by_role("checkbox", name="Positions").uncheck()
     tab.get_by_role("button", name=RECORDED[2]["text"], exact=True).click()
     tab.locator(".translator-said:has-text('Translation:')").wait_for()
-    recorded = [step["look"] for step in RECORDED[2]["steps"]]
-    lines = tab.locator(".translator-lines path").all()
-    found = [float(line.get_attribute("stroke-opacity")) for line in lines]
-    assert found != pytest.approx([weight for weight in recorded[-1] if weight >= 0.02], abs=0.002)
+    last_step = RECORDED[2]["steps"][-1]
+    assert opacities(tab) != pytest.approx(drawn_weights(last_step), abs=0.002)
 
 
 def test_beam(open_first):
     """With a beam it writes what the search in PyTorch has found."""
     recorded = json.loads(WHAT_IF.read_text(encoding="utf-8"))["search"]
     assert recorded["start"]["alpha"] == 0.6  # which the engine takes by itself
-    ended = [one for step in recorded["rounds"] for one in step if one["ended"]]
+    rows = chain.from_iterable(recorded["rounds"])
+    endings = [row for row in rows if row["ended"]]
     tab = open_first(**CALM)
     greedy = translate(tab, recorded["text"]).partition("Translation: ")[2]
     tab.locator(".book-translator summary").click()
     tab.get_by_label("Beam").fill(str(recorded["start"]["beam"]))
-    best = max(ended, key=lambda one: one["score"])["text"]
+    best = max(endings, key=lambda row: row["score"])["text"]
     assert best != greedy
     tab.locator(".translator-said", has_text=f"Translation: {best}").wait_for()
 
@@ -193,12 +222,12 @@ def test_keyboard_and_announcements(open_first):
     assert tab.locator(".translator-said").get_attribute("aria-live") == "polite"
     tab.locator(".translator-target input:checked").focus()
     tab.keyboard.press("ArrowUp")
-    place = len(FIRST["steps"]) - 1
-    assert said(tab).startswith(f"Step {place} of {place + 1}")
-    names = tab.locator(".book-translator").aria_snapshot()
+    last = len(FIRST["steps"])
+    assert said(tab).startswith(f"Step {last - 1} of {last}")
+    snapshot = tab.locator(".book-translator").aria_snapshot()
     for name in ("textbox", "group", "radiogroup", "radio", "Previous", "Next", "img"):
-        assert name in names
-    assert "Play" not in names
+        assert name in snapshot
+    assert "Play" not in snapshot
 
 
 def test_a_phone_scrolls_the_examples_not_the_page(open_first):
@@ -235,7 +264,9 @@ def test_memory(browser, open_first):
 
     def megabytes():
         processes = system.send("SystemInfo.getProcessInfo")["processInfo"]
-        pages = [process["id"] for process in processes if process["type"] == "renderer"]
+        pages = [
+            process["id"] for process in processes if process["type"] == "renderer"
+        ]
         return sum(psutil.Process(number).memory_info().rss for number in pages) / 1e6
 
     tab = open_first(**CALM)
@@ -266,7 +297,9 @@ def test_a_page_of_its_own(open_page, tmp_path):
         assert tab.locator("h1").inner_text() == "<b>captions<!--"
         assert translate(tab, FIRST["text"]).endswith(FIRST["steps"][-1]["text"])
         assert tab.locator(".translator-lines path").count() > 0
-        assert [name for name in tab.asked if "." in name] == [file.as_uri().rpartition("/")[2]]
+        assert [name for name in tab.requested if "." in name] == [
+            file.as_uri().rpartition("/")[2]
+        ]
         tab.locator(".book-translator summary").click()
         assert tab.locator(".book-translator option").count() == 1 + 3 * 3 * (
             1 + 4
@@ -280,7 +313,9 @@ def test_a_page_of_a_model_with_few_positions(open_page, tmp_path):
     """It says what it can take, which is less than usual."""
     _, tokenizer = load_pretrained()
     torch.manual_seed(0)
-    few = TransformerConfig(len(tokenizer), 1, 8, 12, 2, max_length=9, positions="learned")
+    few = TransformerConfig(
+        len(tokenizer), 1, 8, 12, 2, max_length=9, positions="learned"
+    )
     export_page(Transformer(few), tokenizer, tmp_path / "few.html")
     tab = open_page((tmp_path / "few.html").as_uri(), **CALM)
     tab.locator(".translator-form input").fill("Hund " * 9)

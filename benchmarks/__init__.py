@@ -1,0 +1,1 @@
+"""Measurements that the book draws or quotes: what models learn, and how fast the code is."""

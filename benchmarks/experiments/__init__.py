@@ -1,0 +1,1 @@
+"""What chapters and pages draw: trainings with one thing changed, searches, costs of layers."""

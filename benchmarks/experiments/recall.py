@@ -1,0 +1,188 @@
+"""Can a layer recall the word seen k steps ago? A GRU, a convolution and attention, of equal size.
+
+    python -m benchmarks.experiments.recall --seeds 0 1 2
+
+The task: random words go by, and at each position the layer has to name the one that came
+`distance` positions before. Words and positions get the same 32 numbers in front of each layer, and
+the same kind of linear map reads its output; between them every layer has 6,144 weights. Each is
+trained anew for each distance, on fresh words in each update. The GRU gets a second chance at eight
+words, with five times the updates. Then the layers take turns at a forward and a backward pass over
+texts of growing length; the processor's time counts, not the clock's. Writes
+`results/recall.jsonl`, which chapter 2 draws.
+"""
+
+import statistics
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor, nn
+
+from annotated_transformer.masks import causal_mask
+from annotated_transformer.multi_head_attention import MultiHeadAttention
+from annotated_transformer.positional_encoding import SinusoidalPositions
+from benchmarks import common
+
+WORDS = 16
+D_MODEL = 32
+ANSWERS = 32  # words that are asked for in a text
+BATCH = 32
+RATE = 5e-3
+STEPS = 1000
+DISTANCES = (1, 2, 4, 5, 6, 8, 16, 32)
+LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+KINDS = ("GRU", "convolution", "attention")
+
+# --- Three layers ---
+
+
+class Recurrent(nn.Module):
+    """One vector, carried from word to word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(D_MODEL, D_MODEL, bias=False, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        return self.gru(x)[0]
+
+
+class Convolution(nn.Module):
+    """A window of six positions, the newest one included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = nn.Conv1d(D_MODEL, D_MODEL, kernel_size=6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D); five zeros before the text keep the future out."""
+        return self.window(F.pad(x.mT, (5, 0))).mT
+
+
+class Attention(nn.Module):
+    """One head, half again as wide as the words, that looks back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        width = D_MODEL * 3 // 2
+        self.head = MultiHeadAttention(D_MODEL, heads=1, d_k=width, d_v=width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D)."""
+        return self.head(x, x, x, causal_mask(x.size(1), x.device))
+
+
+class Recall(nn.Module):
+    """Words and positions, one layer, and a score for each word."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        layers = {"GRU": Recurrent, "convolution": Convolution, "attention": Attention}
+        self.words = nn.Embedding(WORDS, D_MODEL)
+        self.positions = SinusoidalPositions(D_MODEL, max(LENGTHS))
+        self.layer = layers[kind]()
+        self.output = nn.Linear(D_MODEL, WORDS)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Score each word at each position: (B, T) to (B, T, WORDS)."""
+        return self.output(self.layer(self.positions(self.words(words))))
+
+
+# --- What they recall, and in what time ---
+
+
+def weights(kind: str) -> int:
+    """Count the weights of a layer alone."""
+    return sum(weight.numel() for weight in Recall(kind).layer.parameters())
+
+
+def rate_of(step: int, steps: int) -> float:
+    """Return the learning rate of a step: 100 steps of warm-up, the last fifth goes down to 0."""
+    rising = (step + 1) / 100
+    falling = 5 * (1 - step / steps)
+    return RATE * min(1, rising, falling)
+
+
+def accuracy(kind: str, distance: int, seed: int = 0, steps: int = STEPS) -> float:
+    """Train a layer on one distance; return the share of right answers on fresh words."""
+    torch.manual_seed(seed)
+    model = Recall(kind)
+    adam = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+    for step in range(steps):
+        words = torch.randint(WORDS, (BATCH, distance + ANSWERS))
+        logits = model(words)[:, distance:]
+        labels = words[:, :-distance]
+        adam.param_groups[0]["lr"] = rate_of(step, steps)
+        adam.zero_grad()
+        F.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
+        adam.step()
+    words = torch.randint(WORDS, (1000, distance + ANSWERS))
+    with torch.no_grad():
+        answers = model(words)[:, distance:].argmax(dim=-1)
+    right = answers == words[:, :-distance]
+    return round(right.float().mean().item(), 4)
+
+
+def milliseconds(length: int, rounds: int) -> dict[str, float]:
+    """Return the median time of a forward and a backward pass over one text, for each layer."""
+    models = {kind: Recall(kind) for kind in KINDS}
+    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    words = torch.randint(WORDS, (1, length))
+    for turn in range(rounds + 1):
+        for kind, model in models.items():
+            start = time.process_time()
+            F.cross_entropy(model(words)[0], words[0]).backward()
+            took = 1000 * (time.process_time() - start)
+            if turn > 0:  # the first turn warms up
+                times[kind].append(took)
+    return {kind: round(statistics.median(times[kind]), 3) for kind in KINDS}
+
+
+def main(
+    seeds: tuple[int, ...] = (0, 1, 2),
+    steps: int = STEPS,
+    rounds: int = 15,
+    threads: int = 1,
+    results: Path = common.RESULTS,
+) -> None:
+    """Measure what three layers of equal size recall, and how long they take."""
+    torch.set_num_threads(threads)
+    settings = {
+        "benchmark": "recall",
+        "words": WORDS,
+        "d_model": D_MODEL,
+        "batch": BATCH,
+        "answers": ANSWERS,
+        "rate": RATE,
+        "rounds": rounds,
+        "threads": threads,
+    }
+    for kind in KINDS:
+        settings[f"weights of {kind}"] = weights(kind)
+    records = list[common.Record]()
+    start = time.process_time()
+    runs = [(kind, distance, steps) for distance in DISTANCES for kind in KINDS]
+    runs.append(("GRU", 8, 5 * steps))
+    for kind, distance, updates in runs:
+        shares = []
+        for seed in seeds:
+            share = accuracy(kind, distance, seed, updates)
+            shares.append(f"{share:6.1%}")
+            run = {"kind": kind, "distance": distance, "steps": updates}
+            records.append({**run, "seed": seed, "accuracy": share})
+        begin = f"{kind:11}  {distance:2} back  {updates:5} updates"
+        print(begin, *shares, sep="  ", flush=True)
+    settings["cpu_minutes"] = round((time.process_time() - start) / 60, 1)
+    for length in LENGTHS:
+        times = milliseconds(length, rounds)
+        for kind, took in times.items():
+            records.append({"kind": kind, "length": length, "milliseconds": took})
+        print(f"{length:5} words:", times, flush=True)
+    common.write_log(results, "recall", settings, records)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

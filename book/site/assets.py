@@ -1,0 +1,116 @@
+"""The Vega bundle, the icons and the card of the site, written here; what a page can do without."""
+
+import json
+import re
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pydata_sphinx_theme
+import vl_convert
+from docutils import nodes
+from fontTools import subset
+from sphinx.application import Sphinx
+
+BUNDLE = "vega.js"
+ICON_NAME = re.compile(r"\bfa-[\w-]+")
+ICON_CODE = re.compile(r':"\\([ef][0-9a-f]{3})"')
+ICON_RULE = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\([0-9a-f]+)"')
+UNUSED = re.compile(
+    r"<script[^>]*\b(?:fontawesome|searchtools|language_data|searchindex)\.js[^>]*></script>"
+)
+
+
+def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
+    """Write Vega, Vega-Lite and Vega-Embed as one script, unless this version is there already."""
+    if exception or app.builder.format != "html":
+        return
+    target = Path(app.outdir) / "_static" / BUNDLE
+    heading = f"// Vega-Embed, bundled by vl-convert {version('vl-convert-python')}\n"
+    if target.exists() and target.read_text(encoding="utf-8").startswith(heading):
+        return
+    bundle = vl_convert.javascript_bundle("bookFigures.vega = { vegaEmbed };")
+    target.write_text(
+        f'{heading}(() => {{"use strict";{bundle}}})();\n', encoding="utf-8"
+    )
+
+
+def keep_used_icons(app: Sphinx, exception: Exception | None) -> None:
+    """Leave in the theme's icon fonts what the pages and the theme show: a dozen of 2,000 icons."""
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    codes = used_icons(Path(app.outdir))
+    fonts = Path("vendor", "fontawesome", "webfonts")
+    package = Path(pydata_sphinx_theme.__file__).parent
+    theme = package / "theme" / "pydata_sphinx_theme" / "static"
+    for path in (theme / fonts).glob("*.woff2"):
+        options = subset.Options(flavor="woff2", drop_tables=["FFTM"])
+        font = subset.load_font(path, options)
+        subsetter = subset.Subsetter(options)
+        subsetter.populate(unicodes=codes)
+        subsetter.subset(font)
+        subset.save_font(font, static / fonts / path.name, options)
+        (static / fonts / path.name).with_suffix(".ttf").unlink(missing_ok=True)
+
+
+def used_icons(site: Path) -> set[int]:
+    """Return the codes of the icons that a page shows by name, or a style sheet by code."""
+    style_sheet = site / "_static" / "styles" / "pydata-sphinx-theme.css"
+    style = style_sheet.read_text(encoding="utf-8")
+    shown: set[str] = set()
+    for page in site.rglob("*.html"):
+        shown.update(ICON_NAME.findall(page.read_text(encoding="utf-8")))
+    codes = {int(code, 16) for code in ICON_CODE.findall(style)}
+    for rule, code in ICON_RULE.findall(style):
+        if shown.isdisjoint(ICON_NAME.findall(rule)):
+            codes.discard(int(code, 16))
+    return codes
+
+
+def write_card(app: Sphinx, exception: Exception | None) -> None:
+    """Write the picture that other sites show beside a link, which has to be made of dots."""
+    if exception or app.builder.format != "html":
+        return
+    drawing = (Path(__file__).parent / "card.svg").read_text(encoding="utf-8")
+    (Path(app.outdir) / "_static" / "card.png").write_bytes(
+        vl_convert.svg_to_png(drawing)
+    )
+
+
+def leave_out(app: Sphinx, exception: Exception | None) -> None:
+    """Take out what no page asks for; a notebook is downloaded to be run, without its outputs."""
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    shutil.rmtree(static / "locales", ignore_errors=True)
+    for file in [*static.rglob("*.map"), static / "scripts" / "fontawesome.js"]:
+        file.unlink(missing_ok=True)
+    for file in Path(app.outdir, "_sources").rglob("*.ipynb"):
+        notebook = json.loads(file.read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            if "outputs" in cell:
+                cell["outputs"] = []
+                cell["execution_count"] = None
+        file.write_text(
+            json.dumps(notebook, ensure_ascii=False, indent=1), encoding="utf-8"
+        )
+
+
+def add_helper(
+    app: Sphinx,
+    page: str,
+    template: str,
+    context: dict[str, Any],
+    doctree: nodes.document | None,
+) -> None:
+    """Give the page template a function that takes out scripts of the theme and of Sphinx."""
+    context["without_unused_scripts"] = without_unused_scripts
+
+
+def without_unused_scripts(head: str) -> str:
+    """Take the icon script out of a page's head, for the theme's style sheet draws the same icons,
+    and the scripts of Sphinx's search, for the book has its own.
+    """
+    return UNUSED.sub("", head)

@@ -1,0 +1,72 @@
+"""Formulas, typeset by KaTeX while the site is built: pages show them without a script."""
+
+import functools
+from pathlib import Path
+
+from docutils import nodes
+from py_mini_racer import JSEvalException, MiniRacer
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.math import get_node_equation_number
+from sphinx.writers.html5 import HTML5Translator
+
+KATEX = Path(__file__).parent / "assets" / "katex" / "katex.min.js"
+CLASSES = "math notranslate nohighlight"
+
+
+@functools.cache
+def engine() -> MiniRacer:
+    """Return a JavaScript engine that knows KaTeX."""
+    context = MiniRacer()
+    context.eval(KATEX.read_text(encoding="utf-8"))
+    return context
+
+
+def typeset(tex: str, display: bool) -> str:
+    """Return a formula as HTML, with MathML for those who listen."""
+    return str(engine().call("katex.renderToString", tex, {"displayMode": display}))
+
+
+def typeset_formulas(app: Sphinx, doctree: nodes.document) -> None:
+    """Typeset the formulas of a page when it is read: by then the engine is in no other process."""
+    if app.builder.format != "html":
+        return
+    for node in doctree.findall(is_formula):
+        display = isinstance(node, nodes.math_block)
+        tex = node.astext()
+        if display and r"\\" in tex:
+            tex = rf"\begin{{split}}{tex}\end{{split}}"
+        try:
+            node["typeset"] = typeset(tex, display)
+        except JSEvalException as error:
+            reason = str(error).partition("\n")[0]
+            logging.getLogger(__name__).warning("%s: %s", reason, tex, location=node)
+            node["typeset"] = ""
+
+
+def is_formula(node: nodes.Node) -> bool:
+    """Say whether a part of a page is a formula, in a line or of its own."""
+    return isinstance(node, nodes.math | nodes.math_block)
+
+
+def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
+    """Write a formula in a line."""
+    body = translator.body
+    body += [
+        translator.starttag(node, "span", "", CLASS=CLASSES),
+        node["typeset"],
+        "</span>",
+    ]
+    raise nodes.SkipNode
+
+
+def visit_math_block(translator: HTML5Translator, node: nodes.math_block) -> None:
+    """Write a formula of its own, with its number."""
+    translator.body.append(translator.starttag(node, "div", CLASS=CLASSES))
+    if node["number"]:
+        number = get_node_equation_number(translator, node)
+        translator.body.append(f'<span class="eqno">({number})')
+        translator.add_permalink_ref(node, "Link to this equation")
+        translator.body.append("</span>")
+    translator.body.append(f"{node['typeset']}</div>\n")
+    raise nodes.SkipNode

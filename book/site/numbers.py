@@ -1,0 +1,268 @@
+"""Numbers in the prose, computed when the site is built.
+
+A page writes `{{ code.model }}`, or `{{ hours.h100:.1f }}` with a format as Python has it. A name
+begins with its group, a function below, which reads the package, the notebooks or a log.
+"""
+
+import ast
+import functools
+import io
+import json
+import re
+import tokenize
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+from tools.package import modules
+
+PLACEHOLDER = re.compile(r"\{\{ (?P<name>[a-z][\w.]*)(?::(?P<format>[\w.,]+))? \}\}")
+LAST_OF_MODEL = "transformer"
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
+WORDS_A_MINUTE = 200
+SPELLED = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+EXERCISE = re.compile(r"^\*\*(?:Exercise )?(\d)\. [^\n]*?\(★+, (\d+) min\b", re.M)
+MINUTES = re.compile(r"\(★+, (\d+) min\b")
+RUNTIME = re.compile(r"base 1 x (\S.*?) +[\d.]+ GiB each, +([\d.]+) hours at 20%")
+LOGGED = 60  # characters of a translation that the log of symptoms holds
+REPEATED = re.compile(r"(.+?)\1{9,}")
+BROKEN = (
+    "| {what} | {validation_loss:.2f} | {neighbors_source:.2f} | {bleu} "
+    "| {different} | {loops} | {endless} | *{said}* |"
+)
+RESUMED = "| {what} | {before:.2f} | {after_1:.2f} | {worst:.2f} | {end:.2f} |"
+DECODED = "| {what} | {bleu} | {loops} | {endless} | *{said}* |"
+
+Values = dict[str, Any]
+Record = dict[str, Any]
+
+
+def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Put the numbers into a page's source, and the address of the repository."""
+    root = Path(app.srcdir)
+    repository = app.config.html_theme_options["repository_url"]
+
+    def value(match: re.Match[str]) -> str:
+        name = match["name"]
+        if name == "repository":
+            return str(repository)
+        app.env.note_reread()  # what is counted or logged may have changed
+        try:
+            return format(number(root, name), match["format"] or "")
+        except LookupError:
+            logging.getLogger(__name__).warning("no such number: %s", name)
+            return match[0]
+
+    source[0] = PLACEHOLDER.sub(value, source[0])
+
+
+def number(root: Path, name: str) -> Any:
+    """Return a number by its name.
+
+    Raises:
+        LookupError: there is no such number.
+    """
+    group, _, key = name.partition(".")
+    return values(root, group)[key]
+
+
+@functools.cache
+def values(root: Path, group: str) -> Values:
+    """Return the numbers of a group, by the rest of their names."""
+    return GROUPS[group](root)
+
+
+# What is counted
+
+
+def code(root: Path) -> Values:
+    """Lines of the package: the model, the lessons that train it and translate, the toolkit."""
+    lessons: dict[str, int] = {}
+    toolkit = 0
+    for module in modules(root):
+        lines = code_lines(module.path.read_text(encoding="utf-8"))
+        if module.name.startswith("toolkit."):
+            toolkit += lines
+        else:
+            lessons[module.name] = lines
+    names = list(lessons)
+    model_names = names[: names.index(LAST_OF_MODEL) + 1]
+    model = sum(lessons[name] for name in model_names)
+    practice = sum(lessons.values()) - model
+    return {"model": model, "practice": practice, "toolkit": toolkit}
+
+
+def code_lines(text: str) -> int:
+    """Count the lines that hold code: no comment, no docstring, no empty line."""
+    documentation: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
+            docstring = node.body[0]
+            last = docstring.end_lineno or docstring.lineno
+            documentation.update(range(docstring.lineno, last + 1))
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - documentation)
+
+
+def hours(root: Path) -> Values:
+    """Hours of reading and of exercises; and of a training, as chapter 27 has printed them."""
+    words = minutes = 0
+    for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
+        text = prose(path)
+        words += len(text.split())
+        minutes += sum(int(number) for number in MINUTES.findall(text))
+    reading = round(words / WORDS_A_MINUTE / 60)
+    printed = outputs(root / "notebooks" / "27_wmt14.ipynb")
+    trainings = {slug(gpu): float(number) for gpu, number in RUNTIME.findall(printed)}
+    return {"reading": SPELLED[reading], "exercises": round(minutes / 60), **trainings}
+
+
+def exercise(root: Path) -> Values:
+    """Exercises by chapter and number, with their minutes: `03.2` is "2 (5 min)"."""
+    labels = {}
+    for path in (root / "notebooks").glob("[0-9]*.ipynb"):
+        chapter, _, _ = path.stem.partition("_")
+        for label, minutes in EXERCISE.findall(prose(path)):
+            labels[f"{chapter}.{label}"] = f"{label} ({minutes} min)"
+    return labels
+
+
+# What a log says
+
+
+def symptoms(root: Path) -> Values:
+    """What `benchmarks/symptoms.py` saw of each run, and the rows of its tables."""
+    settings, *records = log(root, "symptoms")
+    named = {f"settings.{field}": value for field, value in settings.items()}
+    for record in records:
+        name = slug(record["what"])
+        if record["what"] == "healthy":
+            name = f"healthy_{record['step']}"
+        if "neighbors_source" in record:
+            record["gap"] = record["neighbors_source"] - record["validation_loss"]
+        named |= {f"{name}.{field}": value for field, value in record.items()}
+    broken, resumed, decoded = [], [], []
+    last_of_each = {record["what"]: record for record in records}
+    for record in last_of_each.values():
+        if "neighbors_source" in record:
+            broken.append(record)
+        elif "worst" in record:
+            resumed.append(record)
+        elif "bleu" in record:
+            decoded.append(record)
+    named["broken"] = table_rows(BROKEN, broken)
+    named["resumed"] = table_rows(RESUMED, resumed)
+    named["decoded"] = table_rows(DECODED, decoded)
+    return named
+
+
+def table_rows(form: str, records: list[Record]) -> str:
+    """Return rows of a Markdown table."""
+    rows = []
+    for record in records:
+        shown = {
+            "what": record["what"].replace("</s>", "`</s>`"),
+            "said": excerpt(record.get("said", "")),
+        }
+        rows.append(form.format(**record | shown))
+    return "\n".join(rows)
+
+
+def excerpt(said: str) -> str:
+    """Shorten what repeats itself, and say where the log has cut a text off."""
+    text = REPEATED.sub(lambda repeated: f"{repeated[1] * 6}…", said.strip())
+    if len(said) < LOGGED or text.endswith((".", "…")):
+        return text
+    whole_words, _, _ = text.rpartition(" ")
+    return f"{whole_words} …"
+
+
+def gpu(root: Path) -> Values:
+    """What `benchmarks/gpu.py` measured on an H200, with the time of each run beside base's."""
+    _, *records = log(root, "gpu-NVIDIA-H200")
+    runs = {record["name"]: record for record in records}
+    base = runs["base"]["tokens_per_second"]
+    named: Values = {}
+    for name, record in runs.items():
+        if "tokens_per_second" in record:
+            record["times_as_long"] = base / record["tokens_per_second"]
+        named |= {f"{slug(name)}.{field}": value for field, value in record.items()}
+    return named
+
+
+def serving(root: Path) -> Values:
+    """By how many percent bf16 makes translating faster, in the worst case and in the best."""
+    gains = []
+    for name in ("captions-de-en-1", "captions-de-en-2", "everyday-de-en-2"):
+        for record in log(root, f"serving-{name}"):
+            if record.get("system") == "ours bf16" and "times_ours" in record:
+                gains.append(100 * record["times_ours"] - 100)
+    return {"least": min(gains), "most": max(gains)}
+
+
+def start(root: Path) -> Values:
+    """BLEU of `benchmarks/start.py` on each set, the mean over seeds."""
+    scores: dict[str, list[float]] = {}
+    _, *records = log(root, "start")
+    for record in records:
+        for name in ("everyday", "captions"):
+            key = f"{slug(record['model'])}.{name}"
+            scores.setdefault(key, []).append(record[name]["bleu"])
+    return {key: mean(seeds) for key, seeds in scores.items()}
+
+
+GROUPS: dict[str, Callable[[Path], Values]] = {
+    group.__name__: group
+    for group in (code, hours, exercise, symptoms, gpu, serving, start)
+}
+
+
+# Reading
+
+
+def slug(text: str) -> str:
+    """Return a text as part of a name: `12,500 tokens` is `12_500_tokens`."""
+    return re.sub(r"\W+", "_", text.lower()).strip("_")
+
+
+def log(root: Path, name: str) -> list[Record]:
+    """Return the records of a committed log."""
+    path = root / "benchmarks" / "results" / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@functools.cache
+def cells(path: Path) -> list[Record]:
+    """Return the cells of a notebook."""
+    notebook: Record = json.loads(path.read_text(encoding="utf-8"))
+    return list(notebook["cells"])
+
+
+def prose(path: Path) -> str:
+    """Return the text of a notebook."""
+    texts = [cell["source"] for cell in cells(path) if cell["cell_type"] == "markdown"]
+    return "\n\n".join("".join(lines) for lines in texts)
+
+
+def outputs(path: Path) -> str:
+    """Return what the cells of a notebook have printed."""
+    printed = []
+    for cell in cells(path):
+        for output in cell.get("outputs", []):
+            printed += output.get("text", [])
+    return "".join(printed)

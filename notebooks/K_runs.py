@@ -1,0 +1,680 @@
+# %% tags=["remove-cell"]
+import os, sys
+
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
+
+
+# %% [markdown]
+# # Training runs
+#
+# This appendix turns the updates of the training chapter into a run that can be trusted with days of work: it validates, keeps the best model, can be killed at any moment, and goes on as if nothing had happened (section 5 of the paper).
+#
+# [Training](18_training.ipynb#the-loop) ends with `updates`, a generator that makes one update of the weights after another. The run below takes from it, update by update, and adds what the lesson has no need of. Nothing of the loop is written twice.
+
+# %% tags=["export"]
+import hashlib
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim import Adam
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from annotated_transformer.batching import (
+    Batch,
+    EncodedCorpus,
+    Example,
+    check_fits,
+    collate,
+    encode_pairs,
+    plan_batches,
+)
+from annotated_transformer.data import Pair
+from annotated_transformer.distributed import (
+    DataParallelLoss,
+    all_reduce_mean,
+    rank_and_world_size,
+)
+from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.regularization import SmoothedLoss
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit import model_io, run_folder
+from annotated_transformer.toolkit.presets import check_config
+from annotated_transformer.training import (
+    Group,
+    Hyperparameters,
+    Update,
+    group_batches,
+    loss_and_tokens,
+    make_adam,
+    updates,
+)
+from annotated_transformer.transformer import Transformer
+
+# %% [markdown]
+# ## Settings
+#
+# To the [hyperparameters](18_training.ipynb#the-settings), which shape every update, a run adds when it saves and when it stops. A wrong number is refused when it is given.
+
+
+# %% tags=["export"]
+WHOLE_NUMBERS = (
+    "steps",
+    "max_tokens",
+    "grad_accum_steps",
+    "warmup",
+    "seed",
+    "save_every",
+    "keep_checkpoints",
+    "patience",
+)
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Hyperparameters):
+    """How to train; the defaults suit the `tiny` model and the grammar. Checked when made.
+
+    Raises ValueError for a value that no run can have.
+    """
+
+    save_every: int = 500  # steps between two checkpoints, and between two validations
+    save_minutes: float = 10  # minutes after which the state is saved in any case
+    keep_checkpoints: int = 5  # regular ones, the last
+    patience: int | None = None  # stop after so many validations without a better score
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None:
+                check_setting(name, value)
+
+
+def check_setting(name: str, value: float) -> None:
+    """Raise ValueError for a setting out of its range."""
+    if name in WHOLE_NUMBERS and value != int(value):
+        raise ValueError(f"{name} must be a whole number, not {value}")
+    highest = 1 if name == "label_smoothing" else math.inf
+    may_be_zero = name in ("label_smoothing", "seed")
+    if not (0 < value < highest or (value == 0 and may_be_zero)):
+        raise ValueError(f"{name} must lie between 0 and {highest}, not be {value}")
+
+
+# %%
+for wrong in ({"warmup": 0}, {"lr_scale": float("nan")}, {"label_smoothing": 1.0}):
+    try:
+        TrainingConfig(**wrong)
+    except ValueError as error:
+        print(error)
+
+# %% [markdown]
+# ## What takes part, and where it stands
+#
+# Two records: a `Run` holds what takes part in the training and doesn't change, `Progress` where it stands. The second is in every checkpoint.
+
+
+# %% tags=["export"]
+@dataclass
+class Progress:
+    """Where a run stands. With the seed, it decides all randomness of the next update."""
+
+    step: int = 0  # updates made
+    epoch: int = 0
+    batch: int = 0  # the next one of the epoch
+    best_score: float = -math.inf
+    waited: int = 0  # validations since the best score
+
+
+@dataclass
+class Run:
+    """What takes part in a training run; `train` makes it."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    loss: SmoothedLoss
+    optimizer: Adam
+    config: TrainingConfig
+    corpus: EncodedCorpus
+    validation: EncodedCorpus
+    score: Callable[[Transformer], float] | None
+    report: Callable[[dict[str, Any]], None]
+    folder: Path | None
+    progress: Progress = field(default_factory=Progress)
+    batches_per_epoch: int = 1  # of the present epoch
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embedding.weight.device
+
+
+# %% [markdown]
+# ## Batches without end
+#
+# The order of an epoch follows from (seed, epoch), as [batching](15_batching.ipynb#a-plan-for-an-epoch) made it, so a stream of batches can begin anywhere: to enter a plan in the middle, we leave out its beginning. For a GPU, a second process makes the next batches while the model works on this one, in memory that the GPU can copy from without waiting (`pin_memory`). When [several processes](26_distributed.ipynb#one-plan-for-all) train together, each takes every `world_size`-th row of each batch; one that is left without a sentence gets a batch that adds nothing to the loss.
+#
+# Two of the arguments of `DataLoader` look odd. A cluster that ends a job sends its signal to all of its processes, and the worker ignores it, so that it doesn't die before the run has saved its state. And a `DataLoader` draws a random number when it starts, which without a generator of its own it would take from the global one.
+
+
+# %% tags=["export"]
+EMPTY_EXAMPLE = Example(np.array([EOS]), np.array([BOS, PAD]))  # without any label
+
+
+def collate_share(examples: Sequence[Example]) -> Batch:
+    """Return the batch of some examples; of none, a batch that adds nothing to the loss."""
+    return collate(examples or [EMPTY_EXAMPLE])
+
+
+def ignore_signals(worker: int) -> None:
+    """Leave SIGTERM and SIGINT to the process that trains, which ends its worker itself."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def load_batches(
+    corpus: EncodedCorpus, plan: Sequence[np.ndarray], device: torch.device
+) -> Iterator[Batch]:
+    """Yield this process's share of each batch of a plan, on the device."""
+    rank, world_size = rank_and_world_size()
+    on_gpu = device.type == "cuda"
+    shares: list[Any] = [numbers[rank::world_size] for numbers in plan]
+    loader: DataLoader[Any] = DataLoader(
+        corpus,  # type: ignore[arg-type] # it has a length and items, which is enough
+        batch_sampler=shares,
+        collate_fn=collate_share,
+        num_workers=1 if on_gpu else 0,
+        pin_memory=on_gpu,
+        worker_init_fn=ignore_signals,
+        generator=torch.Generator(),
+    )
+    for batch in loader:
+        yield batch.to(device)
+
+
+def batch_stream(run: Run) -> Iterator[Batch]:
+    """Yield this process's share of batch after batch, without end, from where the run stands."""
+    config, progress = run.config, run.progress
+    while True:
+        plan = plan_batches(
+            run.corpus.lengths, config.max_tokens, config.seed, progress.epoch
+        )
+        run.batches_per_epoch = len(plan)
+        for batch in load_batches(run.corpus, plan[progress.batch :], run.device):
+            progress.batch += 1
+            yield batch
+        progress.epoch += 1
+        progress.batch = 0
+
+
+# %% [markdown]
+# ## Updates that can be repeated
+#
+# If a run is to continue as if it had never stopped, the order of its batches and what dropout drops must be the same in the second half. One could save the state of every random generator: Python's, PyTorch's, one for each GPU. Instead, all randomness follows from numbers that we know anyway. What dropout drops follows from (seed, step), and from the number of the process: each must draw its own dropout mask, because if all drew the same one, their noise would not average out. `fork_rng` puts the generators back afterwards, so your own random numbers are left alone.
+#
+# Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart. Python's `Random` makes its seed from the whole text `"(0, 7, 0, 1)"`.
+
+
+# %% tags=["export"]
+@contextmanager
+def random_numbers_of(seed: int, step: int) -> Iterator[None]:
+    """Let random numbers follow from seed, step and process; afterwards all is as before."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        numbers = (seed, step, *rank_and_world_size())
+        torch.manual_seed(Random(str(numbers)).getrandbits(63))
+        yield
+
+
+def shared_groups(groups: Iterator[Group]) -> Iterator[Group]:
+    """Give each group the mean number of tokens of all processes: DDP averages the gradients."""
+    for group in groups:
+        yield group._replace(tokens=all_reduce_mean(group.tokens))
+
+
+def remaining_updates(run: Run) -> Iterator[Update]:
+    """Make and yield the updates that the run still needs, and count them."""
+    config, progress = run.config, run.progress
+    patience = math.inf if config.patience is None else config.patience
+    loss = run.loss
+    groups = group_batches(batch_stream(run), config.grad_accum_steps)
+    if rank_and_world_size()[1] > 1:
+        loss = DataParallelLoss(run.loss, config.grad_accum_steps)
+        groups = shared_groups(groups)
+    making = updates(loss, groups, run.optimizer, config, progress.step)
+    while progress.step < config.steps and progress.waited < patience:
+        try:
+            with random_numbers_of(config.seed, progress.step):
+                update = next(making)
+        except FloatingPointError as error:
+            raise FloatingPointError(
+                f"the gradient of step {progress.step + 1} is not finite; it was not used. "
+                "Try a smaller lr_scale, or grad_clip=1.0, in another folder"
+            ) from error
+        progress.step += 1
+        yield update
+
+
+# %% [markdown]
+# ## Whether it gets better
+#
+# Every 50 steps, and with each checkpoint, the run writes a line with the mean loss over all tokens since the last. Every `save_every` steps it measures the [validation loss](18_training.ipynb#whether-it-gets-better), and what a function `score` of yours says, where higher is better; without one, minus the validation loss is the score. The weights with the best score are kept. If `patience` validations in a row bring no new best score, training ends, which is **early stopping**. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4. The score of the weights that come back, the largest of several noisy numbers, flatters; so a test set must have no say in any choice.
+
+
+# %% tags=["export"]
+REPORT_EVERY = 50  # steps
+
+
+def summarize(run: Run, recent: Sequence[Update], seconds: float) -> dict[str, Any]:
+    """Return means over the last updates: a line of the log; the loss in nats per target token."""
+    progress = run.progress
+    losses = torch.stack([update.loss.double() for update in recent])
+    loss = float(all_reduce_mean(losses.sum()))
+    tokens = float(sum(update.tokens for update in recent))
+    norm = float(sum(update.gradient_norm for update in recent))
+    _, world_size = rank_and_world_size()
+    return {
+        "step": progress.step,
+        "epoch": round(progress.epoch + progress.batch / run.batches_per_epoch, 3),
+        "loss": loss / tokens,
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
+        "gradient_norm": norm / len(recent),
+        "tokens_per_second": round(tokens * world_size / seconds),
+    }
+
+
+def shared_validation_loss(run: Run) -> float:
+    """Return the mean validation loss in nats per target token, each process taking its share."""
+    corpus = run.validation
+    plan = plan_batches(corpus.lengths, run.config.max_tokens, seed=0, epoch=0)
+    totals = loss_and_tokens(run.model, load_batches(corpus, plan, run.device))
+    loss, tokens = all_reduce_mean(totals)
+    return float(loss / tokens)
+
+
+def validate(run: Run) -> dict[str, float]:
+    """Return loss and score on the held-out pairs; the best weights are saved as the model.
+
+    Raises FloatingPointError for a score that is not a number.
+    """
+    progress = run.progress
+    measured: dict[str, float] = {}
+    score = -math.inf
+    if len(run.validation):
+        measured["validation_loss"] = shared_validation_loss(run)
+        score = -measured["validation_loss"]
+    if run.score is not None:
+        measured["score"] = score = float(run.score(run.model))
+    if math.isnan(score):
+        raise FloatingPointError(
+            f"the score at step {progress.step} is not a number: {measured}"
+        )
+    progress.waited += 1
+    if score > progress.best_score:
+        progress.best_score, progress.waited = score, 0
+        if run.folder is not None and rank_and_world_size()[0] == 0:
+            model_io.save_model(run.model, run.tokenizer, run.folder)
+    return measured
+
+
+# %% [markdown]
+# ## The run
+#
+# After each update the run asks three questions: is a checkpoint due, has it been long since the last, was the process asked to stop? A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal` turns both into an event that is looked at once per step.
+
+
+# %% tags=["export"]
+class Stopped(Exception):
+    """A run was asked to stop, and has saved its state."""
+
+
+@contextmanager
+def stop_signal(listen: bool) -> Iterator[threading.Event]:
+    """Give an event that SIGTERM or SIGINT sets; afterwards signals do what they did before."""
+    stop = threading.Event()
+    with ExitStack() as restore:
+        if listen and threading.current_thread() is threading.main_thread():
+            for kind in (signal.SIGTERM, signal.SIGINT):
+                previous = signal.signal(kind, lambda *_: stop.set())
+                restore.callback(signal.signal, kind, previous)
+        yield stop
+
+
+# %% tags=["export"]
+def run_updates(run: Run) -> None:
+    """Train until the last step or the end of patience; raises Stopped after a signal."""
+    config, progress = run.config, run.progress
+    rank, _ = rank_and_world_size()
+    folder = run.folder if rank == 0 else None  # the first process writes for all
+    recent: list[Update] = []
+    reported = saved = time.monotonic()
+    bar = tqdm(
+        total=config.steps,
+        initial=progress.step,
+        unit="step",
+        disable=True if rank > 0 else None,  # None: only in a terminal
+    )
+    with bar, stop_signal(run.folder is not None) as stop:
+        for update in remaining_updates(run):
+            recent.append(update)
+            bar.update()
+            due = (
+                progress.step % config.save_every == 0 or progress.step == config.steps
+            )
+            late = (
+                folder is not None
+                and time.monotonic() - saved > 60 * config.save_minutes
+            )
+            stopping = bool(all_reduce_mean(torch.tensor(float(stop.is_set()))))
+            if not (due or late or stopping or progress.step % REPORT_EVERY == 0):
+                continue
+            line = summarize(run, recent, time.monotonic() - reported)
+            if due:
+                line |= validate(run)
+            recent, reported = [], time.monotonic()
+            bar.set_postfix(loss=f"{line['loss']:.3f}")
+            if folder is not None:
+                run_folder.write_log(folder, line)
+                if due or late or stopping:
+                    save_state(run, folder, regular=due)
+                    saved = time.monotonic()
+            if rank == 0:
+                run.report(line)
+            if stopping:
+                raise Stopped(
+                    f"stopped at step {progress.step}: the same command continues there"
+                )
+
+
+# %% [markdown]
+# The order is deliberate. An update whose gradient is not finite raises before it changes a weight, so no checkpoint is ever written after a bad one. Validation and the line of the log come before the checkpoint, which then knows the best score: after a kill between log and checkpoint, the next start drops the extra line, while a line not yet written would be lost for good.
+#
+# ## What a checkpoint holds
+#
+# A **checkpoint** is a file with all that decides how a run goes on. The step decides the rate and the dropout, epoch and batch the next batch. What remains is the weights and the optimizer's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate) of each weight, so a checkpoint is three times as large as the model.
+
+
+# %% tags=["export"]
+def save_state(run: Run, folder: Path, regular: bool) -> None:
+    """Write a checkpoint of a run into its folder."""
+    content = {
+        **asdict(run.progress),
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "config": asdict(run.model.config),
+        "tokenizer": run.tokenizer.text,
+    }
+    run_folder.save_checkpoint(folder, content, regular, run.config.keep_checkpoints)
+
+
+def load_state(run: Run, path: Path) -> None:
+    """Go back to a checkpoint; raises ValueError if it is damaged or another model's."""
+    content = run_folder.read_checkpoint(path)
+    try:
+        if content["config"] != asdict(run.model.config):
+            raise ValueError("it has other settings")
+        run.model.load_state_dict(content["model"])
+        run.optimizer.load_state_dict(content["optimizer"])
+        own_averages(run.optimizer)
+        for name in asdict(run.progress):
+            setattr(run.progress, name, content[name])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is the checkpoint of another model: move it away"
+        ) from error
+
+
+def own_averages(optimizer: Adam) -> None:
+    """Copy Adam's averages into tensors like its weights: the fused Adam trusts their sizes."""
+    for weight, state in optimizer.state.items():
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name] = torch.empty_like(weight).copy_(state[name])
+
+
+# %% [markdown]
+# ## One call
+#
+# `train` puts it together. What can't work, such as a pair that is too long, is refused before the first step. In a [folder](I_run_folder.ipynb), the settings are kept beside the checkpoints, and those that shape an update may not change: half a run with one rate and half with another would be a model that no command describes. Tokenizer and pairs are represented by their hashes.
+
+
+# %% tags=["export"]
+def content_hash(corpus: EncodedCorpus) -> str:
+    """Return the SHA-256 that a corpus comes with, or that of its arrays."""
+    if corpus.sha256:
+        return corpus.sha256
+    content = corpus.tokens.tobytes() + corpus.lengths.tobytes()
+    return hashlib.sha256(content).hexdigest()
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """Return all that decides how a run goes, as JSON can hold it."""
+    settings: dict[str, Any] = {}
+    for name, value in asdict(run.config).items():
+        settings[f"training.{name}"] = value
+    for name, value in asdict(run.model.config).items():
+        settings[f"model.{name}"] = value
+    return settings | {
+        "tokenizer": run.tokenizer.sha256,
+        "pairs": content_hash(run.corpus),
+        "validation": content_hash(run.validation),
+        "scored": run.score is not None,
+        "precision": getattr(run.loss, "precision", "fp32"),
+    }
+
+
+def check_run(run: Run) -> None:
+    """Raise ValueError for what cannot work, before any work is lost."""
+    config, loss = run.config, run.loss
+    check_config(asdict(run.model.config))
+    model_io.check_vocabulary(run.model, run.tokenizer)
+    if not len(run.corpus):
+        raise ValueError("there are no sentence pairs to train on")
+    if config.patience and run.score is None and not len(run.validation):
+        raise ValueError(
+            "patience needs something to watch: give validation pairs, or a score"
+        )
+    same_model = loss.model.decoder is run.model.decoder
+    if not same_model or loss.label_smoothing != config.label_smoothing:
+        raise ValueError(
+            "the loss must be made with this model and the label_smoothing of config"
+        )
+    longest = run.model.config.max_length
+    for part, corpus in (("training", run.corpus), ("validation", run.validation)):
+        check_fits(corpus.lengths, longest, part, "the model's max_length")
+        check_fits(corpus.lengths, config.max_tokens, part, "max_tokens")
+
+
+# %% tags=["export"]
+def enter_folder(run: Run, folder: Path) -> None:
+    """Begin a run in a folder, or go to where the one there stands.
+
+    Raises ValueError if the processes do not all see the same folder.
+    """
+    rank, world_size = rank_and_world_size()
+    if rank == 0:
+        run_folder.begin_in_folder(folder, settings_of(run))
+    newest = run_folder.last_checkpoint(folder)
+    if newest is not None:
+        load_state(run, newest)
+    mean_step = all_reduce_mean(torch.tensor(run.progress.step))  # all wait for all
+    has_settings = (folder / run_folder.SETTINGS).exists()
+    if mean_step != run.progress.step or not has_settings:
+        raise ValueError(
+            f"{folder} is not the same for all processes: put it on a shared disk"
+        )
+    if rank == 0:
+        run_folder.remove_old_checkpoints(folder, run.config.keep_checkpoints)
+        run_folder.begin_log(folder, run.progress.step, world_size)
+
+
+def run_in_folder(run: Run, folder: Path) -> None:
+    """Begin or continue a run in a folder; the best model is left there, and loaded."""
+    rank, _ = rank_and_world_size()
+    with model_io.folder_lock(folder) if rank == 0 else nullcontext():
+        enter_folder(run, folder)
+        run_updates(run)
+        weights = folder / model_io.WEIGHTS
+        never_scored = run.progress.best_score == -math.inf
+        if rank == 0 and (never_scored or not weights.exists()):
+            model_io.save_model(run.model, run.tokenizer, folder)
+        all_reduce_mean(torch.zeros(1))  # all wait for the first process
+        tensors, _ = model_io.read_tensors(weights)
+        run.model.load_state_dict(tensors)
+
+
+def as_corpus(
+    tokenizer: Tokenizer, pairs: Sequence[Pair] | EncodedCorpus
+) -> EncodedCorpus:
+    """Return pairs encoded, if they are not yet."""
+    if isinstance(pairs, EncodedCorpus):
+        return pairs
+    return encode_pairs(tokenizer, pairs)
+
+
+# %% tags=["export"]
+def train(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair] | EncodedCorpus,
+    config: TrainingConfig = TrainingConfig(),
+    *,
+    validation: Sequence[Pair] | EncodedCorpus = (),
+    score: Callable[[Transformer], float] | None = None,
+    folder: str | Path | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda line: None,
+    loss: SmoothedLoss | None = None,
+) -> Transformer:
+    """Train a model on pairs and return it, in evaluation mode (section 5).
+
+    Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
+    and `score`, where higher is better. A folder gets a log, checkpoints, and the weights with the
+    best score, which are also returned; a run that it holds already is continued, to the bit.
+
+    Raises:
+        ValueError: pairs, tokenizer or folder do not fit.
+        FloatingPointError: a gradient or a score is not finite.
+        Stopped: a run in a folder was asked to stop, and has saved its state.
+    """
+    plain_model = getattr(model, "_orig_mod", model)  # what torch.compile was given
+    run = Run(
+        model=plain_model,
+        tokenizer=tokenizer,
+        loss=loss or SmoothedLoss(model, config.label_smoothing),
+        optimizer=make_adam(model),
+        config=config,
+        corpus=as_corpus(tokenizer, pairs),
+        validation=as_corpus(tokenizer, validation),
+        score=score,
+        report=report,
+        folder=Path(folder) if folder else None,
+    )
+    check_run(run)
+    if run.folder is not None:
+        run_in_folder(run, run.folder)
+    else:
+        run_updates(run)
+    return model.eval()
+
+
+# %% [markdown]
+# ## Killed, and continued
+#
+# Is nothing forgotten? A run of 60 steps, and the same run broken off at step 50, ten steps after its last checkpoint. (An exception stands in for the kill; the project's tests kill real processes, at every one of their file operations.)
+
+# %% tags=["hide-input"]
+import copy
+import json
+import tempfile
+from itertools import islice
+
+from annotated_transformer import grammar, preset
+from annotated_transformer.batching import batches
+from annotated_transformer.training import training_step
+
+pairs = grammar(600, seed=1)
+tokenizer = Tokenizer.train(pairs, vocabulary_size=400)
+
+
+def fresh():
+    """Return a very small model, always with the same start."""
+    torch.manual_seed(3)
+    sizes = {"layers": 1, "d_model": 32, "d_ff": 64, "heads": 2}
+    return Transformer(preset("tiny", vocabulary_size=len(tokenizer), **sizes))
+
+
+# %%
+class Killed(Exception):
+    pass
+
+
+def kill(line):
+    if line["step"] == 50:
+        raise Killed
+
+
+config = TrainingConfig(steps=60, max_tokens=200, grad_accum_steps=2, save_every=20)
+with tempfile.TemporaryDirectory() as folder:
+    straight = train(fresh(), tokenizer, pairs, config, folder=f"{folder}/straight")
+    broken_off = Path(folder, "broken")
+    try:
+        train(fresh(), tokenizer, pairs, config, folder=broken_off, report=kill)
+    except Killed:
+        print("left:", [path.name for path in run_folder.checkpoints(broken_off)])
+    broken = train(fresh(), tokenizer, pairs, config, folder=broken_off)
+    lines = map(json.loads, Path(broken_off, run_folder.LOG).read_text().splitlines())
+    print("steps in the log:", [line["step"] for line in lines if "epoch" in line])
+same = zip(straight.state_dict().values(), broken.state_dict().values())
+print("numbers that differ:", sum(int((one != other).sum()) for one, other in same))
+
+# %% [markdown]
+# The steps from 40 to 50 were made twice, and the log shows them once. On one machine, with the same number of threads and the same release of PyTorch, the weights are equal to the last bit.
+#
+# ### Why are the weights not enough?
+#
+# If you go on from the weights and the step alone, the loss jumps, in [one test](../book/troubleshooting.md#it-is-worse-after-resuming) from 1.92 to 2.03. Adam begins again with empty averages, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. We let a run of 60 steps make its next step twice, with its averages and without. How far does a weight of the layers move, as a root of the mean square and in units of the rate?
+
+
+# %% tags=["nbval-ignore-output"]
+RATE = 0.001
+corpus = encode_pairs(tokenizer, pairs)
+
+
+def adam_for(model):
+    adam = make_adam(model)
+    adam.param_groups[0]["lr"] = RATE
+    return adam
+
+
+def length_of_next_step(model, optimizer, group):
+    weights = [*model.encoder.parameters(), *model.decoder.parameters()]
+    before = torch.cat([p.detach().flatten() for p in weights])
+    training_step(SmoothedLoss(model), group, optimizer)
+    step = torch.cat([p.detach().flatten() for p in weights]) - before
+    return (step.square().mean().sqrt() / RATE).item()
+
+
+trained = fresh()
+optimizer = adam_for(trained)
+*groups, following = islice(group_batches(batches(corpus, 200), 1), 61)
+for group in groups:
+    training_step(SmoothedLoss(trained), group, optimizer)
+forgetful = copy.deepcopy(trained)
+with_averages = length_of_next_step(trained, optimizer, following)
+without = length_of_next_step(forgetful, adam_for(forgetful), following)
+print(f"with its averages {with_averages:.2f}, without {without:.2f}")
+
+# %% tags=["remove-cell"]
+assert 2 * with_averages < without
+
+# %% [markdown]
+# Several times the length, and without the direction that 60 batches had agreed on.

@@ -1,0 +1,163 @@
+# %% tags=["remove-cell"]
+import os, sys
+
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    book = "https://github.com/annotated-transformer/annotated-transformer"
+    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
+    os.chdir("/book/notebooks")
+sys.path.insert(0, "..")  # where book.figures stands
+
+
+# %% [markdown]
+# # What a run will take
+#
+# This appendix estimates the memory and the hours of a training run before it begins (section 5.2 of the paper).
+#
+# `train --dry-run` prints these estimates. [Speed](25_speed.ipynb#memory-and-hours-before-a-run) holds them against measurements.
+
+# %% tags=["export"]
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from annotated_transformer.batching import plan_batches
+from annotated_transformer.speed import CHUNK, DTYPES, Precision, flops
+from annotated_transformer.toolkit.presets import parameter_count
+from annotated_transformer.training import Hyperparameters
+from annotated_transformer.transformer import TransformerConfig
+
+# %% [markdown]
+# ## What the machine can do
+#
+# A data sheet says how many operations per second a GPU does at best. A CPU has no such sheet, so we measure one large product, the best of five rounds: other programs can make a round slower but never faster. On a GPU, beware of the clock. The program requests a product in microseconds, and the GPU computes it later: if you don't wait, you've timed the request. PyTorch's `Timer` waits.
+
+
+# %% tags=["export"]
+def measured_peak(
+    device: torch.device, precision: Precision = "fp32", size: int | None = None
+) -> float:
+    """Return the operations per second of a product of two matrices (size, size), best of five.
+
+    Without a size, they are so large that on this device handing the product over does not count.
+    """
+    from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
+
+    if size is None:
+        size = 8192 if device.type == "cuda" else 1024
+    left, right = torch.randn(2, size, size, dtype=DTYPES[precision], device=device)
+    timer = Timer(
+        "left @ right",
+        globals={"left": left, "right": right},
+        num_threads=torch.get_num_threads(),
+    )
+    seconds = min(timer.timeit(1).median for _ in range(5))
+    return 2 * size**3 / seconds
+
+
+def best_precision(device: torch.device | str) -> Precision:
+    """Return "bf16" for a GPU that has units for products of such numbers, else "fp32"."""
+    if torch.device(device).type != "cuda":
+        return "fp32"
+    has_units = torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_units else "fp32"
+
+
+# %% [markdown]
+# ## Memory
+#
+# Weights, gradients and Adam's two moments take 16 bytes per parameter, and in bf16 a narrow copy of the weights adds 2. The loss takes three tensors of the size of a chunk's logits. The rest are **activations**, what the layers keep for the backward pass.
+#
+# An encoder layer keeps $6 d + 2 w + d_\text{ff}$ numbers per position: its input, queries, keys, values, the output of the heads, the hidden layer of the feed-forward network and its input, two dropout masks and the inputs of two normalizations. A decoder layer keeps $9 d + 4 w + d_\text{ff}$, of which $w$, keys and values of the source, stand at the source's positions. In bf16 all are half as wide, except the inputs of normalizations. Kernels differ, so this is an estimate; a test holds it within 20% of what autograd stores.
+
+
+# %% tags=["export"]
+def activations(
+    config: TransformerConfig,
+    rows: np.ndarray | int,
+    source: np.ndarray | int,
+    target: np.ndarray | int,
+    precision: Precision = "fp32",
+) -> np.ndarray:
+    """Return the bytes that layers keep for the backward pass of batches, about.
+
+    A batch has so many rows, source and target positions; arrays hold one number per batch.
+    """
+    d = config.d_model
+    d_k = config.d_k or d // config.heads
+    d_v = config.d_v or d // config.heads
+    width = 3 * config.heads * (d_k + d_v) + config.d_ff
+    bytes_per_number = 2 if precision == "bf16" else 4
+    wide_inputs = (2, 3) if precision == "bf16" else (0, 0)  # of norms, in 32 bits
+    encoder = source * (width + (6 + wide_inputs[0]) * d)
+    decoder = target * (width + (9 + wide_inputs[1]) * d)
+    embedded = (2 * source + target) * d
+    numbers = rows * (config.layers * (encoder + decoder) + embedded)
+    return np.asarray(bytes_per_number * numbers)
+
+
+# %% [markdown]
+# ## The estimate
+#
+# One object holds it. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes.
+
+
+# %% tags=["export"]
+class Estimate(NamedTuple):
+    """What a run will take: parameters, operations in all, bytes of the largest batch."""
+
+    parameters: int
+    flops: float
+    memory_bytes: float
+
+    def hours(self, peak: float, gpus: int = 1, mfu: float = 0.2) -> float:
+        """Return the hours on GPUs of some peak, of which training gets a share."""
+        return self.flops / (gpus * peak * mfu) / 3600
+
+
+def estimate(
+    config: TransformerConfig,
+    training: Hyperparameters,
+    lengths: np.ndarray,
+    precision: Precision = "fp32",
+    processes: int = 1,
+) -> Estimate:
+    """Estimate a training run with FastLoss on examples of these lengths (N, 2), before it begins.
+
+    The memory is that of one process. Raises ValueError if there are no examples, or if one does
+    not fit into a batch.
+    """
+    plan = plan_batches(lengths, training.max_tokens, training.seed, epoch=0)
+    if not plan or processes < 1:
+        raise ValueError(
+            f"there are no sentence pairs to train on, or no GPUs ({processes})"
+        )
+    rows = np.array([len(batch) for batch in plan])
+    source, target = np.array([lengths[batch].max(axis=0) for batch in plan]).T
+    per_epoch = flops(config, source.repeat(rows), target.repeat(rows))
+    per_batch = sum(per_epoch.values()) / len(plan)
+    batches = training.steps * training.grad_accum_steps
+
+    parameters = parameter_count(config)
+    bytes_per_parameter = 18 if precision == "bf16" else 16
+    share = np.ceil(rows / processes).astype(int)
+    layers = activations(config, share, source, target, precision)
+    loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
+    memory = bytes_per_parameter * parameters + (layers + loss).max()
+    return Estimate(parameters, per_batch * batches, float(memory))
+
+
+# %% tags=["hide-input"]
+from annotated_transformer import preset
+
+# %%
+lengths = np.full((892, 2), 28)  # sentences of 28 tokens, 25,000 per side
+for name, steps in (("base", 100_000), ("big", 300_000)):
+    training = Hyperparameters(steps=steps, max_tokens=25_000)
+    plan = estimate(preset(name), training, lengths, precision="bf16")
+    hours = plan.hours(peak=989e12)
+    print(
+        f"{name}: {plan.flops:.1e} operations, {plan.memory_bytes / 1e9:.0f} GB,",
+        end=" ",
+    )
+    print(f"{hours:.1f} hours on a GPU with a peak of 989e12, at 20% of it")

@@ -1,0 +1,124 @@
+"""What a reader of a lesson sees: code that teaches, and no name that comes from nowhere.
+
+A visible cell may use a name that a visible cell before it binds, that the text before it mentions,
+or that an earlier lesson exports or shows how to import from the package. A name that only hidden
+cells bind, and no sentence introduces, puzzles the reader.
+"""
+
+import ast
+import re
+import symtable
+import sys
+from collections.abc import Iterator
+
+from nbformat import NotebookNode
+
+from tools.chapters import Chapter, is_hidden, tags
+from tools.package import PACKAGE
+from tools.problem import Problem
+
+# What is imported from these needs no introduction
+WELL_KNOWN = {"torch", *sys.stdlib_module_names}
+# Lines that teach nothing: their pattern, what they are, and the tag that hides them
+DRAWING = r"\s*(from|import) (altair|matplotlib|book\.figures)\b"
+UNSEEN = [
+    (r"\s*(assert\b|torch\.testing\.)", "an assertion", "remove-cell"),
+    (DRAWING, "a drawing helper", "hide-input"),
+]
+
+
+def check_reading(book: list[Chapter]) -> Iterator[Problem]:
+    """Check what the lessons of a book show, in order."""
+    familiar: set[str] = set()
+    for chapter in book:
+        if not chapter.appendix:
+            cells = chapter.read_script().cells
+            yield from check_lesson(chapter, cells, familiar)
+            for cell in cells:
+                if "export" in tags(cell):
+                    familiar |= bound(cell)
+                elif cell.cell_type == "code" and not is_hidden(cell):
+                    familiar |= imported_from(cell, {PACKAGE})
+
+
+def check_lesson(
+    chapter: Chapter, cells: list[NotebookNode], familiar: set[str]
+) -> Iterator[Problem]:
+    """Check a lesson's visible cells; `familiar` names are known from the lessons before it."""
+    introduced = set(familiar)
+    hidden: set[str] = set()
+    text = ""
+    for index, cell in enumerate(cells):
+        if cell.cell_type != "code":
+            text += cell.source + "\n"
+        elif is_hidden(cell):
+            hidden |= bound(cell)
+            introduced |= imported_from(cell, WELL_KNOWN)
+        else:
+            where = chapter.cell(index)
+            introduced |= bound(cell)
+            yield from check_lines(where, cell)
+            yield from check_names(where, used(cell) & hidden - introduced, text)
+
+
+def check_names(where: str, names: set[str], text: str) -> Iterator[Problem]:
+    """Names that a visible cell uses and only hidden cells bind stand in the text before."""
+    for name in sorted(names):
+        if not is_mentioned(name, text):
+            what = f'uses "{name}", which only hidden cells define'
+            remedy = "show where it comes from, or introduce it in the text before"
+            yield Problem(where, what, remedy)
+
+
+def check_lines(where: str, cell: NotebookNode) -> Iterator[Problem]:
+    """A visible cell asserts nothing and imports no drawing helper."""
+    for line in cell.source.splitlines():
+        for pattern, kind, tag in UNSEEN:
+            if re.match(pattern, line):
+                what = f"shows {kind}: {line.strip()}"
+                remedy = f'move it into a cell of its own, tagged "{tag}"'
+                yield Problem(where, what, remedy)
+
+
+def bound(cell: NotebookNode) -> set[str]:
+    """Return the names that a cell binds at its top level."""
+    table = symtable.symtable(cell.source, "cell", "exec")
+    return {
+        symbol.get_name()
+        for symbol in table.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported()
+    }
+
+
+def used(cell: NotebookNode) -> set[str]:
+    """Return the names that a cell, its functions and its classes take from the notebook."""
+    top = symtable.symtable(cell.source, "cell", "exec")
+    names = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
+    tables = [*top.get_children()]
+    for table in tables:  # grows on the way
+        names |= {s.get_name() for s in table.get_symbols() if s.is_global()}
+        tables += table.get_children()
+    return names
+
+
+def imported_from(cell: NotebookNode, libraries: set[str]) -> set[str]:
+    """Return the names that a cell imports from any of the libraries."""
+    names = set()
+    for node in ast.walk(ast.parse(cell.source)):
+        match node:
+            case ast.Import(names=aliases):
+                modules = [alias.name for alias in aliases]
+            case ast.ImportFrom(module=str(module), names=aliases):
+                modules = [module] * len(aliases)
+            case _:
+                continue
+        for module, alias in zip(modules, aliases):
+            library = module.partition(".")[0]
+            if library in libraries:
+                names.add(alias.asname or alias.name.partition(".")[0])
+    return names
+
+
+def is_mentioned(name: str, text: str) -> bool:
+    """True if the name stands as a word in the text."""
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None
