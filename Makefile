@@ -15,14 +15,20 @@ SPHINX := -b html -j auto -W --keep-going -q -d _build/doctrees
 PROCESSES := -n 2 --dist loadfile# two processes; a file, and so a notebook, stays in one
 PORT ?= 8000
 PYTHONS ?= python3.10 python3.14# the oldest and the newest
-TORCHES ?= 2.6.0 2.13.0
-SPELLED := README.md CONTRIBUTING.md CHANGELOG.md book/*.md book/site/*.py notebooks/*.py tools tests
+VERSIONS ?= oldest newest# of all libraries: the bounds of pyproject.toml, and what pip finds
+MATRIX := test_model test_schedule test_batching test_tokenization test_model_io test_translation test_runs test_cli
+SPELLED := *.md book/*.md book/site/*.py notebooks/*.py tools tests
 UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
 
-.PHONY: help book serve pdf publish-check test test-slow test-matrix check execute export lint clean
+.PHONY: help lab book serve pdf publish-check test test-slow test-matrix check execute export lint clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+# Jupyter draws the figures of a notebook only if it is trusted
+lab: $(VENV)/lab.done ## open the notebooks in JupyterLab, to run them and change them
+	@$(BIN)/jupyter trust notebooks/*.ipynb >/dev/null
+	@cd notebooks && ../$(BIN)/jupyter lab 01_in_ten_minutes.ipynb
 
 book: $(VENV)/docs.done ## build the website from the stored outputs
 	@$(BIN)/python -m sphinx $(SPHINX) . _build/html
@@ -48,13 +54,17 @@ test-slow: $(VENV)/test.done ## more seeds, every variant, a training in full; t
 	@$(BIN)/python -m pytest $(PROCESSES) tests/browser
 
 # Torch as pip finds it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes the small builds
-test-matrix: ## the model's tests with each of PYTHONS and TORCHES that is there
-	@for python in $(PYTHONS); do for torch in $(TORCHES); do \
+test-matrix: ## tests with the oldest and the newest Python and libraries, as far as they are there
+	@mkdir -p _build/matrix
+	@sed -nE 's/^    "([a-z]+)>=([0-9.]+)",$$/\1==\2/p' pyproject.toml > _build/matrix/oldest.txt
+	@: > _build/matrix/newest.txt
+	@for python in $(PYTHONS); do for versions in $(VERSIONS); do \
 	  command -v $$python >/dev/null || { echo "$$python: not installed"; continue; }; \
-	  venv=_build/matrix/$$python-$$torch; $$python -m venv $$venv; \
-	  $$venv/bin/python -m pip install -q torch==$$torch . pytest hypothesis || { echo "$$python, torch $$torch: cannot be installed"; continue; }; \
-	  echo "$$python, torch $$torch:"; \
-	  $$venv/bin/python -m pytest -q -m "not slow" tests/test_model.py tests/test_schedule.py tests/test_batching.py; \
+	  venv=_build/matrix/$$python-$$versions; $$python -m venv $$venv; \
+	  $$venv/bin/python -m pip install -q . pytest hypothesis --constraint _build/matrix/$$versions.txt \
+	    || { echo "$$python, $$versions versions: cannot be installed"; continue; }; \
+	  echo "$$python, $$versions versions:"; \
+	  $$venv/bin/python -m pytest -q -m "not slow" $(MATRIX:%=tests/%.py); \
 	done; done
 
 check: $(VENV)/test.done ## script = notebook = package, import law, ruff, mypy
@@ -81,6 +91,11 @@ $(BIN)/python:
 $(VENV)/docs.done: $(BIN)/python requirements.txt $(LISTS)
 	@echo "Installing what the site needs ..."
 	@$(PIP) install --requirement tools/requirements/docs.txt --constraint requirements.txt
+	@touch $@
+
+$(VENV)/lab.done: $(BIN)/python requirements.txt $(LISTS) pyproject.toml
+	@echo "Installing what the notebooks need, and JupyterLab ..."
+	@$(PIP) install --requirement tools/requirements/lab.txt --editable ".[notebooks]" --constraint requirements.txt
 	@touch $@
 
 $(VENV)/test.done: $(BIN)/python requirements.txt $(LISTS) pyproject.toml

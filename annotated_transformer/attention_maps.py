@@ -82,6 +82,13 @@ def attention_modules(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
     }
 
 
+def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Return how each token reads, reserved ones as `</s>`, without the space before a word."""
+    return [
+        SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids
+    ]
+
+
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> AttentionMaps:
     """Return all weights for source (1, S) and target (1, T) from `<s>` on (section 3.2.3).
 
@@ -98,13 +105,6 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
     for kind, modules in attention_modules(model).items():
         maps[kind] = torch.cat([weights[module] for module in modules])
     return AttentionMaps(**maps)
-
-
-def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return how each token reads, reserved ones as `</s>`, without the space before a word."""
-    return [
-        SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids
-    ]
 
 
 # --- Take a head away ---

@@ -5,7 +5,7 @@ This chapter packs sentences of different lengths into tensors and wastes almost
 work (section 5.1 of the paper).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from annotated_transformer.data import Pair
+from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 
@@ -55,12 +55,12 @@ class EncodedCorpus:
 
 
 def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
-    """Encode sentence pairs, in order."""
+    """Encode sentence pairs, in order; a pair may be a plain tuple of two texts."""
     tokens: list[int] = []
     lengths: list[tuple[int, int]] = []
-    for pair in pairs:
-        source = [*tokenizer.encode(pair[0]), EOS]
-        target = [BOS, *tokenizer.encode(pair[1]), EOS]
+    for pair in map(as_pair, pairs):
+        source = [*tokenizer.encode(pair.source), EOS]
+        target = [BOS, *tokenizer.encode(pair.target), EOS]
         tokens += source + target
         lengths.append((len(source), len(target) - 1))
     return EncodedCorpus(
@@ -115,15 +115,25 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
 # --- A plan for an epoch ---
 
 
-def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
-    """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`."""
+def check_fits(
+    lengths: np.ndarray,
+    most: int,
+    part: str,
+    holder: str,
+    first_words: Callable[[int], str] | None = None,
+) -> None:
+    """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`.
+
+    The error quotes its `first_words`, which are looked up by its number.
+    """
     widths = lengths.max(axis=1)
     too_long = np.flatnonzero(widths > most)
     if len(too_long):
-        first = too_long[0]
+        first = int(too_long[0])
+        quoted = f'; it begins "{first_words(first)}"' if first_words else ""
         raise ValueError(
             f"{part} pair {first + 1} has {widths[first]} tokens, {holder} allows {most}: "
-            f"drop or split the pair, or raise {holder}"
+            f"drop or split the pair, or raise {holder}{quoted}"
         )
 
 

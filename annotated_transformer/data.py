@@ -7,7 +7,7 @@ paper).
 """
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # --- A pair and its alignment ---
 
@@ -20,6 +20,18 @@ class Pair(NamedTuple):
     source: str
     target: str
     alignment: frozenset[tuple[int, int]] | None = None
+
+
+def as_pair(row: Any) -> Pair:
+    """A pair, or a plain tuple or list of two texts, as a pair; raises ValueError for others."""
+    if isinstance(row, Pair):
+        return row
+    is_tuple = isinstance(row, (tuple, list)) and len(row) >= 2
+    if not is_tuple or not all(isinstance(text, str) for text in row[:2]):
+        raise ValueError(
+            f'{row!r} is no pair: give two texts, as in ("Hallo!", "Hello!")'
+        )
+    return Pair(row[0], row[1])
 
 
 def words(text: str) -> list[str]:

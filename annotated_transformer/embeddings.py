@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+# --- The code ---
+
 
 class Embedding(nn.Module):
     """One table of word vectors for source, target and output (section 3.4)."""

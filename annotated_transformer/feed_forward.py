@@ -2,12 +2,14 @@
 """The feed-forward network.
 
 The feed-forward network, two linear maps with a cut at zero (a ReLU) between them, ends
-every layer of the model and treats each position by itself, with the same weights (section
-3.3 of the paper).
+every layer of the model and draws conclusions from what attention has brought to a position
+(section 3.3 of the paper).
 """
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+# --- The network ---
 
 
 class FeedForward(nn.Module):

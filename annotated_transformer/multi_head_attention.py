@@ -2,8 +2,8 @@
 """Multi-head attention.
 
 Multi-head attention lets several small attentions, called heads, look at the same sentence
-side by side, each through its own projections, and combines what they find (section 3.2.2
-of the paper).
+side by side, each with questions of its own, and adds up what they find (section 3.2.2 of
+the paper).
 """
 
 import torch

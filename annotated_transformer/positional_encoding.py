@@ -8,6 +8,8 @@ where in the sentence the word stands (section 3.5 of the paper).
 import torch
 from torch import Tensor, nn
 
+# --- The code ---
+
 
 def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).

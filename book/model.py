@@ -250,22 +250,6 @@ class LearnedPositions(Positions):
 # --- Layers (section 3.1) ---
 
 
-class Residual(nn.Module):
-    """Add what a sub-layer computes to its input, and normalize (section 3.1)."""
-
-    def __init__(self, d_model: int, dropout: float, pre_norm: bool = False) -> None:
-        super().__init__()
-        self.norm = LayerNorm(d_model)
-        self.dropout = nn.Dropout(dropout)
-        self.pre_norm = pre_norm
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return LayerNorm(x + dropout(sublayer(x))), or with pre_norm its other form."""
-        if self.pre_norm:
-            return x + self.dropout(sublayer(self.norm(x)))
-        return self.norm(x + self.dropout(sublayer(x)))
-
-
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-6) -> Tensor:
     """Normalize each vector of x (..., D) by itself: the formula, to be read."""
     mean = x.mean(dim=-1, keepdim=True)
@@ -285,6 +269,22 @@ class LayerNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each vector of x (..., D)."""
         return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+
+
+class Residual(nn.Module):
+    """Add what a sub-layer computes to its input, and normalize (section 3.1)."""
+
+    def __init__(self, d_model: int, dropout: float, pre_norm: bool = False) -> None:
+        super().__init__()
+        self.norm = LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.pre_norm = pre_norm
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return LayerNorm(x + dropout(sublayer(x))), or with pre_norm its other form."""
+        if self.pre_norm:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
 
 
 class EncoderLayer(nn.Module):

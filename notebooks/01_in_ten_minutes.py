@@ -1,16 +1,17 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # The Transformer in ten minutes
 #
-# A Transformer is a network that reads one sentence and writes another, and in which each word can look directly at any word known so far. In this chapter you translate with one, look inside it, train one of your own in about a minute, and see the map of the book.
+# The Transformer of the paper is a network that reads one sentence and writes another, and in which each word can look directly at any word known so far. In this chapter you translate with one, look inside it, train one of your own in about a minute, and see the map of the book.
 #
 # The paper is *Attention Is All You Need* {cite:p}`vaswani2017attention`. The large language models that came later are built from its parts, so the small machine you take apart here is also a way to understand the big ones.
 #
@@ -33,7 +34,7 @@ news = "Die Bundesregierung hat das Gesetz zum Schutz der Wälder verabschiedet.
 print(translate(model, tokenizer, [news]))
 
 # %% [markdown]
-# Four words are enough to say what just happened.
+# Four words will carry you through this chapter.
 #
 # - A **token** is a piece of text with a number: a word, or a part of one. The model sees only the numbers.
 # - The **encoder** reads all source tokens at once and turns each into a vector that describes the word in its context.
@@ -74,11 +75,11 @@ show(
 )
 
 # %% [markdown]
-# The model was never given a dictionary. It saw whole sentences, and learned which word belongs to which because that made the loss smaller. The chapter on [attention maps](21_attention_maps.ipynb#what-attention-does-not-explain) checks how far such pictures can be trusted, which is less than they suggest.
+# Nothing in the model's data says which word of a sentence belongs to which. It learned that because it made the loss smaller. [Chapter 21](21_attention_maps.ipynb#what-attention-does-not-explain) checks how far such pictures can be trusted, which is less than they suggest.
 #
 # ## Train one yourself
 #
-# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute.
+# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, on a busy machine a few; a line for every hundred steps shows how far it is.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import (
@@ -132,7 +133,7 @@ import altair as alt
 drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]
 chart = alt.Chart(alt.Data(values=drawn)).mark_line(point=True, color="#555555")
 x = alt.X("step:Q", title="update", axis=alt.Axis(values=list(range(0, 601, 100))))
-y = alt.Y("loss:Q", title="loss a token", scale=alt.Scale(domain=[0, 6.5]))
+y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
@@ -13,21 +14,9 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # Before 2017, the networks used for translation carried information from word to word, through a chain of states or a stack of windows; this chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
 #
-# A **recurrent network** reads one word after the other. Each time, it mixes its **hidden state** $h$ with the next word, and the last state has to stand for the whole sentence:
-#
-# $$
-# h_t = f(h_{t-1},\, x_t), \qquad c = h_n
-# $$ (eq-recurrent)
-#
-# Attention leaves all states where they are, and makes a new blend of them for each word to be written:
-#
-# $$
-# c_i = \sum_{j=1}^{n} \alpha_{ij}\, h_j
-# $$ (eq-context)
-#
-# That line was published in 2014. Three years later the paper kept it and dropped the recurrence around it.
+# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? That is how the networks worked that the Transformer replaced, and a remedy for exactly this trouble is where attention comes from. The figure shows the three stages.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+# %% tags=["hide-input"]
 import json
 import math
 from pathlib import Path
@@ -78,7 +67,13 @@ show_drawing(
 # %% [markdown]
 # ## One vector for everything
 #
-# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six made-up numbers in `X`; [chapter 3](03_attention.ipynb#queries-keys-and-values) explains them, and the matrices used further down.
+# A **recurrent network** reads one word after the other. Each time, it mixes its **hidden state** $h$ with the next word, and the last state has to stand for the whole sentence:
+#
+# $$
+# h_t = f(h_{t-1},\, x_t), \qquad c = h_n
+# $$ (eq-recurrent)
+#
+# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six made-up numbers in `X`, which [chapter 3](03_attention.ipynb#queries-keys-and-values) explains.
 
 # %%
 from book.example import X
@@ -108,7 +103,7 @@ assert moved[9] < 0.01 * moved[0]
 # %% [markdown]
 # Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows from outside: in {cite:t}`bahdanau2015neural`, the scores of the model with one vector fall as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
 #
-# The second cost is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one.
+# The second cost is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one. [Chapter 12](12_why_self_attention.ipynb#time-and-memory-measured) times it.
 #
 # ## Bahdanau's attention
 #
@@ -118,7 +113,13 @@ assert moved[9] < 0.01 * moved[0]
 # e_{ij} = v^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j
 # $$ (eq-additive)
 #
-# Together with {eq}`eq-context`, this is attention. The letters differ from those of the [next chapter](03_attention.ipynb#queries-keys-and-values):
+# The shares mix the states into a new vector for each word that is written:
+#
+# $$
+# c_i = \sum_{j=1}^{n} \alpha_{ij}\, h_j
+# $$ (eq-context)
+#
+# This is attention. The letters differ from those of the [next chapter](03_attention.ipynb#queries-keys-and-values):
 #
 # | Bahdanau, Cho and Bengio | here | role |
 # |---|---|---|
@@ -129,10 +130,10 @@ assert moved[9] < 0.01 * moved[0]
 # | $\alpha_{ij}$ | weight | the share; the shares of a row sum to 1 |
 # | $c_i$, context | output | the blend |
 #
-# There, key and value are one and the same vector. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product.
+# There, key and value are one and the same vector. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product. To the blend it makes no difference where the scores come from. Below, *likes* asks the five words once by an untrained network and once by dot products with the matrices of chapter 3, and the last line is the result that you'll meet again there: *likes* fetches something living from *cat* and something edible from *fish*.
 
 
-# %%
+# %% tags=["hide-input"]
 from book.example import OFFERED, W_K, W_Q, W_V
 
 
@@ -165,37 +166,7 @@ print("dot product        ", named(by_dot))
 assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
 
 # %% [markdown]
-# It makes no difference to `context` where the scores come from. The last line is the result that you'll meet again in the next chapter: *likes* fetches something living from *cat* and something edible from *fish*.
-#
 # The states themselves still came from recurrence, and that was the state of the art in 2016: recurrent networks with attention on top, as in Google's own translator {cite:p}`wu2016google`.
-#
-# ### Attention as kernel regression
-#
-# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness:
-
-
-# %%
-def kernel_regression(query, keys, values, width):
-    distances = (query - keys).square().sum(dim=-1)
-    closeness = (-distances / (2 * width**2)).exp()
-    return closeness @ values / closeness.sum()
-
-
-keys = X @ W_K
-values = X @ W_V
-width = len(query) ** 0.25
-alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
-regressed = kernel_regression(query, alike, values, width)
-by_distance = kernel_regression(query, keys, values, width)
-print("keys of length 2, both ways ", named(regressed))
-print("as they are, by dot product ", named(by_dot))
-print("as they are, by distance    ", named(by_distance))
-
-# %% tags=["remove-cell"]
-torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
-
-# %% [markdown]
-# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
 #
 # ## The distance between two words
 #
@@ -224,7 +195,7 @@ for distance in (4, 16, 64, 256):
     print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
 
 # %% [markdown]
-# A gradient has to come back through each of those steps, and at every one it can shrink. [Why self-attention](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures the steps, how much of the gradient is lost on them, and the price of attention's single step.
+# A gradient has to come back through each of those steps, and at every one it can shrink. [Chapter 12](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures the steps, how much of the gradient is lost on them, and the price of attention's single step.
 #
 # ## Recalling a word
 #
@@ -312,42 +283,6 @@ assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 # %% [markdown]
 # To attention all $k$ are the same problem: a query that fits the position $k$ places back. [Chapter 8](08_positional_encoding.ipynb#why-sine-and-cosine) writes such a query down without any training.
 #
-# ## Time against length
-#
-# The same three layers again, with a forward and a backward pass over one text that grows.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall-time", "caption": "How long does a pass take? Median time for a forward and a backward pass over one text, by its length; both axes are logarithmic. The GRU (dashed) starts far above the others and takes about twice as long for twice the length; attention (solid) starts low and bends upwards, at the end more than fourfold for twice the length; the convolution (dotted) stays low. Measured by `benchmarks/experiments/recall.py` as processor time of one core, because the machine was busy with other work."}}
-timed = [r for r in log if "length" in r]
-took = {(r["kind"], r["length"]): r["milliseconds"] for r in timed}
-records = [
-    {"layer": r["kind"], "n": r["length"], "ms": r["milliseconds"]} for r in timed
-]
-x = alt.X("n:Q", title="words", scale=alt.Scale(type="log", domain=[32, 4096], base=2))
-y = alt.Y(
-    "ms:Q",
-    title="milliseconds",
-    scale=alt.Scale(type="log", domain=[0.5, 1000]),
-    axis=alt.Axis(values=[1, 10, 100, 1000]),
-)
-for n in (32, 256, 4096):
-    print(
-        f"{n:4} words:", ", ".join(f"{kind} {took[kind, n]:.1f} ms" for kind in kinds)
-    )
-growth = {kind: took[kind, 4096] / took[kind, 2048] for kind in kinds}
-assert 5 < took["GRU", 32] / took["attention", 32] < 6
-assert growth["attention"] > 4 and 2 < growth["GRU"] < 2.5
-print(
-    "from 2,048 to 4,096 words:", ", ".join(f"{k} x {g:.1f}" for k, g in growth.items())
-)
-show(
-    curves(records, x, y, "layer", kinds).properties(padding=padding),
-    alt=", ".join(f"{kind} at 4,096 words: {took[kind, 4096]:.0f} ms" for kind in kinds)
-    + ".",
-)
-
-# %% [markdown]
-# The convolution is nearly always fastest, but sees only its window. At the length of a sentence all three do similar amounts of arithmetic, attention at most half as much again; the GRU does its share in small pieces that wait for each other. On one core that makes it five times as slow as attention at 32 words; a GPU, with its thousands of arithmetic units, would leave nearly all of them idle. Attention has a weakness of its own. Since each word looks at all others, the comparisons quadruple when the text doubles. At a few dozen words you don't notice, and in 2017 that was the length that mattered.
-#
 # ## What to remember
 #
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
@@ -357,6 +292,37 @@ show(
 #
 # Here attention still sits on top of a recurrent network. The next chapter takes the network away and lets attention do the work.
 #
+# ## Second reading: attention as kernel regression
+#
+# :::{admonition} The same blend, fifty years earlier
+# :class: dropdown
+# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness, it is attention:
+#
+# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
+# :::
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both computations", "code_prompt_hide": "Hide both computations"}
+def kernel_regression(query, keys, values, width):
+    distances = (query - keys).square().sum(dim=-1)
+    closeness = (-distances / (2 * width**2)).exp()
+    return closeness @ values / closeness.sum()
+
+
+keys = X @ W_K
+values = X @ W_V
+width = len(query) ** 0.25
+alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
+regressed = kernel_regression(query, alike, values, width)
+by_distance = kernel_regression(query, keys, values, width)
+print("keys of length 2, both ways ", named(regressed))
+print("as they are, by dot product ", named(by_dot))
+print("as they are, by distance    ", named(by_distance))
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
+
+# %% [markdown]
 # ## Exercises
 #
 # **1. By hand** (★, 5 min). Two source words have the scores $e = (\ln 3, 0)$ and the states $h_1 = (4, 0)$ and $h_2 = (0, 8)$. What are the weights, and what is the context?

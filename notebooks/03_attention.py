@@ -1,23 +1,24 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
 # # Attention
 #
-# Scaled dot-product attention lets each word of a sentence compare itself with every word, and returns a blend of what they hold, weighted by how well each one fits (section 3.2.1 of the paper).
+# Attention lets each word of a sentence ask all the others, and hands it a blend of what they hold, weighted by how well each one fits (section 3.2.1 of the paper).
 #
-# $$
-# \operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right) V
-# $$ (eq-attention)
+# Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. In the next sentence it will be other words, so fixed wiring can't do it.
 #
-# The rows of $Q$, $K$ and $V$ are the words' queries, keys and values; a query has $d_k$ numbers. This is the only place in the Transformer where words exchange information.
+# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and the longer the sentence, the more the squeezing loses. **Attention** leaves every word where it is and lets each one fetch what it needs, directly.
+#
+# Before you look at the figure: if *likes* had a total of 1 to spend on the five words, itself included, how would you divide it?
 
 # %% tags=["export"]
 import math
@@ -25,12 +26,6 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-
-# %%
-def attend(Q, K, V):
-    weights = (Q @ K.mT / math.sqrt(K.size(-1))).softmax(dim=-1)
-    return weights @ V
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention", "caption": "What does *likes* fetch, and from whom? Its query (blue) asks for nouns. Each word can be found by its key (orange); the better the key fits, the larger the weight on the arc. What comes back is the sum of the values (green), each times its weight. Words and matrices are made up; this chapter computes all the rest."}}
@@ -52,8 +47,8 @@ from book.figures import (
 )
 
 Q, K, V = (example.X @ W for W in (example.W_Q, example.W_K, example.W_V))
-fetched = attend(Q, K, V)[3]
 shares = (Q[3] @ K.T / 2).softmax(-1)
+fetched = shares @ V
 
 
 def named(vector, names):
@@ -98,11 +93,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. Which words matter is different in every sentence, so fixed wiring can't do it.
-#
-# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and in a long sentence the squeezing loses things. **Attention** leaves every word where it is, and lets each of them fetch what it needs directly.
-#
-# In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. But why take a blend at all, instead of the word that fits best?
+# In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. Two questions are open. Why a blend, instead of the one word that fits best? And who decides what a word asks for?
 #
 # ## A lookup that must be exact
 #
@@ -126,7 +117,7 @@ legs = values[nearest]
 print("legs:", legs.item(), " depends on the query:", legs.requires_grad)
 
 # %% [markdown]
-# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. Hence the False: for PyTorch, the answer doesn't depend on the query.
+# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. That is why PyTorch prints False: as far as it can tell, the query has no influence.
 #
 # ## A lookup that is soft
 #
@@ -167,7 +158,7 @@ found.backward()
 print(f"legs: {found.item():.2f}  gradient: {query.grad.item():.2f}")
 
 # %% [markdown]
-# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: its slope here is 0.14 legs a centimeter. That gradient is all that learning needs.
+# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: its slope here is 0.14 legs per centimeter. That gradient is all that learning needs.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (gray) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
 looks = {
@@ -307,61 +298,6 @@ for word, key in zip(words, K):
 # %% [markdown]
 # *Cat* scores 6, *fish* 4.5, and everything else nothing. In geometry, the dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points or by being long.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
-q = (1.5, 1.0)
-key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
-fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
-assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
-ends = [
-    {"x": (s - q[1] * y) / q[0], "y": y, "score": s}
-    for s in range(-2, 8, 2)
-    for y in (-2, 2.4)
-]
-points = [
-    {"x": x, "y": y, "name": f"{n}: {fits[n]:g}".replace("-", "−")}
-    for n, (x, y) in key_points.items()
-]
-arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
-
-
-def layer(records, **encoding):
-    no_ticks = alt.Axis(values=[], domain=False)
-    x = alt.X(
-        "x:Q", title="first component", scale=alt.Scale(domain=[-3, 4]), axis=no_ticks
-    )
-    y = alt.Y(
-        "y:Q",
-        title="second component",
-        scale=alt.Scale(domain=[-2, 2.6]),
-        axis=no_ticks,
-    )
-    return alt.Chart(alt.Data(values=records)).encode(x=x, y=y, **encoding)
-
-
-tilt = 360 - math.degrees(math.atan2(q[1], q[0]))
-head = {
-    "shape": "triangle-right",
-    "angle": tilt,
-    "filled": True,
-    "opacity": 1,
-    "size": 160,
-}
-chart = alt.layer(
-    layer(ends, detail="score:Q").mark_line(
-        strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL
-    ),
-    layer(ends[1::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
-    layer(arrow).mark_line(color=QUERY, strokeWidth=3),
-    layer(arrow[1:]).mark_point(color=QUERY, **head),
-    layer(arrow[1:]).mark_text(text="query", color=QUERY, dx=24, dy=10, fontSize=13),
-    layer(points).mark_point(color=KEY, filled=True, opacity=1, size=90),
-    layer(points, text="name:N").mark_text(color=KEY, dx=-12, dy=-9, fontSize=13),
-)
-show(
-    chart.properties(width=420, height=276),
-    alt="A query arrow and four keys. Key c, in the direction of the query and far out, has the highest score.",
-)
-
 # %% [markdown]
 # One such loop for each word gives 25 scores, and the loops together are a matrix product: the entry in row $i$ and column $j$ of $QK^\top$ is the dot product of query $i$ and key $j$.
 
@@ -378,11 +314,21 @@ assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its 
 #
 # ## From scores to weights
 #
-# What remains is {eq}`eq-attention` from the top of the page: divide by $\sqrt{d_k}$, here $\sqrt 4 = 2$, take the softmax of each row, and mix the values with a second matrix product.
+# Two steps are left. A softmax turns each row of scores into weights, after all scores have been divided by $\sqrt{d_k}$, here $\sqrt 4 = 2$ ([why](#why-divide-by-the-square-root-of-) comes below). Then a second matrix product mixes the values. That is **scaled dot-product attention**, the paper's equation 1:
+#
+# $$
+# \operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right) V
+# $$ (eq-attention)
+
 
 # %%
-weights = (scores / math.sqrt(4)).softmax(dim=-1)
-output = weights @ V
+def attend(Q, K, V):
+    scores = Q @ K.mT / math.sqrt(K.size(-1))
+    weights = scores.softmax(dim=-1)
+    return weights @ V, weights
+
+
+output, weights = attend(Q, K, V)
 print("weights of likes", [round(w, 2) for w in weights[3].tolist()])
 print("likes fetches   ", [round(x, 2) for x in output[3].tolist()])
 
@@ -439,16 +385,84 @@ assert torch.equal(W_O, example.W_O)
 # %% [markdown]
 # Real vectors are dense, and their columns have no names. Similar words have similar vectors and so make similar queries, which is how a model that has seen *cats like fish* can handle *dogs like meat*.
 #
+# ## Nobody has to write these
+#
+# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look.
+
+# %%
+articles = ["the", "a", "this"]
+adjectives = ["black", "white", "old", "small"]
+nouns = ["cat", "dog", "bird", "fish"]
+verbs = ["likes", "sees", "hears"]
+kinds = [articles, adjectives, nouns, verbs, nouns]
+lexicon = sorted({word for kind in kinds for word in kind})
+random = torch.Generator().manual_seed(0)
+vectors = torch.randn(len(lexicon), 16, generator=random)
+learned = 0.1 * torch.randn(3, 16, 16, generator=random)  # W_Q, W_K, W_V
+learned.requires_grad_()
+
+
+def draw_sentences(count):
+    columns = []
+    for kind in kinds:
+        drawn = torch.randint(len(kind), (count,), generator=random)
+        columns.append(torch.tensor([lexicon.index(word) for word in kind])[drawn])
+    return torch.stack(columns, dim=1)
+
+
+# %% [markdown]
+# Training is the usual loop. The scores that the nouns, words 2 and 4, give to every word of the lexicon should be highest for the adjective, word 1:
+
+# %% tags=["nbval-ignore-output"]
+ours = torch.tensor([[lexicon.index(word) for word in words]])
+maps = {}
+adam = torch.optim.Adam([learned], lr=0.01)
+for step in range(201):
+    tokens = draw_sentences(64)
+    q, k, v = (vectors[tokens] @ W for W in learned)
+    fits = attend(q, k, v)[0][:, [2, 4]] @ vectors.T
+    adjective = tokens[:, 1:2].expand(-1, 2)
+    loss = F.cross_entropy(fits.flatten(0, 1), adjective.flatten())
+    if step in (0, 10, 200):
+        maps[step] = attend(*(vectors[ours] @ W for W in learned))[1][0].detach()
+        print(f"step {step:3}: loss {loss.item():.2f}", end=", ")
+        print(f"cat looks at black: {maps[step][2, 1]:.2f}")
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
+
+# %% tags=["remove-cell"]
+assert maps[0][2, 1] < 0.3 and maps[200][2, 1] > 0.9 and maps[200][4, 1] > 0.9
+
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-learned", "caption": "Can attention learn where to look? Weights of our five words at the start, after 10 updates and after 200. The rows of *cat* and *fish*, which have to name the adjective, move their weight onto *black*. Nobody asks the other three words anything, so their rows may do as they like."}}
+show_steps(
+    {
+        f"{step}": (
+            heatmap(learned_map, words, words),
+            f"After {step} updates, cat looks at black with {learned_map[2, 1]:.2f} "
+            f"and fish with {learned_map[4, 1]:.2f}.",
+        )
+        for step, learned_map in maps.items()
+    },
+    "Updates",
+    start=2,
+)
+
+# %% [markdown]
+# Two hundred updates, a few seconds, and *cat* asks for adjectives, *black* can be found as one, and what comes back is the right word. The gradient reached the query because the lookup is soft. Everything that a trained Transformer knows about where to look came about in this way, out of nothing but the loss.
+#
+# *Fish* looks at *black*, too, which is what we trained it to do, and wrong: the fish isn't black. With two adjectives in a sentence, neither noun could tell which one is its own, because attention sees what the words are and not where they stand. [Chapter 8](08_positional_encoding.ipynb) gives it places.
+#
 # ## The code
 #
-# Not every key may be seen: some positions only fill up a short sentence, others hold words that the model has yet to write. A hidden key must get the weight zero while the others still sum to 1, so its score becomes minus infinity *before* the softmax. [Masks](04_masks.ipynb#how-to-hide-a-key) has the details.
+# Not every key may be seen: some positions only fill up a short sentence, others hold words that the model has yet to write. A hidden key must get the weight zero while the others still sum to 1, so its score becomes minus infinity *before* the softmax. [Chapter 4](04_masks.ipynb#how-to-hide-a-key) has the details.
 #
-# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb#the-parts-it-knows) that runs your function beside nine common mistakes, and says which one yours is:
+# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb#the-parts-it-knows) that runs your function beside ten common mistakes, and says which one yours is:
 
 # %%
 from annotated_transformer import check
 
-print(check("attention", lambda query, key, value, mask: attend(query, key, value)))
+print(check("attention", lambda query, key, value, mask: attend(query, key, value)[0]))
 
 # %% [markdown]
 # Our version is also the one that the package exports. Its leading axes may be anything, such as sentences and heads; $T$ positions ask, and $S$ positions answer.
@@ -482,13 +496,13 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, as an independent reference. We compare on random numbers, with a different size on each axis: 2 sentences, 3 heads, 5 queries, 7 keys, keys 4 wide, values 6.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, and serves as an independent reference: on random numbers, with a different size on each axis and a random mask, the two agree to six decimals.
 #
 # :::{margin}
-# `dropout` is 0 unless asked for; [regularization](17_regularization.ipynb#what-dropout-does) explains it.
+# `dropout` is 0 unless asked for; [chapter 17](17_regularization.ipynb#what-dropout-does) explains it.
 # :::
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the comparison with PyTorch", "code_prompt_hide": "Hide the comparison with PyTorch"}
 random = torch.Generator().manual_seed(1)
 query, key, value = (
     torch.randn(2, 3, *shape, generator=random) for shape in [(5, 4), (7, 4), (7, 6)]
@@ -503,48 +517,19 @@ print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max()
 
 # %% tags=["remove-cell"]
 torch.testing.assert_close(ours, reference)
-torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V))
+assert (ours - reference).abs().max() < 5e-7
+torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V)[0])
 
 # %% [markdown]
 # ### What is self-attention, and what is cross-attention?
 #
-# In **self-attention**, queries, keys and values all come from the same words, as with our five. In **cross-attention**, the queries come from a sentence that is being written, and keys and values from the one that is being translated. The function is the same.
+# In **self-attention**, queries, keys and values all come from the same words, as with our five. In **cross-attention**, the queries come from the sentence that is being written, and keys and values from the one that is being translated. The function is the same.
 #
-# ### The axis of the softmax
-#
-# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes a line: **each row of weights sums to 1**. In a decoder the wrong axis does more harm (exercise 4).
-#
-# :::{margin}
-# Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
-# :::
-
-# %% mystnb={"figure": {"name": "fig-attention-weights", "caption": "Who looks at whom? All weights of our five words. Each row sums to 1, the columns do not: as a key, *cat* collects 1.80, because four of the five words ask for a noun."}}
-rows, columns = weights.sum(dim=1), weights.sum(dim=0)
-print("row sums   ", [round(total, 2) for total in rows.tolist()])
-print("column sums", [round(total, 2) for total in columns.tolist()])
-
-# %% tags=["hide-input"]
-show(
-    heatmap(weights, words, words),
-    alt="Weights of five words. The, black and likes look at cat most; cat and fish look at likes.",
-)
-
-# %% [markdown]
 # ## What attention can and cannot return
 #
-# The output is a weighted average of the values, and two things follow. First, no output lies outside the range of the values: attention can select and blend, but it can't invent.
-
-# %%
-for name, column in zip(["living", "dark", "edible"], range(3)):
-    held, got = V[:, column], output[:, column]
-    print(
-        f"{name:6}  held {held.min():.2f} to {held.max():.2f}  got {got.min():.2f} to {got.max():.2f}"
-    )
-
-# %% [markdown]
-# Anything new must come from the [feed-forward network](06_feed_forward.ipynb#what-attention-alone-cannot-do) that follows.
+# The output is a weighted average of the values, and two things follow. First, no output lies outside the range of the values: attention can select and blend, but it can't invent. Anything new must come from the [feed-forward network](06_feed_forward.ipynb#what-attention-alone-cannot-do) that follows.
 #
-# Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, often the period or the end of the sentence ([attention maps](21_attention_maps.ipynb#why-does-everyone-look-at-s-attention-sinks) has more on such *attention sinks*).
+# Second, a query can't look at nothing. A word that needs nothing still has its whole weight to spend, and trained models learn to park it on a token whose value does no harm, often the period or the end of the sentence ([chapter 21](21_attention_maps.ipynb#why-does-everyone-look-at-s-attention-sinks) has more on such *attention sinks*).
 #
 # ## Why divide by the square root of $d_k$?
 #
@@ -574,7 +559,7 @@ for d_k in (4, 64, 512):
     assert abs(random_scores(d_k).std().item() / math.sqrt(d_k) - 1) < 0.02
 
 # %% [markdown]
-# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$, a temperature, brings the spread back to 1 at every width.
+# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "How does a query divide its weight over eight random keys? Mean weights, largest first, at width 64 (other widths with the slider on the website). Divided by the root (solid), the first key gets 0.36; as they are (dashed), it gets 0.88."}}
 
@@ -615,16 +600,37 @@ show(
 # %% [markdown]
 # ### An early decision is a problem
 #
-# A decision is fine once it has been learned. At the start it is an accident, and hard to undo. The derivative of softmax is
+# A decision made before anything is learned is an accident, and hard to undo. Where one weight is nearly 1, the softmax is nearly flat: the hard lookup is back, and hardly any gradient reaches the query. At width 64 and without the division, four queries in ten receive less than a tenth of the average gradient, and at 512 seven in ten. [The last section](#second-reading-what-the-division-does-to-gradients) measures it.
+#
+# ## What it costs
+#
+# Each of $n$ positions looks at all $n$, so attention computes $n^2$ weights, and a sentence twice as long costs four times as much. For 25 words that is nothing, 625 numbers; for the 100,000 words of a novel it decides everything, and [chapter 12](12_why_self_attention.ipynb) weighs it against what other networks pay. How much attention brings to a translator, part by part, is measured in one place, [at the end of chapter 10](10_transformer.ipynb#what-each-part-is-worth).
+#
+# ## What to remember
+#
+# - Attention is a soft lookup: score each key, turn the scores into weights that sum to 1, mix the values.
+# - A query looks for, a key is found by, a value is handed over. Rows ask, columns answer.
+# - The three matrices are learned. Gradients reach them because the lookup is soft.
+# - Dot products spread like $\sqrt{d_k}$, and are divided by it so that no query decides by accident.
+# - A hidden key gets the score minus infinity, before the softmax.
+#
+# Nothing so far keeps a word from looking at padding, or at its own answer. Both mistakes are easy to make, and hard to see.
+#
+# ## Second reading: what the division does to gradients
+#
+# :::{admonition} The derivative of softmax, and why a decided one learns nothing
+# :class: dropdown
+# The derivative of each weight with respect to each score, the *Jacobian* of softmax, is
 #
 # $$
 # \frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),
 # $$ (eq-softmax-slope)
 #
-# where $\delta_{ij}$ is 1 if $i = j$ and else 0. When one weight is 1 and the others are 0, every entry of this matrix is zero. Nothing flows back to the scores, and we have the hard lookup again.
+# where $\delta_{ij}$ is 1 if $i = j$ and else 0. When one weight is 1 and the others are 0, every entry of this matrix is zero. Nothing flows back to the scores. With the scores 2, 0.5 and $-1$, the largest entry is 0.15; with four times these scores it is 0.0025. The cell below prints it.
+# :::
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the derivative in code", "code_prompt_hide": "Hide the derivative in code"}
 def jacobian(scores):
     w = scores.softmax(-1)
     return torch.diag(w) - torch.outer(w, w)
@@ -639,9 +645,14 @@ for factor in (1, 4, 16):
 torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
 
 # %% [markdown]
-# The paper suspects as much: large products push the softmax to where its gradients are extremely small. We can measure it. Draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
+# :::{admonition} How much gradient reaches a query, measured
+# :class: dropdown
+# The paper suspects that large products push the softmax to where its gradients are extremely small. To measure it, we draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
+#
+# The division also multiplies every gradient that passes back through it, by $1/8$ at width 64. Remove it, and the average gradient at the query is three times *larger*. The trouble is the spread: four queries in ten get almost nothing, because their softmax has already decided, while others get far too much.
+# :::
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, median and band are level from width 16 on. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the measurement", "code_prompt_hide": "Hide the measurement", "figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, median and band are level from width 16 on. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
 
 
 def query_gradients(d_k, scaled, queries=4000, keys=8):
@@ -699,62 +710,95 @@ show(
 )
 
 # %% [markdown]
-# At the softmax's input, the gradient does shrink: at width 64 to about three eighths, on average. At the query it is three times larger without the division, which would have made each gradient that passes it 8 times smaller. What breaks is how it is shared out. Four queries in ten are starved (they receive less than a tenth of the average), because their softmax has already decided, while others receive far too much. At 512 it is seven in ten. With the division it is none.
-#
-# :::{admonition} For a second reading: is the division needed?
+# :::{admonition} Is the division needed?
 # :class: dropdown
-# Not strictly, since a model could learn smaller queries: T5 has no division, and starts with query weights smaller by $\sqrt{d_k}$. The scale changes where training starts, not what attention can compute.
+# Not strictly, since a model could learn smaller queries. T5 has no division, and starts with query weights smaller by $\sqrt{d_k}$. The scale changes where training starts, not what attention can compute.
 # :::
 #
-# ## What it costs
+# ### The axis of the softmax
 #
-# Each of $n$ positions looks at all $n$, so there are $n^2$ weights, and at $d_k = d_v = d$ the two products take $2 n^2 d$ multiplications. Double the length and this function costs four times as much.
+# :::{admonition} Rows sum to 1, columns don't
+# :class: dropdown
+# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes one line: each row of weights sums to 1. The columns don't: as a key, *cat* collects 1.80 in our example, because four of the five words ask for a noun. In a decoder the wrong axis does more harm (exercise 4). Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
+# :::
+#
+# :::{admonition} The dot product, drawn
+# :class: dropdown
+# The dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points, or by being long. In {numref}`fig-dot-product`, *c* points as *a* does and is four times as long, so it wins.
+# :::
 
-# %%
-for n in (25, 500, 8000):
-    print(f"n = {n:4}: {n * n:10,} weights, {4 * n * n / 2**20:7.2f} MiB in float32")
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
+q = (1.5, 1.0)
+key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
+fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
+assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
+ends = [
+    {"x": (s - q[1] * y) / q[0], "y": y, "score": s}
+    for s in range(-2, 8, 2)
+    for y in (-2, 2.4)
+]
+points = [
+    {"x": x, "y": y, "name": f"{n}: {fits[n]:g}".replace("-", "−")}
+    for n, (x, y) in key_points.items()
+]
+arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
+
+
+def layer(records, **encoding):
+    no_ticks = alt.Axis(values=[], domain=False)
+    x = alt.X(
+        "x:Q", title="first component", scale=alt.Scale(domain=[-3, 4]), axis=no_ticks
+    )
+    y = alt.Y(
+        "y:Q",
+        title="second component",
+        scale=alt.Scale(domain=[-2, 2.6]),
+        axis=no_ticks,
+    )
+    return alt.Chart(alt.Data(values=records)).encode(x=x, y=y, **encoding)
+
+
+tilt = 360 - math.degrees(math.atan2(q[1], q[0]))
+head = {
+    "shape": "triangle-right",
+    "angle": tilt,
+    "filled": True,
+    "opacity": 1,
+    "size": 160,
+}
+chart = alt.layer(
+    layer(ends, detail="score:Q").mark_line(
+        strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL
+    ),
+    layer(ends[1::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
+    layer(arrow).mark_line(color=QUERY, strokeWidth=3),
+    layer(arrow[1:]).mark_point(color=QUERY, **head),
+    layer(arrow[1:]).mark_text(text="query", color=QUERY, dx=24, dy=10, fontSize=13),
+    layer(points).mark_point(color=KEY, filled=True, opacity=1, size=90),
+    layer(points, text="name:N").mark_text(color=KEY, dx=-12, dy=-9, fontSize=13),
+)
+show(
+    chart.properties(width=420, height=276),
+    alt="A query arrow and four keys. Key c, in the direction of the query and far out, has the highest score.",
+)
 
 # %% [markdown]
-# For a sentence, that is little. With 25 words and $d = 512$, attention takes $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications a word, while the matrices of one encoder layer of the base model take 3.1 million. At the length of a book it decides everything. In return, any two positions are one step apart: what *likes* needs from a word 30 positions back arrives in a single layer, where a recurrent network needs 30 steps. [Chapter 12](12_why_self_attention.ipynb) sets the cost and the distance beside those of recurrence and convolution.
-#
-# ## What it buys
-#
-# One task accompanies the chapters of the model: translate sentences of a small [grammar](13_data.ipynb#a-pair-and-its-alignment), learning for 300 updates. The figure shows the loss on unseen pairs, with one more part in each row. The first row knows the newest word and the plain means of the words before it and of the source. Attention replaces the plain means, and the loss falls from 2.03 to 1.61 nats a token (a nat is the unit of natural logarithms): the typical probability of the right token rises from 13% to 20%. Three quarters of that come from the value matrices alone; plain means of $X W^V$ reach 1.71. The weights bring only the rest: until [positions](08_positional_encoding.ipynb#what-it-buys) come in, queries and keys can compare words but not places.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-attention", "caption": "What does attention buy? Validation loss on the grammar after 300 updates; the filled bar is new. Means of embeddings: a model without attention."}}
-from book.figures import paid, parts_log
-
-losses = paid("attention")
-assert [round(loss, 2) for loss in losses.values()] == [2.03, 1.61]
-assert round(parts_log()["means with value matrices"]["loss"], 2) == 1.71
-
-# %% [markdown]
-# ## What to remember
-#
-# - Attention is a soft lookup: score each key, turn the scores into weights that sum to 1, mix the values.
-# - A query looks for, a key is found by, a value is handed over. Rows ask, columns answer.
-# - Dot products spread like $\sqrt{d_k}$. Undivided, they starve many queries of gradient and flood the rest.
-# - A hidden key gets the score minus infinity, before the softmax.
-# - It is two matrix products and a softmax, with no order in time, and its cost grows with $n^2$.
-#
-# Nothing so far keeps a word from looking at padding, or at its own answer. Both mistakes are easy to make, and hard to see.
-#
 # ## Exercises
 #
 # **1. Write it first** is [above](#the-code); this is its solution.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Two lines more than `attend`. The order matters: scale, hide, softmax, mix.
+# Three lines more than `attend`. The order matters: scale, hide, softmax, mix.
 
 
-def mine(query, key, value, mask):
+def my_attention(query, key, value, mask):
     scores = query @ key.mT / query.size(-1) ** 0.5
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
     return scores.softmax(dim=-1) @ value
 
 
-print(check("attention", mine))
+print(check("attention", my_attention))
 
 # %% [markdown]
 # **2. By hand** (★, 5 min). A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return, with two decimals? ($e^{\sqrt 2} = 4.11$.) And if you divide by $d_k$ instead of its root ($e^1 = 2.72$)?
@@ -767,7 +811,7 @@ two_keys, two_values = (
     torch.tensor([[2.0, 0.0], [0.0, 0.0]]),
     torch.tensor([[10.0], [20.0]]),
 )
-answer = attend(torch.tensor([[1.0, 1.0]]), two_keys, two_values).item()
+answer = attend(torch.tensor([[1.0, 1.0]]), two_keys, two_values)[0].item()
 flatter = (torch.tensor([2.0, 0.0]) / 2).softmax(-1) @ two_values
 print(f"{answer:.2f} {flatter.item():.2f}")
 
@@ -778,7 +822,7 @@ print(f"{answer:.2f} {flatter.item():.2f}")
 # The outputs come out shuffled in the same way, and are otherwise unchanged. Attention knows nothing of
 # word order, so "the fish likes black cat" would mean the same; positional encoding (chapter 8) adds it.
 order = torch.tensor([3, 1, 4, 0, 2])
-shuffled = attend(X[order] @ W_Q, X[order] @ W_K, X[order] @ W_V)
+shuffled = attend(X[order] @ W_Q, X[order] @ W_K, X[order] @ W_V)[0]
 torch.testing.assert_close(shuffled, output[order])
 print("likes, now first:", [round(x, 2) for x in shuffled[0].tolist()])
 

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
@@ -13,23 +14,17 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # A mask is a table of yes and no that decides which keys each query may see; this chapter builds the two that a Transformer needs, one against padding and one against the future (sections 3.1 and 3.2.3 of the paper).
 #
-# Let position $t$ ask and position $s$ answer. The square brackets are 1, or True, where what they hold is true:
+# [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, and in a Transformer that is wrong for two reasons. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
 #
-# $$ M^\text{padding}_{ts} = [\,\text{token}_s \neq \text{PAD}\,] $$ (eq-padding-mask)
+# ## What goes wrong without a mask
 #
-# $$ M^\text{causal}_{ts} = [\,s \leq t\,] $$ (eq-causal-mask)
+# We take three words of our example, *cat likes fish*, in a batch with longer sentences. Zero vectors fill up the row. How many of them does it take to spoil what *likes* finds?
 
 # %% tags=["export"]
 import torch
 from torch import Tensor
 
-# %%
-tokens = torch.tensor([1, 5, 6, 0, 0])  # <s> the cat <pad> <pad>
-is_word = tokens != 0  # one row for all queries
-past = torch.ones(5, 5, dtype=torch.bool).tril()  # one triangle for all sentences
-print((is_word & past).int())
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-and", "caption": "How do a row and a triangle make one mask? Hatched keys are hidden. The padding mask (left) is one row, repeated for each query; the causal mask (middle) is the same for each sentence. A key is open in the target mask (right) where both leave it open."}}
+# %% tags=["hide-input"]
 import math
 
 import altair as alt
@@ -44,25 +39,10 @@ def panels(*drawn):  # (title, rows, columns, weights, mask) each
     return alt.hconcat(*maps, spacing=14)
 
 
-names = ["<s>", "the", "cat", "<pad>", "<pad>"]
-row = is_word[None]
-show(
-    panels(
-        ("padding", ["any"], names, row, row),
-        ("causal", names, names, past, past),
-        ("both", names, names, past & row, past & row),
-    ),
-    alt="A row with three open keys, and a triangle. Together they leave a triangle whose last two columns are hidden.",
-)
-
-# %% [markdown]
-# [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, and in a Transformer that is wrong for two reasons. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
-#
-# ## What goes wrong without a mask
-#
-# We take three words of our example, *cat likes fish*, in a batch with longer sentences. Zero vectors fill up the row.
-
 # %%
+import torch.nn.functional as F
+
+from annotated_transformer.attention import attention
 from book.example import W_K, W_Q, W_V, X
 
 short = X[2:]  # cat likes fish
@@ -112,24 +92,7 @@ show(
 #
 # ### Why not $-10^9$?
 #
-# Harvard's Annotated Transformer {cite:p}`rush2018annotated` writes $-10^9$, and so does tensor2tensor, the authors' own code. In 32 bits that works. But the largest number of fp16 is 65,504, so PyTorch refuses to store it there (bf16 can hold it), and where *every* key of a row is hidden, it and $-\infty$ fail in opposite ways:
-
-# %% tags=["nbval-ignore-output"]
-try:
-    scores.half().masked_fill(hidden, -1e9)
-except RuntimeError as error:
-    message = str(error)
-    print("fp16:", message)
-for value in (-1e9, -math.inf):
-    weights = torch.full((5,), value).softmax(-1)
-    print(f"all hidden, {value}:", [round(w, 2) for w in weights.tolist()])
-
-# %% tags=["remove-cell"]
-assert "overflow" in message
-assert weights.isnan().all()
-
-# %% [markdown]
-# With $-10^9$ the query takes the plain average of exactly the keys that it must not see. With minus infinity, softmax divides zero by zero, and NaN ("not a number") shows up in the next loss, where you will notice it.
+# Harvard's Annotated Transformer {cite:p}`rush2018annotated` writes $-10^9$, and so does tensor2tensor, the authors' own code. In 32 bits that works. But the largest number of fp16 is 65,504, so PyTorch refuses to store $-10^9$ there. And where *every* key of a row is hidden, the query takes the plain average of exactly the keys that it must not see, and nothing tells you. [The last section](#second-reading-empty-rows-and-half-precision) has more on both.
 #
 # ## Does True show or hide?
 #
@@ -160,7 +123,11 @@ EOS = 2  # </s>
 UNK = 3  # <unk>
 
 # %% [markdown]
-# The **padding mask** asks of each key whether it is a word. Comparing with `PAD` seems to be all.
+# The **padding mask** asks of each key, at position $s$, whether it is a word, whichever query at position $t$ asks:
+#
+# $$ M^\text{padding}_{ts} = [\,\text{token}_s \neq \text{PAD}\,] $$ (eq-padding-mask)
+#
+# Comparing with `PAD` seems to be all.
 #
 # **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb#the-parts-it-knows) knows three common mistakes of the first and four of the second. The obvious first try is one:
 
@@ -206,9 +173,9 @@ print("cells that differ, in each head:", differ, "of", right.numel())
 #
 # ### How to test a mask
 #
-# Cut the padding off: with the mask, a padded sentence must give what the bare one gives. We try a hundred random sentences, and also leave the mask out, to see that the test would notice.
+# Cut the padding off: with the mask, a padded sentence must give what the bare one gives. On a hundred random sentences it does, to the last digit that counts; without the mask the outputs are off by more than 1.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the test", "code_prompt_hide": "Hide the test"}
 random = torch.Generator().manual_seed(1)
 largest = {"with the mask": 0.0, "without": 0.0}
 for _ in range(100):
@@ -221,56 +188,24 @@ for _ in range(100):
         largest[name] = max(largest[name], off)
 print({name: round(off, 2) for name, off in largest.items()})
 
+# %% tags=["remove-cell"]
+assert largest["with the mask"] < 1e-12 and largest["without"] > 1
+
 # %% [markdown]
 # ### Padded queries
 #
-# Padded positions also ask: each has a row of its own in the matrix, and hiding those rows sounds tidy.
-
-# %%
-column = ~hidden[None, :]
-row = (~hidden[:, None]).expand(5, 5)
-q, k, v = padded @ W_Q, padded @ W_K, padded @ W_V
-bare = attention(short @ W_Q, short @ W_K, short @ W_V)[0]
-for name, mask in {"columns": column, "rows": row, "both": column & row}.items():
-    output = attention(q, k, v, mask)[0]
-    off = (output[:3] - bare).abs().max()
-    lost = output.isnan().any(-1).sum()
-    print(f"{name} hidden: words off by {off:.2f}, rows not a number {lost}")
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-columns-rows", "caption": "Which hiding helps the words? Weights of the padded sentence with hidden columns (left), hidden rows (middle) and both (right). In the middle, all three words spend weight on padding. Rows that are all hatched have no key left; their weights are NaN."}}
-words, drawn = ["cat", "likes", "fish", "<pad>", "<pad>"], []
-for title, mask in {"columns": column, "rows": row, "both": column & row}.items():
-    weights = attention(q, k, v, mask)[
-        1
-    ].nan_to_num()  # hatched cells are drawn without a number
-    drawn.append((title, words, words, weights, mask.expand(5, 5)))
-show(
-    panels(*drawn),
-    alt="With hidden columns every row has weights on three words. With hidden rows the words put weight on padding, and two rows are empty.",
-)
+# Padded positions also ask: each has a row of its own in the matrix. Hiding those rows, too, sounds tidy, and destroys the sentence. A row without any open key becomes NaN ("not a number"), because softmax divides zero by zero. No word attends to that row, but in the next layer its weight is 0, and $0 \cdot \text{NaN}$ is NaN: two useless rows take the good ones with them.
+#
+# The rule is: *mask keys*, and keep a key open in every row. A padded query may compute what it likes, since no word attends to it and the loss skips it. In this book no row is ever empty: a source ends with `</s>`, which every query may see, and a target begins with `<s>`, which is in no query's future.
 
 # %% [markdown]
-# Hiding columns is what counts. Hiding both gets the words right and turns the two padded rows into NaN, which only the next layer reads. There padding has the weight 0, but $0 \cdot \text{NaN}$ is NaN:
-
-# %%
-x = torch.randn(5, 4, generator=random)
-once = attention(x, x, x, column & row)[0]
-twice = attention(once, once, once, column)[0]  # the next layer, masked as it should be
-lost_at_first = once.isnan().any(-1).sum().item()
-lost_later = twice.isnan().any(-1).sum().item()
-print("rows lost:", lost_at_first, "then", lost_later)
-
-# %% [markdown]
-# Two useless rows have taken the three good ones with them. The rule is: *mask keys*, and keep a key open in every row. A padded query may compute what it likes, since no word attends to it and the loss skips it. In this book no row is ever empty: a source ends with `</s>`, which every query may see, and a target begins with `<s>`, which is in no query's future.
-#
-# :::{admonition} For a second reading: what does PyTorch do with an empty row?
-# :class: dropdown
-# It depends on the path (torch 2.13). `F.scaled_dot_product_attention` returns zeros. `nn.MultiheadAttention` returns NaN when asked for its weights, the default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again. `nn.TransformerEncoderLayer` asks for no weights, so with `batch_first=True` it can train undisturbed on a batch with an empty row and show its first NaN in evaluation.
-# :::
-#
 # ## The causal mask
 #
-# A decoder writes from left to right, but in training the whole sentence is known, and we want the predictions at all positions in one pass. With the **causal mask**, position $t$ may look at itself and to its left, never to its right. It may see itself because it predicts the word *after* it: [the targets are shifted](10_transformer.ipynb#the-target-shifted-by-one).
+# A decoder writes from left to right, but in training the whole sentence is known, and we want the predictions at all positions in one pass. With the **causal mask**, position $t$ may look at itself and to its left, never to its right:
+#
+# $$ M^\text{causal}_{ts} = [\,s \leq t\,] $$ (eq-causal-mask)
+#
+# The square brackets are 1, or True, where what they hold is true. It may see itself because it predicts the word *after* it: [the targets are shifted](10_transformer.ipynb#the-target-shifted-by-one).
 #
 # A target of 30 tokens then gives 30 predictions in one pass over 30 positions. With a pass for each prediction it would be $1 + 2 + \dots + 30 = 465$ positions, 15.5 times as many.
 
@@ -327,7 +262,7 @@ for layers in (1, 2):
     print(f"layers: {layers}, difference {(with_mask - without).abs().max():.2f}")
 
 # %% [markdown]
-# The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With it, the state of an old word never changes again, so [decoding](19_decoding.ipynb#the-kv-cache) can keep it.
+# The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With it, the state of an old word never changes again, so a model that writes can [keep it](19_decoding.ipynb#the-kv-cache).
 #
 # The trained model lets you see what that does to the next word:
 #
@@ -434,6 +369,19 @@ def target_mask(tokens: Tensor) -> Tensor:
     return padding_mask(tokens) & past
 
 
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-and", "caption": "How do a row and a triangle make one mask? Hatched keys are hidden. The padding mask (left) is one row, repeated for each query; the causal mask (middle) is the same for each sentence. A key is open in the target mask (right) where both leave it open."}}
+names = ["<s>", "the", "cat", "<pad>", "<pad>"]
+is_word = torch.tensor([[True, True, True, False, False]])
+past = causal_mask(5)
+show(
+    panels(
+        ("padding", ["any"], names, is_word, is_word),
+        ("causal", names, names, past, past),
+        ("both", names, names, past & is_word, past & is_word),
+    ),
+    alt="A row with three open keys, and a triangle. Together they leave a triangle whose last two columns are hidden.",
+)
+
 # %%
 target = torch.tensor([[BOS, 5, 6, PAD, PAD]])
 either = padding_mask(target) | causal_mask(5)
@@ -479,15 +427,16 @@ show_steps(steps, "Which masks are on?", start=3)
 # %% [markdown]
 # ## Which mask goes where
 #
-# The model attends in three places ([layers](09_layers.ipynb#the-decoder-layer) has the table), and the rule is the same in each: *the padding mask belongs to the keys*.
+# The model attends in three places ([chapter 9](09_layers.ipynb#the-decoder-layer) has the table), and the rule is the same in each: *the padding mask belongs to the keys*.
 #
 # :::{margin}
 # "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. Padding has to be hidden, too: [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding` for it.
 # :::
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-masks", "caption": "Which keys may each query see, in each of the three attentions? Hatched keys are hidden; open ones share the weight evenly, as if all scores were equal. The source has three words and two paddings, the target four tokens and one padding."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-masks", "caption": "Which keys may each query see, in each of the three attentions? Hatched keys are hidden; open ones share the weight evenly, as if all scores were equal. The source has three words and two paddings, the target four tokens and one padding. In the last map the rows are named after the word that is about to be written."}}
 german = ["Katzen", "mögen", "Fisch", "<pad>", "<pad>"]
 english = ["<s>", "cats", "like", "fish", "<pad>"]
+next_words = ["cats", "like", "fish", "</s>", "<pad>"]
 source, target = (
     torch.tensor([[5, 6, 7, PAD, PAD]]),
     torch.tensor([[BOS, 8, 9, 10, PAD]]),
@@ -497,7 +446,7 @@ show(
     panels(
         evenly("encoder, to itself", german, german, of_source),
         evenly("decoder, to itself", english, english, target_mask(target)[0, 0]),
-        evenly("decoder, to the source", english, german, of_source),
+        evenly("decoder, to the source", next_words, german, of_source),
     ),
     alt="In the first and third map the two padded source columns are hatched in every row; in the second everything right of the diagonal is, and the padded column.",
 )
@@ -511,15 +460,7 @@ show(
 #
 # Because the keys there are source positions. The target's mask, $T \times T$, doesn't fit scores of $T \times S$, unless the two lengths happen to be equal, as in the figure. Then it hides the wrong keys.
 #
-# ## What it buys
-#
-# On [the book's one task](03_attention.ipynb#what-it-buys) the padding mask changes the loss by less than 0.02 nats, because batches of [similar length](15_batching.ipynb#the-cost-of-padding) hold little padding. The causal mask is on in all rows: without it the bar would be shorter, and the model worthless. What masks buy is correctness.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-masks", "caption": "What does the padding mask buy? Validation loss on the grammar after 300 updates; the filled bar is new. It is practically as long as the one above it."}}
-from book.figures import paid
-
-losses = paid("masks")
-assert abs(losses["attention"] - losses["masks"]) < 0.02
+# What a mask pays can't be read off a loss: without the causal mask the loss is lower, and the model is worthless. Masks buy correctness.
 
 # %% [markdown]
 # ## What to remember
@@ -528,10 +469,82 @@ assert abs(losses["attention"] - losses["masks"]) < 0.02
 # - A hidden score becomes minus infinity before the softmax. Zero vectors, zero scores and zeroed weights don't hide a key.
 # - Padding is hidden by columns, in all three attentions. The padding mask belongs to the keys.
 # - The causal mask lets a decoder learn at all positions at once. A loss that is too good to be true means that it leaks.
-# - A row must keep at least one open column, or softmax returns NaN.
+# - A row must keep at least one open column, or softmax has nothing to divide.
 #
 # One softmax still has to answer all the questions of a word. The next chapter gives each question a head of its own.
+
+# %% [markdown]
+# ## Second reading: empty rows and half precision
 #
+# :::{admonition} What becomes of a row without an open key?
+# :class: dropdown
+# With $-10^9$, every key of the row has the same score, and the query averages what it must not see. With minus infinity, softmax divides zero by zero and returns NaN; our `attention` does, and you notice. PyTorch's fused `F.scaled_dot_product_attention`, which the model uses from [chapter 5](05_multi_head_attention.ipynb#the-module) on, returns zeros instead, silently. `nn.MultiheadAttention` returns NaN when asked for its weights, the default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again (torch 2.13). `nn.TransformerEncoderLayer` asks for no weights, so with `batch_first=True` it can train undisturbed on a batch with an empty row and show its first NaN in evaluation.
+#
+# Replacing NaN by 0 after the softmax repairs the output and not the training: where the mask was *added* to the scores, the gradient that flows back through the softmax is still NaN.
+# :::
+#
+# :::{admonition} Masks in half precision
+# :class: dropdown
+# Many programs hide a key with the smallest number that the type holds, `torch.finfo(dtype).min`, which is $-65{,}504$ in fp16. One such mask is fine. Add two, say for padding and for the future, and the sum overflows to minus infinity; for that reason some programs take $-10^4$. A boolean mask, as here, has no such sums. It also pays to compute the softmax in 32 bits and to go back to half precision afterwards, as PyTorch's autocast and its fused attention do. bf16 has the range of 32-bit floats and stores $-10^9$ without complaint.
+# :::
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show both failures", "code_prompt_hide": "Hide both failures"}
+try:
+    scores.half().masked_fill(hidden, -1e9)
+except RuntimeError as error:
+    message = str(error)
+    print("fp16:", message)
+for value in (-1e9, -math.inf):
+    weights = torch.full((5,), value).softmax(-1)
+    print(f"all hidden, {value}:", [round(w, 2) for w in weights.tolist()])
+
+# %% tags=["remove-cell"]
+assert "overflow" in message
+assert weights.isnan().all()
+added = torch.full((3,), -math.inf)
+asked = torch.zeros(3, requires_grad=True)
+(asked + added).softmax(-1).nan_to_num().sum().backward()
+assert asked.grad.isnan().all()
+empty_row = torch.zeros(1, 1, 2, 2, dtype=torch.bool)
+nothing = F.scaled_dot_product_attention(*[torch.ones(1, 1, 2, 2)] * 3, empty_row)
+assert not nothing.any()
+
+# %% [markdown]
+# :::{admonition} Hidden rows, computed and drawn
+# :class: dropdown
+# The padded sentence of this chapter, with hidden columns, with hidden rows, and with both. Columns are right. With hidden rows, the words still spend weight on padding. With both, the words come out right and the padded rows are NaN, until the next layer spreads it.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the three ways to hide", "code_prompt_hide": "Hide the three ways to hide"}
+column = ~hidden[None, :]
+row = (~hidden[:, None]).expand(5, 5)
+q, k, v = padded @ W_Q, padded @ W_K, padded @ W_V
+bare = attention(short @ W_Q, short @ W_K, short @ W_V)[0]
+for name, mask in {"columns": column, "rows": row, "both": column & row}.items():
+    output = attention(q, k, v, mask)[0]
+    off = (output[:3] - bare).abs().max()
+    lost = output.isnan().any(-1).sum()
+    print(f"{name} hidden: words off by {off:.2f}, rows not a number {lost}")
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-columns-rows", "caption": "Which hiding helps the words? Weights of the padded sentence with hidden columns (left), hidden rows (middle) and both (right). In the middle, all three words spend weight on padding. Rows that are all hatched have no key left; their weights are NaN."}}
+words, drawn = ["cat", "likes", "fish", "<pad>", "<pad>"], []
+for title, mask in {"columns": column, "rows": row, "both": column & row}.items():
+    weights = attention(q, k, v, mask)[1].nan_to_num()  # hatched: without a number
+    drawn.append((title, words, words, weights, mask.expand(5, 5)))
+show(
+    panels(*drawn),
+    alt="With hidden columns every row has weights on three words. With hidden rows the words put weight on padding, and two rows are empty.",
+)
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the next layer", "code_prompt_hide": "Hide the next layer"}
+states = torch.randn(5, 4, generator=random)
+once = attention(states, states, states, column & row)[0]
+twice = attention(once, once, once, column)[0]  # the next layer, masked as it should be
+lost_at_first = once.isnan().any(-1).sum().item()
+lost_later = twice.isnan().any(-1).sum().item()
+print("rows lost:", lost_at_first, "then", lost_later)
+
+# %% [markdown]
 # ## Exercises
 #
 # **1. Write them first** is [above](#the-padding-mask); this is its solution.
@@ -576,15 +589,15 @@ off = (hidden_too_late(other)[:, :3] - hidden_too_late(x)[:, :3]).abs().max()
 print(f"the past moves by {off:.2f}")
 
 # %% [markdown]
-# **4. Padding on the left** (★★, 15 min). Some models pad on the left. What does `target_mask` look like for the tokens `[PAD, PAD, BOS, 5]`, and what goes wrong? Mend it.
+# **4. Padding on the left** (★★, 15 min). Some models pad on the left. What does `target_mask` look like for the tokens `[PAD, PAD, BOS, 5]`, and what goes wrong? Repair it.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The first two rows see padding only, all of it hidden: they are empty and become NaN, which spreads.
 # Let each position see itself. The words' rows stay as they were; a padded query sees its own padding.
 left = torch.tensor([[PAD, PAD, BOS, 5]])
-mended = target_mask(left) | torch.eye(4, dtype=torch.bool)
+repaired = target_mask(left) | torch.eye(4, dtype=torch.bool)
 print("open keys by row:", target_mask(left).sum(-1).flatten().tolist(), end=", ")
-print("mended:", mended.sum(-1).flatten().tolist())
+print("repaired:", repaired.sum(-1).flatten().tolist())
 
 # %% [markdown]
 # **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included ([restricted self-attention](12_why_self_attention.ipynb#five-layers)). Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.

@@ -1,24 +1,24 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
 # # Multi-head attention
 #
-# **Multi-head attention** lets several small attentions, called heads, look at the same sentence side by side, each through its own projections, and combines what they find (section 3.2.2 of the paper).
+# **Multi-head attention** lets several small attentions, called heads, look at the same sentence side by side, each with questions of its own, and adds up what they find (section 3.2.2 of the paper).
 #
-# $$
-# \begin{aligned}
-# \text{head}_i &= \text{attention}(Q W_i^Q,\; K W_i^K,\; V W_i^V) \\
-# \text{multi-head}(Q, K, V) &= [\text{head}_1; \dots; \text{head}_h]\, W^O
-# \end{aligned}
-# $$ (eq-multi-head)
+# ## Why several heads?
+#
+# In [chapter 3](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*, and so it heard only faintly that it is black. No choice of numbers can help: whatever one answer gains, the other loses.
+#
+# What if *cat* could ask twice? Cut the matrices of chapter 3 into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*. How much weight do you expect *likes* and *black* to get now?
 
 # %% tags=["export"]
 import torch
@@ -28,37 +28,6 @@ from torch import Tensor, nn
 from annotated_transformer.attention import Mask
 
 
-# %%
-from annotated_transformer.attention import attention
-
-
-def head_by_head(query, key, value, W_Q, W_K, W_V, W_O):
-    heads = [
-        attention(query @ q, key @ k, value @ v)[0] for q, k, v in zip(W_Q, W_K, W_V)
-    ]
-    return torch.cat(heads, dim=-1) @ W_O
-
-
-# %% [markdown]
-# Here $Q$, $K$ and $V$ are no longer projections, as in chapter 3, but the words' own vectors (in self-attention all three are $X$), and the brackets put the heads side by side. This loop is slow; the package's version, [further down](#the-module), computes all heads in one go. But first, what are heads for?
-#
-# ## Why several heads?
-#
-# In [Attention](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*. It heard only faintly that it is black. We cut the same matrices into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*.
-
-# %%
-from book.example import W_K, W_O, W_Q, W_V, WORDS, X
-
-cut_Q, cut_K = (W_Q[:, :2], W_Q[:, 2:]), (W_K[:, :2], W_K[:, 2:])
-cut_V = W_V[:, [0, 2]], W_V[:, [1]]  # living and edible, dark
-two = head_by_head(X, X, X, cut_Q, cut_K, cut_V, W_O[[0, 2, 1]])
-one = head_by_head(X, X, X, [W_Q], [W_K], [W_V], W_O)
-for name, found in {"one head": one, "two heads": two}.items():
-    adjective, living, edible = found[2, [2, 4, 5]].tolist()
-    print(
-        f"{name:9}: cat gets adjective {adjective:.2f}, living {living:.2f}, edible {edible:.2f}"
-    )
-
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-heads", "caption": "What can two heads do that one cannot? Left: the single head of chapter 3. Middle and right: its matrices, cut into two heads. Head 1 links nouns and verbs, head 2 finds the adjective. *Cat* now looks hard at *likes* and at *black*. *Black* and *likes* have nothing to ask head 2, so it gives them the plain average."}}
 import altair as alt
 
@@ -67,10 +36,17 @@ from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.masks import BOS, EOS, causal_mask
 from book.figures import INK, QUERY, heatmap, show
 
+from annotated_transformer.attention import attention
+from book.example import W_K, W_O, W_Q, W_V, WORDS, X
+
+cut_Q, cut_K = (W_Q[:, :2], W_Q[:, 2:]), (W_K[:, :2], W_K[:, 2:])
 pairs = [(W_Q, W_K), *zip(cut_Q, cut_K)]
 single, first, second = (attention(X @ q, X @ k, X)[1] for q, k in pairs)
 assert [round(w, 2) for w in single[2].tolist()] == [0.07, 0.2, 0.07, 0.54, 0.12]
 assert round(first[2, 3].item(), 2) == 0.77 and round(second[2, 1].item(), 2) == 0.51
+same_divisor = [attention(X @ q / 2**0.5, X @ k, X)[1] for q, k in pairs[1:]]
+assert round(same_divisor[0][2, 3].item(), 2) == 0.61
+assert round(same_divisor[1][2, 1].item(), 2) == 0.40
 titles = ("", "")
 maps = [
     heatmap(w, rows, WORDS, titles=titles, cell=36).properties(title=title)
@@ -86,9 +62,43 @@ show(
 )
 
 # %% [markdown]
-# With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other, and it clearly becomes black: its feature *adjective* gets 1.01 instead of 0.40. One head can't look at both this hard: 0.77 and 0.51 are more than the 1 that a softmax has to give. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
+# With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other. (Part of that is the smaller divisor: a head of width 2 divides its scores by $\sqrt 2$, where the single head divided by 2. With the same divisor it would be 0.61 and 0.40.) Each head has a total of 1 of its own to give, so one answer no longer costs the other.
 #
-# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches 0.20 of *dark* that it has no use for. Trained heads have the same problem, and [the maps below](#how-heads-differ) show how they deal with it.
+# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches a little of everything. Trained heads have the same problem, and [the maps below](#how-heads-differ) show how they deal with it.
+#
+# ## The formula
+#
+# Each head $i$ has three matrices of its own. The brackets put the results of all $h$ heads side by side, and one more matrix, $W^O$, mixes them:
+#
+# $$
+# \begin{aligned}
+# \text{head}_i &= \text{attention}(Q W_i^Q,\; K W_i^K,\; V W_i^V) \\
+# \text{multi-head}(Q, K, V) &= [\text{head}_1; \dots; \text{head}_h]\, W^O
+# \end{aligned}
+# $$ (eq-multi-head)
+#
+# Here $Q$, $K$ and $V$ are no longer projections, as in chapter 3, but the words' own vectors; in self-attention all three are $X$. In code it is a loop:
+
+# %%
+from annotated_transformer.attention import attention
+from book.example import W_K, W_O, W_Q, W_V, X
+
+
+def head_by_head(query, key, value, W_Q, W_K, W_V, W_O):
+    heads = [
+        attention(query @ q, key @ k, value @ v)[0] for q, k, v in zip(W_Q, W_K, W_V)
+    ]
+    return torch.cat(heads, dim=-1) @ W_O
+
+
+cut_Q, cut_K = (W_Q[:, :2], W_Q[:, 2:]), (W_K[:, :2], W_K[:, 2:])
+cut_V = W_V[:, [0, 2]], W_V[:, [1]]  # living and edible, dark
+one = head_by_head(X, X, X, [W_Q], [W_K], [W_V], W_O)
+two = head_by_head(X, X, X, cut_Q, cut_K, cut_V, W_O[[0, 2, 1]])
+print(f"adjective that cat gets: one head {one[2, 2]:.2f}, two heads {two[2, 2]:.2f}")
+
+# %% [markdown]
+# With two heads, *cat* clearly becomes black. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
 # ## Each head sees the whole word
 #
@@ -124,8 +134,8 @@ def first_idea(query, key, value, W_Q, W_K, W_V, W_O, heads):
     def split(x):
         return x.reshape(len(x), heads, x.size(1), -1)
 
-    found = attention(split(query @ W_Q), split(key @ W_K), split(value @ W_V))[0]
-    return found.reshape(query.shape) @ W_O
+    heads_out = attention(split(query @ W_Q), split(key @ W_K), split(value @ W_V))[0]
+    return heads_out.reshape(query.shape) @ W_O
 
 
 print(check("multi_head_attention", first_idea))
@@ -192,10 +202,6 @@ print(
 # %% [markdown]
 # Here *the* and *black* never hear of *cat* and *likes*, in any layer of the encoder. The model still learns something from such pieces, and only a low score gives the mistake away.
 #
-# :::{margin}
-# Where $h$ doesn't divide the length, a word at a cut belongs to two heads and passes things on, a few words further in each layer.
-# :::
-#
 # ## Join
 #
 # After attention the same steps are undone: swap the axes, then flatten the last two into one.
@@ -214,11 +220,6 @@ print("right: word 0 sees", reached(lambda x: split_heads(x, 2), merge_heads))
 assert torch.equal(merge_heads(right), numbers)
 
 # %% [markdown]
-# :::{admonition} For a second reading: why does `view` fail here?
-# :class: dropdown
-# A tensor is one long row of numbers in memory, with a *stride* for each axis that says how far to jump for the next entry. `transpose` moves nothing; it swaps two strides. In a transposed head, the next number is 1 further on and the next word 6, so the 12 numbers of head 1 would be 0, 1, 2, 6, 7, 8 and so on. `view` needs steps of one size. `flatten` and `reshape` copy the numbers if they must, and so does the `.contiguous().view(...)` of older code.
-# :::
-#
 # ## Why one more matrix at the end?
 #
 # Without $W^O$, head 1 could write into the first numbers of the output only, head 2 into the next, and so on. The matrix lets each head write where it likes. Cut $W^O$ into the $d_v$ rows $W_i^O$ that belong to each head, and the product becomes a sum:
@@ -228,9 +229,11 @@ assert torch.equal(merge_heads(right), numbers)
 # $$ (eq-sum-of-heads)
 
 # %%
-found = [attention(X @ q, X @ k, X @ v)[0] for q, k, v in zip(cut_Q, cut_K, cut_V)]
+head_outputs = [
+    attention(X @ q, X @ k, X @ v)[0] for q, k, v in zip(cut_Q, cut_K, cut_V)
+]
 own = W_O[[0, 2]], W_O[[1]]  # living and edible, dark
-adds = [head @ rows for head, rows in zip(found, own)]
+adds = [head @ rows for head, rows in zip(head_outputs, own)]
 print("head 1 adds to cat", [round(x, 2) for x in adds[0][2].tolist()])
 print("head 2 adds to cat", [round(x, 2) for x in adds[1][2].tolist()])
 
@@ -248,20 +251,16 @@ show(
 )
 
 # %% [markdown]
-# Joining and projecting is only the fast way to compute this sum, which [the worked sentence](11_by_hand.ipynb#the-second-head-and-) does by hand. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, which [Attention maps](21_attention_maps.ipynb#take-a-head-away) does to a trained model.
+# Joining and projecting is only the fast way to compute this sum, which [chapter 11](11_by_hand.ipynb#the-second-head-and-) does by hand. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, as [chapter 21](21_attention_maps.ipynb#take-a-head-away) does in a trained model.
 #
 # Note the shape of $W^O$, $h\, d_v \times d_\text{model}$. With $d_k$ columns, as it is sometimes printed, the output could not be added to the words.
 #
-# ### Values are projected, too
-#
-# Attention would work without that projection, since $W_i^O$ follows at once: the two act as one matrix, $W_i^V W_i^O$, which picks what the head hands over, as our second head does with *dark*. But each head would carry 512 numbers instead of 64, and $W^O$ would have eight times as many rows.
-#
 # ## The width of a head
 #
-# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. Our module takes both widths if you give them, and divides if you don't:
+# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. Our module takes both widths if you give them. If you don't, `head_width` divides, and an error says which numbers of heads would do.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 def head_width(d_model: int, heads: int) -> int:
     """Return the width of one head, d_model / heads.
 
@@ -283,7 +282,7 @@ def head_width(d_model: int, heads: int) -> int:
 # Now the formula is four linear maps with attention between them. `nn.Linear` stores its matrix transposed, so `self.query.weight.T` holds all $W_i^Q$ side by side.
 #
 # :::{margin}
-# The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; [departures](../book/departures.md#the-model) has the effect.
+# The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; the page of [departures](../book/departures.md#the-model) has the effect.
 # :::
 #
 # One line differs from [chapter 3](03_attention.ipynb#the-code): PyTorch's `F.scaled_dot_product_attention` takes the place of our `attention`. It computes the same numbers and never stores the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions.
@@ -343,15 +342,11 @@ class MultiHeadAttention(nn.Module):
 # | `merge_heads` | joined | $(B, T, H \cdot d_v)$ | 2 × 3 × 512 |
 # | `self.output` | output | $(B, T, D)$ | 2 × 3 × 512 |
 #
-# ### Maps without a bias
-#
-# The formula has no bias. One on the keys, $b$, would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. `bias=True` gives all four maps one, for weights that were trained with it.
-#
 # ## The code against the formula
 #
-# We give the module and the loop the same random matrices, with a different size on each axis: 4 heads, keys 5 wide and values 7. An independent reference is `nn.MultiheadAttention`, whose three input projections are one matrix; its boolean mask means the opposite of ours, hence the `~`.
+# With the same random matrices and a different size on each axis, the module and the loop agree to twelve decimals. So do the module and `nn.MultiheadAttention`, PyTorch's own, whose boolean mask means the opposite of ours.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both comparisons", "code_prompt_hide": "Hide both comparisons"}
 random = torch.Generator().manual_seed(0)
 query, memory, *W = (
     torch.randn(shape, generator=random, dtype=torch.float64) / 5
@@ -368,7 +363,7 @@ print(f"loop and module differ by {apart.abs().max().item():.2f} at most")
 # %% tags=["remove-cell"]
 assert apart.abs().max() < 1e-12
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the comparison with PyTorch", "code_prompt_hide": "Hide the comparison with PyTorch"}
 torch.manual_seed(0)
 module = MultiHeadAttention(d_model=24, heads=4).double()
 theirs = torch.nn.MultiheadAttention(24, 4, bias=False, batch_first=True).double()
@@ -384,7 +379,7 @@ print(f"ours and PyTorch's differ by {difference.abs().max().item():.2f} at most
 assert difference.abs().max() < 1e-12
 
 # %% [markdown]
-# One class serves all three attentions of the model; who asks, who answers and which mask applies is a [table in Layers](09_layers.ipynb#the-decoder-layer). All heads share one mask: what is padding for one is padding for all.
+# One class serves all three attentions of the model; who asks, who answers and which mask applies is a [table in chapter 9](09_layers.ipynb#the-decoder-layer). All heads share one mask: what is padding for one is padding for all.
 #
 # ## What heads cost
 #
@@ -415,22 +410,15 @@ assert count == 4 * 512**2
 # | 16 | 32 | 25.8 | 0.0 |
 # | 32 | 16 | 25.4 | −0.4 |
 #
-# One head is worst, and 32 are too many. (With [three seeds in miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst too, and 32 do no harm.) What does a narrow head lose? The score of two words $x$ and $y$ in head $i$ is $x\, (W_i^Q {W_i^K}^\top)\, y^\top$. The matrix in the middle is $d_\text{model} \times d_\text{model}$, but it is a product of two thin ones, so its rank is at most $d_k$: the head compares two words along that many independent directions, and is blind to the rest.
-
-# %%
-wide = (
-    module.query.weight[:6].T @ module.key.weight[:6]
-)  # the first of four heads of width 6
-print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item())
-
-# %% [markdown]
-# With 32 heads, a head of the base model compares two words by 16 features of 512. Rows B of the same table shrink $d_k$ alone and leave $d_v$ at 64: BLEU falls from 25.8 to 25.4 at $d_k = 32$ and to 25.1 at 16, so it is the comparison that suffers.
+# One head is worst, and 32 are too many. (With [three seeds in miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst too, and 32 do no harm.) A narrow head compares two words by fewer features: 16 of 512, if there are 32 heads. Rows B of the same table shrink $d_k$ alone and leave $d_v$ at 64. BLEU falls from 25.8 to 25.4 at $d_k = 32$ and to 25.1 at 16, so it is the comparison that suffers.
+#
+# Today's language models go another way to save: in **grouped-query attention** {cite:p}`ainslie2023gqa`, several heads share one set of keys and values, and only the queries differ. The fold below does it in two lines.
 #
 # ## How heads differ
 #
-# Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one.
+# Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one. Each row is the word that is about to be written.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows, as it is written) to the German one (columns). Head 3 mostly looks at the word that is to be translated next. Head 2 looks ahead to the noun; head 1 does so for *Ball* only, most of all after *plays*. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). Head 3 mostly looks at the word that is being translated. Head 2 looks ahead to the noun; head 1 does so for *Ball* only, most of all once *with* is due. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
 from itertools import combinations
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -452,9 +440,9 @@ assert [best[2][r] for r in (1, 3, 4, 5, 6, 7)] == [
 assert best[1][:3] == [2, 2, 2] and best[1][6:8] == [7, 7]  # head 2: the noun ahead
 assert trained[:, 9, 8:].sum(dim=-1).min() > 0.4
 cells = [(2, 3, 3), (2, 6, 6), (1, 0, 2), (1, 4, 7), (1, 6, 7), (3, 5, 2)]
-told = [round(trained[cell].item(), 2) for cell in cells]
-assert told == [0.99, 0.99, 0.99, 0.43, 0.84, 0.76]
-said = [tokenizer.decode([i]).strip() or "<s>" for i in english]
+weights_quoted = [round(trained[cell].item(), 2) for cell in cells]
+assert weights_quoted == [0.99, 0.99, 0.99, 0.43, 0.84, 0.76]
+written = [tokenizer.decode([i]).strip() for i in english[1:]] + ["</s>"]
 read = [tokenizer.decode([i]).strip() or "</s>" for i in german]
 apart = min(
     (a - b).abs().sum(-1).mean().item() / 2 for a, b in combinations(trained, 2)
@@ -462,7 +450,7 @@ apart = min(
 print(f"any two heads place at least {apart:.0%} of their weight on different words")
 assert apart > 0.35
 maps = [
-    heatmap(w, said, read, cell=22, titles=("", "")).properties(title=f"head {i}")
+    heatmap(w, written, read, cell=22, titles=("", "")).properties(title=f"head {i}")
     for i, w in enumerate(trained, 1)
 ]
 show(
@@ -471,23 +459,9 @@ show(
 )
 
 # %% [markdown]
-# Head 3 mostly looks at the German word that is to be translated next: *spielt* gets 0.99 in the row *girl*, *roten* 0.99 in the row *a*. Head 2 looks ahead to the noun, at *Mädchen* from the very start (0.99 in the row `<s>`), and at *Ball* from *plays* on (0.43, and 0.84 once *a* is written), though after *with* it prefers *einem*. Head 4 looks back to *Mädchen* after *with* (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, which may well be what trained heads do when they have no question.
+# Head 3 mostly looks at the German word that is being translated: *plays* looks at *spielt* with 0.99, *red* at *roten* with 0.99. Head 2 looks ahead to the noun. It looks at *Mädchen* from the very start, with 0.99 in the row of the first *A*, and at *Ball* as soon as *with* is due (0.43) and more so at *red* (0.84), though for the *a* before it prefers *einem*. Head 4 looks back to *Mädchen* where *a* is due (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, perhaps because they have no question there.
 #
-# That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted. [Attention maps](21_attention_maps.ipynb#what-single-heads-do) does so.
-#
-# ## What it buys
-#
-# On [the book's one task](03_attention.ipynb#what-it-buys), four heads instead of one bring the loss from 1.60 to 1.30 nats a token. Part of the gain is due to $W^O$, which the single head did without: 8,192 parameters, with which one head reaches 1.49. The rest, nearly 0.2, is what four heads buy.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-multi-head-attention", "caption": "What do four heads buy? Validation loss on the grammar after 300 updates; the filled bar is new."}}
-from book.figures import paid, parts_log
-
-losses = paid("multi_head_attention")
-one = parts_log()["one head with an output matrix"]["loss"]
-assert [round(loss, 1) for loss in losses.values()] == [2.0, 1.6, 1.6, 1.3]
-assert (
-    abs(one - 1.49) < 0.006 and round(one - losses["multi_head_attention"], 2) == 0.18
-)
+# That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted, in [chapter 21](21_attention_maps.ipynb#what-single-heads-do). What several heads are worth to a translator is part of [the ladder in chapter 10](10_transformer.ipynb#what-each-part-is-worth).
 
 # %% [markdown]
 # ## What to remember
@@ -499,7 +473,57 @@ assert (
 # - $h$ heads have as many parameters as one: $4\, d_\text{model}^2$. They trade width for number.
 #
 # Whatever the heads fetch is a blend of what was there before. Drawing a conclusion from it takes another part, the largest of the model.
+
+# %% [markdown]
+# ## Second reading: variants and details
 #
+# :::{admonition} Grouped queries: several heads share keys and values
+# :class: dropdown
+# With $h$ heads for the queries and only $g$ for keys and values, each of the $g$ serves $h/g$ heads of queries. While a sentence is written, keys and values of all its words have to be kept in memory ([chapter 19](19_decoding.ipynb) does so), and with 8 heads in 2 groups that is a quarter of the numbers. With $g = 1$ it is *multi-query* attention {cite:p}`shazeer2019fast`.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show grouped queries in code", "code_prompt_hide": "Hide grouped queries in code"}
+random = torch.Generator().manual_seed(0)
+queries = torch.randn(2, 8, 5, 16, generator=random)  # 8 heads
+few_keys, few_values = torch.randn(2, 2, 2, 5, 16, generator=random)  # 2 groups
+shared_keys = few_keys.repeat_interleave(4, dim=1)  # each serves 4 heads
+shared_values = few_values.repeat_interleave(4, dim=1)
+grouped = attention(queries, shared_keys, shared_values)[0]
+print("out of 8 heads:", tuple(grouped.shape), " kept:", tuple(few_keys.shape))
+
+# %% tags=["remove-cell"]
+by_pytorch = F.scaled_dot_product_attention(
+    queries, few_keys, few_values, enable_gqa=True
+)
+torch.testing.assert_close(grouped, by_pytorch)
+
+# %% [markdown]
+# :::{admonition} Why does `view` fail after the transpose?
+# :class: dropdown
+# A tensor is one long row of numbers in memory, with a *stride* for each axis that says how far to jump for the next entry. `transpose` moves nothing; it swaps two strides. In a transposed head, the next number is 1 further on and the next word 6, so the 12 numbers of head 1 would be 0, 1, 2, 6, 7, 8 and so on. `view` needs steps of one size. `flatten` and `reshape` copy the numbers if they must, and so does the `.contiguous().view(...)` of older code.
+# :::
+#
+# :::{admonition} Values are projected, too: could they be left as they are?
+# :class: dropdown
+# Attention would work without that projection, since $W_i^O$ follows at once: the two act as one matrix, $W_i^V W_i^O$, which picks what the head hands over, as our second head does with *dark*. But each head would carry 512 numbers instead of 64, and $W^O$ would have eight times as many rows.
+# :::
+#
+# :::{admonition} Maps without a bias
+# :class: dropdown
+# The formula has no bias. One on the keys, $b$, would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. Set `bias=True` to load weights that were trained with biases; all four maps then have one.
+# :::
+#
+# :::{admonition} A narrow head is a matrix of low rank
+# :class: dropdown
+# The score of two words $x$ and $y$ in head $i$ is $x\, (W_i^Q {W_i^K}^\top)\, y^\top$. The matrix in the middle is $d_\text{model} \times d_\text{model}$, but it is a product of two thin ones, so its *rank*, the number of independent directions that it can see, is at most $d_k$: the head compares two words along that many directions, and is blind to the rest.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rank of a head", "code_prompt_hide": "Hide the rank of a head"}
+# The first of four heads of width 6
+wide = module.query.weight[:6].T @ module.key.weight[:6]
+print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item())
+
+# %% [markdown]
 # ## Exercises
 #
 # **1. Write it first** is [above](#all-heads-in-one-multiplication); this is its solution.

@@ -1,50 +1,27 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
 # # The feed-forward network
 #
-# The feed-forward network, two linear maps with a cut at zero (a ReLU) between them, ends every layer of the model and treats each position by itself, with the same weights (section 3.3 of the paper).
+# The feed-forward network, two linear maps with a cut at zero (a ReLU) between them, ends every layer of the model and draws conclusions from what attention has brought to a position (section 3.3 of the paper).
 #
-# $$ \text{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2 $$ (eq-ffn)
+# After attention, *likes* has heard of something living and of something edible. If you know both, you know more: this liking is about a meal. But a meal is a new fact, and what attention returns is a blend of old ones. Could more attention, ten layers of it, arrive at the conclusion?
 #
-# The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is spread out to $d_\text{ff} = 2048$. Whatever is negative there becomes zero, and a second matrix brings the rest back to 512.
+# ## What attention alone cannot do
+#
+# To see the limit, give attention a sentence of one word. With a single key, its weight is 1 whatever the scores are, and all that remains is $x W^V W^O$. Twice the input gives twice the output:
 
 # %% tags=["export"]
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-class FeedForward(nn.Module):
-    """The same two-layer network at every position (section 3.3, equation 2)."""
-
-    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.linear1 = nn.Linear(d_model, d_ff)
-        self.linear2 = nn.Linear(d_ff, d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, T, D) to (B, T, D), each position by itself."""
-        hidden = F.relu(self.linear1(x))
-        hidden = self.dropout(hidden)
-        return self.linear2(hidden)
-
-
-# %% [markdown]
-# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. That is all "position-wise" takes.
-#
-# :::{margin}
-# The dropout between the layers isn't in the paper. The authors' library, tensor2tensor, turned it on later; here it is an option, 0 by default.
-# :::
-#
-# To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and a network with two inner numbers, or units, set by hand; a unit *fires* where its number is above zero.
 
 # %% tags=["hide-input"]
 import altair as alt
@@ -57,37 +34,10 @@ from book.example import FEATURES
 from book.figures import INK, RESIDUAL, curves, heatmap, show, show_steps
 
 # %%
-from book.example import W_K, W_O, W_Q, W_V, WORDS, X
+import torch
 
-stream = X + attention(X @ W_Q, X @ W_K, X @ W_V)[0] @ W_O
-# A unit is a column of W1 and a row of W2
-W1 = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0]]).double().T
-b1 = torch.tensor([-2.5, -3.0]).double()
-W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()
-fired = (stream @ W1 + b1).relu()
-print({word: [round(v, 2) for v in row] for word, row in zip(WORDS, fired.tolist())})
+from annotated_transformer.multi_head_attention import MultiHeadAttention
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stamp", "caption": "What does \u201cposition-wise\u201d mean? Each row is computed from the row to its left and from nothing else, by the same two units. Left: the five words after attention; *likes* carries the 0.76 and 0.29 that it fetched. Middle: the unit \u201cmeal\u201d fires at *likes*, the unit \u201cpet\u201d at *cat*. Right: what they write. Purple is positive, orange negative; the weights are made up."}}
-drawn = [
-    heatmap(stream, WORDS, FEATURES, titles=("position", "input x"), limit=2.2),
-    heatmap(fired, WORDS, ["meal", "pet"], titles=("", "units")),
-    heatmap(fired @ W2, WORDS, FEATURES, titles=("", "output"), signed=True),
-]
-chart = alt.hconcat(*drawn).resolve_scale(fillOpacity="independent", fill="independent")
-show(
-    chart,
-    alt="The first unit fires at likes only and writes 0.55 into edible. The second fires at cat only and writes 0.53 into living and minus 0.53 into edible.",
-)
-assert fired.gt(0).nonzero().tolist() == [[2, 1], [3, 0]]  # cat: pet; likes: meal
-
-# %% [markdown]
-# ## What attention alone cannot do
-#
-# What attention returns is a blend of what was there before. That something living beside something edible makes a meal is a new fact, and no blend of old facts contains it.
-#
-# To see the limit, give attention a sentence of one word. With a single key, its weight is 1 whatever the scores are, and all that remains is $x W^V W^O$. Twice the input gives twice the output:
-
-# %%
 torch.manual_seed(0)
 layer = MultiHeadAttention(d_model=8, heads=2).double()
 x = torch.randn(1, 1, 8, dtype=torch.float64)
@@ -123,6 +73,64 @@ torch.testing.assert_close(twice, 2 * once)
 #
 # The weights, 1 and 1, say what to look for, and the bias, −1, sets how much evidence it takes. Such a weighted sum with a threshold is a **unit**.
 #
+# ## The network
+#
+# The feed-forward network is many such units, side by side. The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is spread out to $d_\text{ff} = 2048$ sums, whatever is negative there becomes zero, and a second matrix brings the rest back to 512:
+#
+# $$ \text{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2 $$ (eq-ffn)
+
+
+# %% tags=["export"]
+class FeedForward(nn.Module):
+    """The same two-layer network at every position (section 3.3, equation 2)."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(d_model, d_ff)
+        self.linear2 = nn.Linear(d_ff, d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, D) to (B, T, D), each position by itself."""
+        hidden = F.relu(self.linear1(x))
+        hidden = self.dropout(hidden)
+        return self.linear2(hidden)
+
+
+# %% [markdown]
+# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. That is all "position-wise" takes.
+#
+# :::{margin}
+# The dropout between the layers isn't in the paper; here it is an option, 0 by default.
+# :::
+#
+# To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and a network with two units, set by hand. A unit *fires* where its sum is above zero.
+
+# %%
+from book.example import W_K, W_O, W_Q, W_V, WORDS, X
+
+stream = X + attention(X @ W_Q, X @ W_K, X @ W_V)[0] @ W_O
+# A unit is a column of W1 and a row of W2
+W1 = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0]]).double().T
+b1 = torch.tensor([-2.5, -3.0]).double()
+W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()
+fired = (stream @ W1 + b1).relu()
+print({word: [round(v, 2) for v in row] for word, row in zip(WORDS, fired.tolist())})
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stamp", "caption": "What does \u201cposition-wise\u201d mean? Each row is computed from the row to its left and from nothing else, by the same two units. Left: the five words after attention; *likes* carries the 0.76 and 0.29 that it fetched. Middle: the unit \u201cmeal\u201d fires at *likes*, the unit \u201cpet\u201d at *cat*. Right: what they write. Purple is positive, orange negative; the weights are made up."}}
+drawn = [
+    heatmap(stream, WORDS, FEATURES, titles=("position", "input x"), limit=2.2),
+    heatmap(fired, WORDS, ["meal", "pet"], titles=("", "units")),
+    heatmap(fired @ W2, WORDS, FEATURES, titles=("", "output"), signed=True),
+]
+chart = alt.hconcat(*drawn).resolve_scale(fillOpacity="independent", fill="independent")
+show(
+    chart,
+    alt="The first unit fires at likes only and writes 0.55 into edible. The second fires at cat only and writes 0.53 into living and minus 0.53 into edible.",
+)
+assert fired.gt(0).nonzero().tolist() == [[2, 1], [3, 0]]  # cat: pet; likes: meal
+
+# %% [markdown]
 # ## A network is a sum of units
 #
 # A matrix product hides what happens. Let $w_j$ be column $j$ of $W_1$ and $u_j$ row $j$ of $W_2$. The same formula then reads
@@ -133,9 +141,9 @@ torch.testing.assert_close(twice, 2 * once)
 #
 # The network is a lookup like attention, with $w_j$ as keys and $u_j$ as values ({cite:t}`geva2021transformer`). Attention finds its keys and values in the sentence; here they are learned once and stay. There is no softmax, so units don't compete: ten may fire, or none.
 #
-# The next cell compares the module with both readings. One trap: `nn.Linear` stores its matrix transposed, so the pattern $w_j$ is *row* $j$ of `linear1.weight`.
+# The module agrees with both readings to twelve decimals. One trap: `nn.Linear` stores its matrix transposed, so the pattern $w_j$ is *row* $j$ of `linear1.weight`.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the comparison", "code_prompt_hide": "Hide the comparison"}
 network = FeedForward(d_model=8, d_ff=32).double()
 x = torch.randn(2, 5, 8, dtype=torch.float64)
 A, a, C, c = network.parameters()
@@ -149,6 +157,8 @@ for reading, expected in (("formula", by_formula), ("sum of units", by_unit)):
 # %% tags=["remove-cell"]
 torch.testing.assert_close(output, by_formula)
 torch.testing.assert_close(output, by_unit)
+assert (output - by_formula).abs().max() < 1e-12
+assert (output - by_unit).abs().max() < 1e-12
 
 # %% [markdown]
 # ## Each position by itself
@@ -156,7 +166,7 @@ torch.testing.assert_close(output, by_unit)
 # Attention mixes positions; the feed-forward network mixes the numbers within one. To test it, we take the gradient of each output with respect to each input. Where it isn't zero, the output moves with the input.
 
 
-# %%
+# %% tags=["hide-input"]
 def which_move(layer):
     """Return a (6, 6) table: does output t depend on input s?"""
     x = torch.randn(1, 6, 8, dtype=torch.float64)
@@ -187,26 +197,11 @@ show(
 assert torch.equal(moves["feed-forward"], torch.eye(6).bool())
 
 # %% [markdown]
-# :::{admonition} For a second reading: why does the paper speak of convolutions?
-# :class: dropdown
-#
-# Section 3.3 remarks that the network equals two convolutions with kernel size 1. A window of one position mixes nothing, so what remains is one linear map applied everywhere. The next cell loads our weights into two `nn.Conv1d` and gets the same output. (They want the axes as (B, D, T), hence the transposes.)
-# :::
-
-# %% tags=["hide-cell"]
-first, second = nn.Conv1d(8, 32, 1).double(), nn.Conv1d(32, 8, 1).double()
-first.load_state_dict({"weight": A[:, :, None], "bias": a})
-second.load_state_dict({"weight": C[:, :, None], "bias": c})
-convolved = second(first(x.transpose(1, 2)).relu()).transpose(1, 2)
-print(f"largest difference: {(network(x) - convolved).abs().max():.2f}")
-torch.testing.assert_close(network(x), convolved)
-
-# %% [markdown]
 # ## Why wide, and then narrow again?
 #
 # Each unit asks one question, and with 512 inputs there are already $512 \cdot 511 / 2 = 130{,}816$ *pairs* of features to ask about. To see what width buys, we ask for the product of two of eight inputs, which no linear map can give. The patterns stay random; only $W_2$ is fitted, by least squares.
 
-# %%
+# %% tags=["hide-input"]
 random = torch.Generator().manual_seed(0)
 inputs = torch.randn(8000, 8, generator=random, dtype=torch.float64)
 target = inputs[:, 0] * inputs[:, 1]
@@ -219,7 +214,7 @@ for d_ff in (8, 64, 512):
     print(f"d_ff {d_ff:3}  unexplained: {unexplained:.2f}")
 
 # %% [markdown]
-# On fresh inputs, eight random units explain next to nothing and 512 nearly everything. Training chooses the questions as well. The output must return to the input's width, because it is added to the input ([Layers](09_layers.ipynb#let-each-part-add)).
+# On fresh inputs, eight random units explain next to nothing and 512 nearly everything. Training chooses the questions as well. The output must return to the input's width, because it is added to the input ([chapter 9](09_layers.ipynb#let-each-part-add)).
 #
 # The paper varies $d_\text{ff}$ alone in two of the rows (C) of Table 3. Four times the model's width is a choice that worked; nothing in the formula demands it.
 #
@@ -233,7 +228,7 @@ for d_ff in (8, 64, 512):
 #
 # In an untrained network a sum is as often above zero as below, so half of the units fire. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs. A *hook* reads what a layer computes: PyTorch calls our function with the layer's input and output.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 from annotated_transformer import load_pretrained
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -279,9 +274,9 @@ show(
 # %% [markdown]
 # About one unit in sixty is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0% fire in T5-Base and 6.3% in a vision Transformer. It even happens with random labels, so it isn't the meaning of words that makes the units so quiet; the authors look for the cause in the dynamics of training.
 #
-# A unit that is mostly silent may have a subject that we can name. The model reads words of its vocabulary, each as a sentence of its own. We take the unit that a word excites most, relative to that unit's mean, and list the words that excite *it* most.
+# A unit that is mostly silent may have a subject that we can name. The model reads words of its vocabulary, each as a sentence of its own. The figure takes the unit that a word excites most, relative to that unit's mean, and lists the words that excite *it* most.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 whole = {}  # the words of the vocabulary
 for i in range(4, len(tokenizer)):
     spelled = tokenizer.decode([i])  # " Ball" begins a word
@@ -325,51 +320,107 @@ show_steps({word: bars(word) for word in asked}, "The unit of which word?")
 # %% [markdown]
 # Not every unit has a subject that we can name, and the lists change from one training run to the next. But the formula's picture holds: a stored pattern, and something to write where it is found.
 #
-# ## Units that never fire
+# ## Its share of the model
 #
+# One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all. The attention beside it has $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer sit here, and in the whole model the 12 networks hold 25.2 M of 63 M parameters ([chapter 10](10_transformer.ipynb#counting-parameters) counts them; the paper says 65), 40%. Attention gave the paper its title, but the largest share of the model is feed-forward.
+#
+# The work is divided in the same way, since a position uses each weight once: two thirds of a layer's multiplications, as long as sentences are short.
+
+# %% [markdown]
+# ## What to remember
+#
+# - Attention moves information between positions; the feed-forward network works on it within one.
+# - A unit compares $x$ with a pattern and, above a threshold, adds a vector to the output. The network is the sum of 2048 such units.
+# - The same weights serve every position of a layer, and without the ReLU the two maps would collapse into one.
+# - It holds two thirds of an encoder layer's parameters and does two thirds of its work on sentences.
+#
+# The vectors that all this works on were made up. Real ones are learned, in one table with three uses.
+
+# %% [markdown]
+# ## Second reading: dead units, other activations, the work
+#
+# ### Units that never fire
+#
+# :::{admonition} Which gradient a unit gets, and one that gets none
+# :class: dropdown
 # The gradient of ReLU is 1 where a unit fires and 0 elsewhere. With $g$ for the gradient that arrives at the output of a position, the gradient of the pattern is
 #
 # $$ \frac{\partial L}{\partial w_j} = \sum_{\text{positions where } j \text{ fires}} (g \cdot u_j)\; x. $$ (eq-ffn-gradient)
 #
-# A unit learns only from positions where it fires already. One that is silent for *every* input gets no gradient and stays as it is: a **dead unit**. We push the first threshold far out and look.
+# A unit learns only from positions where it fires already. One that is silent for *every* input gets no gradient and stays as it is: a **dead unit**. The cell below pushes the first threshold far out, and the gradient of its unit is 0.
+#
+# A few steps that are too large can push a threshold that far. It is one of four reasons to start training with small steps; [chapter 16](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) weighs them against each other.
+# :::
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show a dead unit", "code_prompt_hide": "Hide a dead unit"}
 dying = FeedForward(d_model=8, d_ff=4).double()
 with torch.no_grad():
     dying.linear1.bias[0] = -100.0  # no input of usual size gets over this threshold
-x = torch.randn(1000, 8, dtype=torch.float64)
-dying(x).sum().backward()  # every gradient g is a row of ones
-fires = (dying.linear1(x) > 0).double()
+vectors = torch.randn(1000, 8, dtype=torch.float64)
+dying(vectors).sum().backward()  # every gradient g is a row of ones
+fires = (dying.linear1(vectors) > 0).double()
 g_times_u = dying.linear2.weight.sum(dim=0)
 sizes = dying.linear1.weight.grad.norm(dim=1)
 print("size of each unit's gradient:", [round(size) for size in sizes.tolist()])
 
 # %% tags=["remove-cell"]
 torch.testing.assert_close(
-    dying.linear1.weight.grad, g_times_u[:, None] * (fires.T @ x)
+    dying.linear1.weight.grad, g_times_u[:, None] * (fires.T @ vectors)
 )
 
 # %% [markdown]
-# A few steps that are too large can push a threshold that far. It is one of four reasons to start training with small steps; [Schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) weighs them against each other.
+# ### ReLU, and SwiGLU today
 #
-# ## Its share of the model
+# :::{admonition} What newer models have in this place
+# :class: dropdown
+# Any nonlinear *activation function* would do for the argument of this chapter, and BERT and GPT took a ReLU rounded off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than that. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: one, passed through the smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it.
 #
-# One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all. The attention beside it has $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer sit here, and in the whole model the 12 networks hold 25.2 M of 63 M parameters (our [count](10_transformer.ipynb#counting-parameters); the paper says 65), 40%. Attention gave the paper its title, but the largest share of the model is feed-forward.
-#
-# The work is divided in the same way, since a position uses each weight once: two thirds of a layer's multiplications, as long as sentences are short ({numref}`fig-layer-work`).
+# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is nearly that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size. Shazeer offers no explanation; "divine benevolence" is the cause he names.
+# :::
 
-# %% tags=["hide-cell"]
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show SwiGLU in code", "code_prompt_hide": "Hide SwiGLU in code"}
+def swiglu(x, W_gate, W_in, W_out):
+    return (F.silu(x @ W_gate) * (x @ W_in)) @ W_out
+
+
+weights = [torch.randn(512, 1365), torch.randn(512, 1365), torch.randn(1365, 512)]
+output = swiglu(torch.randn(2, 5, 512), *weights)
+print(tuple(output.shape), sum(w.numel() for w in weights))
+
+# %% [markdown]
+# :::{admonition} Why does the paper speak of convolutions?
+# :class: dropdown
+#
+# Section 3.3 remarks that the network equals two convolutions with kernel size 1. A window of one position mixes nothing, so what remains is one linear map applied everywhere. The next cell loads our weights into two `nn.Conv1d` and gets the same output. (They want the axes as (B, D, T), hence the transposes.)
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the convolutions", "code_prompt_hide": "Hide the convolutions"}
+first, second = nn.Conv1d(8, 32, 1).double(), nn.Conv1d(32, 8, 1).double()
+first.load_state_dict({"weight": A[:, :, None], "bias": a})
+second.load_state_dict({"weight": C[:, :, None], "bias": c})
+convolved = second(first(x.transpose(1, 2)).relu()).transpose(1, 2)
+print(f"largest difference: {(network(x) - convolved).abs().max():.2f}")
+torch.testing.assert_close(network(x), convolved)
+
+# %% [markdown]
+# :::{admonition} Which part of an encoder layer does the work?
+# :class: dropdown
+# The share of multiplications depends on the length of the sentence: what attention computes for each *pair* of positions grows with it, and everything else doesn't. Up to about a hundred tokens two thirds are feed-forward; at 2,048 tokens it is overtaken.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the count", "code_prompt_hide": "Hide the count"}
 from torch.utils.flop_counter import FlopCounterMode
 
 count = sum(p.numel() for p in FeedForward(512, 2048).parameters())
 with FlopCounterMode(display=False) as counter:
     FeedForward(512, 2048)(torch.zeros(1, 25, 512))
 print(f"{count:,} parameters, {count / (count + 4 * 512**2):.0%} of an encoder layer")
-print(f"{counter.get_total_flops() // 2 // 25:,} multiplications a position")
+print(f"{counter.get_total_flops() // 2 // 25:,} multiplications per position")
 assert count == 2_099_712 and counter.get_total_flops() == 2 * 25 * 2 * 512 * 2048
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layer-work", "caption": "Which part of an encoder layer does the work? Share of the multiplications in the base model, by length of the sentence. Up to about a hundred tokens two thirds are feed-forward (solid), and scores and blending (dotted), which grow with the length, take next to nothing. At $n = 2048$ these two are equal."}}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-layer-work", "caption": "Which part of an encoder layer does the work? Share of the multiplications in the base model, by length of the sentence. Up to about a hundred tokens two thirds are feed-forward (solid), and scores and blending (dotted), which grow with the length, take next to nothing. At $n = 2048$ these two are equal."}}
 def shares(n, d=512, d_ff=2048):
     cost = {
         "feed-forward": 2 * d * d_ff,
@@ -399,51 +450,6 @@ assert (
 )
 
 # %% [markdown]
-# ## ReLU, and SwiGLU today
-#
-# Any nonlinear *activation function* would do for the argument of this chapter, and BERT and GPT took a ReLU rounded off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than that. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: one, passed through the smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it.
-
-
-# %%
-def swiglu(x, W_gate, W_in, W_out):
-    return (F.silu(x @ W_gate) * (x @ W_in)) @ W_out
-
-
-weights = [torch.randn(512, 1365), torch.randn(512, 1365), torch.randn(1365, 512)]
-output = swiglu(torch.randn(2, 5, 512), *weights)
-print(tuple(output.shape), sum(w.numel() for w in weights))
-
-# %% [markdown]
-# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is nearly that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size.
-#
-# :::{margin}
-# Shazeer offers no explanation; "divine benevolence" is the cause he names.
-# :::
-#
-# ## What it buys
-#
-# On [the book's one task](03_attention.ipynb#what-it-buys), a feed-forward network takes the loss from 1.30 to 1.12 nats a token. The ReLU has no part in that: two linear maps without it reach 1.13. With nothing but the output layer above them, those two can express nothing new; they only learn faster. 300 updates on a small grammar measure that, not what patterns and thresholds are good for.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-feed_forward", "caption": "What does the feed-forward network buy? Validation loss of the book's one task, from a mean of embeddings to four heads (outlined) and with the network (filled). Shorter is better."}}
-from book.figures import paid, parts_log
-
-losses = paid("feed_forward")
-assert round(parts_log()["feed_forward without ReLU"]["loss"], 2) == 1.13
-assert [round(losses[p], 2) for p in ("multi_head_attention", "feed_forward")] == [
-    1.3,
-    1.12,
-]
-
-# %% [markdown]
-# ## What to remember
-#
-# - Attention moves information between positions; the feed-forward network works on it within one.
-# - A unit compares $x$ with a pattern and, above a threshold, adds a vector to the output. The network is the sum of 2048 such units.
-# - The same weights serve every position of a layer, and without the ReLU the two maps would collapse into one.
-# - It holds two thirds of an encoder layer's parameters and does two thirds of its work on sentences.
-#
-# The vectors that all this works on were made up. Real ones are learned, in one table with three uses.
-#
 # ## Exercises
 #
 # **1. Write it yourself** (★, 10 min). Without looking back at our class, write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -12,13 +13,9 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # An embedding table holds one learned vector for each token; the model looks tokens up in it at the bottom and scores the next word against it at the top (section 3.4 of the paper).
 #
-# $$
-# \text{embed}(o) = \sqrt{d_\text{model}}\; o\, E
-# \qquad\qquad
-# \text{logits}(x) = x\, E^\top
-# $$ (eq-embedding)
+# ## Why not feed the number itself?
 #
-# Here $E$ is the table, with $|V|$ rows and $d_\text{model}$ columns, $o$ is a row of zeros with a 1 at the token's place, and $x$ is the vector that the decoder has computed. In code, each direction is one line:
+# A tokenizer turns a sentence into whole numbers, one for each *token*, a word or a piece of one. You could hand that number to a linear layer. What would be wrong with the result?
 
 # %% tags=["export"]
 from math import sqrt
@@ -27,7 +24,75 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+# %% tags=["hide-input"]
+from math import log
 
+import altair as alt
+
+from book.example import FEATURES, WORDS, X
+from book.figures import INK, POSITION, RESIDUAL, heatmap, show
+
+# %%
+torch.manual_seed(0)
+from_number = nn.Linear(1, 4, bias=False)
+for token in (4.0, 8.0):
+    print(token, [round(v, 2) for v in from_number(torch.tensor([token])).tolist()])
+
+# %% [markdown]
+# Token 8 gets twice the vector of token 4, though 4 may be *cat* and 8 *quickly*. A token's number is only its place in a list.
+#
+# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, 25 tokens become $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
+#
+# Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? Left: *cat likes fish* as one-hot rows. Middle: a table of five words, the vectors of chapter 3, without the factor. Right: the product of the two, which is rows 2, 3 and 4 of the table."}}
+tokens = torch.tensor([2, 3, 4])
+one_hot = F.one_hot(tokens, num_classes=5).double()
+three = ["cat", "likes", "fish"]
+drawn = [heatmap(one_hot, three, WORDS, titles=("", "one-hot"), cell=30)]
+drawn += [
+    heatmap(matrix, rows, FEATURES, titles=("", title), limit=2, cell=30)
+    for matrix, rows, title in ((X, WORDS, "table E"), (one_hot @ X, three, "product"))
+]
+show(
+    alt.hconcat(*drawn).resolve_scale(fillOpacity="independent"),
+    alt="A one-hot row times the table gives the row of the table that belongs to the token.",
+)
+assert torch.equal(one_hot @ X, X[tokens])
+
+# %% [markdown]
+# :::{margin}
+# Chapter 3 made up names for the six columns of our five words. The 512 columns of a trained model have none.
+# :::
+#
+# ## How the table scores words
+#
+# Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*, and each word is scored by its dot product with it. Let the state ask for a noun that is edible.
+
+# %%
+from book.example import WORDS, X
+
+x = torch.tensor([1, 0, 0, 0, 0, 1]).double()  # noun, and edible
+scores = dict(zip(WORDS, (x @ X.T).tolist()))
+print(scores)
+
+# %% [markdown]
+# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. A score before the softmax is a **logit**. Reading and writing use the same numbers, which is known as **weight tying**.
+#
+# ## The code
+#
+# Let $E$ be the table, with $|V|$ rows and $d_\text{model}$ columns, $o$ a one-hot row, and $x$ the vector that the decoder has computed:
+#
+# $$
+# \text{embed}(o) = \sqrt{d_\text{model}}\; o\, E
+# \qquad\qquad
+# \text{logits}(x) = x\, E^\top
+# $$ (eq-embedding)
+#
+# Each direction is one line. What the root is for, [we'll see](#why-multiply-by-the-square-root-of-).
+
+
+# %% tags=["export"]
 class Embedding(nn.Module):
     """One table of word vectors for source, target and output (section 3.4)."""
 
@@ -47,67 +112,7 @@ class Embedding(nn.Module):
         return F.linear(states, self.weight)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? Left: *cat likes fish* as one-hot rows. Middle: a table of five words, the vectors of chapter 3, without the factor. Right: the product of the two, which is rows 2, 3 and 4 of the table."}}
-from math import log
-
-import altair as alt
-
-from book.example import FEATURES, WORDS, X
-from book.figures import INK, POSITION, RESIDUAL, heatmap, show
-
-tokens = torch.tensor([2, 3, 4])
-one_hot = F.one_hot(tokens, num_classes=5).double()
-three = ["cat", "likes", "fish"]
-drawn = [heatmap(one_hot, three, WORDS, titles=("", "one-hot"), cell=30)]
-drawn += [
-    heatmap(matrix, rows, FEATURES, titles=("", title), limit=2, cell=30)
-    for matrix, rows, title in ((X, WORDS, "table E"), (one_hot @ X, three, "product"))
-]
-show(
-    alt.hconcat(*drawn).resolve_scale(fillOpacity="independent"),
-    alt="A one-hot row times the table gives the row of the table that belongs to the token.",
-)
-assert torch.equal(one_hot @ X, X[tokens])
-
-# %% [markdown]
-# ## Why not feed the number itself?
-#
-# A tokenizer turns a sentence into whole numbers, one for each *token*, a word or a piece of one. You could hand that number to a linear layer:
-
-# %%
-torch.manual_seed(0)
-from_number = nn.Linear(1, 4, bias=False)
-for token in (4.0, 8.0):
-    print(token, [round(v, 2) for v in from_number(torch.tensor([token])).tolist()])
-
-# %% [markdown]
-# Token 8 gets twice the vector of token 4, though 4 may be *cat* and 8 *quickly*. A token's number is only its place in a list.
-#
-# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, 25 tokens become $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
-#
-# Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
-#
-# :::{margin}
-# Chapter 3 made up names for the six columns of our five words. The 512 columns of a trained model have none.
-# :::
-#
-# ## How the table scores words
-#
-# Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*, and each word is scored by its dot product with it. Let the state ask for a noun that is edible.
-
-# %%
-from book.example import WORDS, X
-
-x = torch.tensor([1, 0, 0, 0, 0, 1]).double()  # noun, and edible
-scores = dict(zip(WORDS, (x @ X.T).tolist()))
-print(scores)
-
-# %% [markdown]
-# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. A score before the softmax is a **logit**. Reading and writing use the same numbers, which is known as **weight tying**.
-#
-# The next cell checks the module against one-hot vectors: two sentences of four tokens, a table of 10 words with 6 numbers each.
-
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the check against one-hot vectors", "code_prompt_hide": "Hide the check against one-hot vectors"}
 embedding = Embedding(vocabulary_size=10, d_model=6).double()
 tokens = torch.tensor([[1, 4, 8, 2], [1, 7, 2, 0]])
 one_hot = F.one_hot(tokens, num_classes=10).double()
@@ -124,7 +129,7 @@ torch.testing.assert_close(logits, states @ embedding.weight.T)
 # %% [markdown]
 # ## One table, three uses
 #
-# The paper shares the table three ways, which is possible because both languages are cut into pieces from one vocabulary ([Tokenization](14_tokenization.ipynb#where-does-the-papers-37000-come-from)).
+# The paper shares the table three ways, which is possible because both languages are cut into pieces from one vocabulary ([chapter 14](14_tokenization.ipynb#where-does-the-papers-37000-come-from)).
 #
 # | use | operation | in, out | rows that learn in a step |
 # |---|---|---|---|
@@ -132,10 +137,10 @@ torch.testing.assert_close(logits, states @ embedding.weight.T)
 # | target words | look up | $(B, T) \to (B, T, D)$ | the words of the target |
 # | output | dot products | $(B, T, D) \to (B, T, \lvert V\rvert)$ | all |
 #
-# As input, a row learns only when its word occurs. As output, every row takes part each time:
+# As input, a row learns only when its word occurs. As output, every row takes part each time.
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rows that learn, counted", "code_prompt_hide": "Hide the rows that learn, counted"}
 def rows_that_learn():
     return (embedding.weight.grad.abs().sum(dim=1) > 0).sum().item()
 
@@ -154,7 +159,7 @@ print("rows that learn as output:", rows_that_learn())
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
 # $$ (eq-output-gradient)
 #
-# A step goes against the gradient: the right word's row moves in the direction of $x$, which raises its logit, and all others the opposite way, and the further, the more probable the model thought them.
+# A step goes against the gradient: the right word's row moves in the direction of $x$, which raises its logit. Every other row moves away from $x$; the more probable the model thought the word, the further its row moves.
 
 # %%
 p = torch.tensor(list(scores.values())).softmax(dim=-1)
@@ -199,7 +204,7 @@ show(
 )
 
 # %% [markdown]
-# One table holds $37{,}000 \times 512 = 18.9$ million numbers. Three would hold 56.8 million, more than the 44.1 million of all other parts of the base model together. The price is that *die*, a German article and an English verb, has one row for both, and the layers above must tell them apart by their neighbors.
+# One table holds $37{,}000 \times 512 = 18.9$ million numbers. Three would hold 56.8 million, more than the 44.1 million of all other parts of the base model together. The price is that *die*, a German article and an English verb, has one row for both, and the layers above must tell them apart by their neighbors. Today that price is often thought too high: many large language models, whose vocabulary is a small part of them, leave the output untied, with a table of its own.
 #
 # ### A table that is copied is not shared
 #
@@ -275,9 +280,9 @@ by_hand = -logits.log_softmax(dim=-1)[torch.arange(8), tokens.flatten()].mean()
 torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 
 # %% [markdown]
-# When the model translates, the largest logit is the largest probability, and [beam search](19_decoding.ipynb#expand-score-prune-one-topk), which compares probabilities, takes the log-softmax itself.
+# When the model translates, the largest logit is the largest probability, and a search that compares probabilities takes the log-softmax itself.
 #
-# ### What a softmax too many breaks
+# ### What one softmax too many breaks
 #
 # Add one to the model, and everything still runs. But the loss takes the probabilities for logits and applies softmax again. Even a perfect answer is then only a logit of 1 among zeros:
 
@@ -296,13 +301,9 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), tokens.flatten()):.2f}")
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
 #
-# "To match the positions" is the usual explanation, and it's half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way. We compare three starts.
-#
-# :::{margin}
-# Glorot's (Xavier's) rule is what Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices; size 1 is the default of `nn.Embedding`.
-# :::
+# "To match the positions" is the usual explanation, and it's half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way. We compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`.
 
-# %%
+# %% tags=["hide-input"]
 state = torch.randn(64, 512)
 labels = torch.arange(64)
 measured = {}
@@ -357,19 +358,13 @@ show(
 )
 
 # %% [markdown]
-# :::{admonition} For a second reading: could the model not learn the size?
-# :class: dropdown
-#
-# Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb#layer-normalization) can make up for it. But training has to get there. [Adam](16_schedule.ipynb#a-step-as-long-as-the-rate) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6%; for numbers of size 1 it would be 0.07%. A small table with a large factor can turn its vectors faster than a large table without one.
-# :::
-#
 # ## It does not come from word2vec
 #
 # Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, by seeing what occurs near what. This one starts at random and learns from the translation alone.
 #
 # Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions, what lies nearest to three of its words.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 from annotated_transformer import load_pretrained
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -413,14 +408,32 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[
 # :::
 #
 # A word has the same row in every sentence; which *bank* is meant is worked out in the layers above, by attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it.
+
+# %% [markdown]
+# ## What to remember
 #
-# :::{admonition} For a second reading: what became of the words that are never written?
+# - A token is a name. The table gives it a vector, learned with the model.
+# - Read backwards, the same table scores all words: a logit is the dot product of a state and a row.
+# - The softmax is inside the loss. A second one, in the model, leaves training almost nothing to gain.
+# - Start at standard deviation $d_\text{model}^{-0.5}$ and multiply by $\sqrt{d_\text{model}}$: then words and logits both have size 1.
+#
+# One thing is missing from every vector: its place. For this model *cat likes fish* and *fish likes cat* are the same.
+#
+# ## Second reading: two questions about the table
+#
+# :::{admonition} Could the model not learn the size?
+# :class: dropdown
+#
+# Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb#layer-normalization) can make up for it. But training has to get there. [Adam](16_schedule.ipynb#a-step-as-long-as-the-rate) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6%; for numbers of size 1 it would be 0.07%. A small table with a large factor can turn its vectors faster than a large table without one.
+# :::
+#
+# :::{admonition} What became of the words that are never written?
 # :class: dropdown
 #
 # This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up in a common direction, more so than English words. Frequent ones do: six have nearly two and a half times the mean cosine of their translations. Rare ones hardly do. A shared table carries traces of both its jobs.
 # :::
 
-# %% tags=["nbval-ignore-output", "hide-cell"]
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the cosines", "code_prompt_hide": "Hide the cosines"}
 alike = []
 for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zwei"):
     rows = directions[[row(word) for word in nouns.split()]]
@@ -429,30 +442,6 @@ for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zw
 assert 2.3 < alike[1] / alike[0] < 2.5
 
 # %% [markdown]
-# ## What it buys
-#
-# On the book's one small task, the model so far had a table for the source, one for the target, and an output layer of its own, all with PyTorch's default start. One shared table with this start and factor brings the loss from 1.12 to 0.90 nats a token, with 43% fewer parameters. Start and factor do that; sharing costs something here, since three tables with the same start and factor reach 0.78.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-embeddings", "caption": "What does one scaled table buy? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row: with separate tables (outlined) and with one (filled). Shorter is better."}}
-from book.figures import paid, parts_log
-
-losses = paid("embeddings")
-assert round(parts_log()["three scaled tables"]["loss"], 2) == 0.78
-assert (
-    abs(losses["feed_forward"] - 1.12) < 0.006
-    and abs(losses["embeddings"] - 0.9) < 0.006
-)
-
-# %% [markdown]
-# ## What to remember
-#
-# - A token is a name. The table gives it a vector, learned with the model.
-# - Read backwards, the same table scores all words: a logit is the dot product of a state and a row.
-# - The softmax is inside the loss. A second one in the model leaves training almost nothing to gain.
-# - Start at standard deviation $d_\text{model}^{-0.5}$ and multiply by $\sqrt{d_\text{model}}$: then words and logits both have size 1.
-#
-# One thing is missing from every vector: its place. For this model *cat likes fish* and *fish likes cat* are the same.
-#
 # ## Exercises
 #
 # **1. Write it yourself** (★, 10 min). Without looking back at our class, write `embed(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`, and hand the first to the [checker](E_checker.ipynb#the-parts-it-knows).

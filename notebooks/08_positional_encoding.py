@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -12,97 +13,48 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # A positional encoding is a vector that is added to each word's embedding and tells the model where in the sentence the word stands (section 3.5 of the paper).
 #
-# $$
-# PE_{p,\,2i} = \sin(p\,\omega_i), \qquad
-# PE_{p,\,2i+1} = \cos(p\,\omega_i), \qquad
-# \omega_i = 10000^{-2i/d_\text{model}}
-# $$ (eq-sinusoid)
+# ## Attention is blind to order
 #
-# Here $p$ is the position, and $i$ counts *pairs* of columns, from 0 to $d_\text{model}/2 - 1$. Each pair holds the hand of a clock that turns by the angle $\omega_i$ at every step. In code:
+# *The black cat likes fish* and *the black fish likes cat* are made of the same words. Let the verb of each attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values). Will it fetch something else in the second sentence?
 
 # %% tags=["export"]
 import torch
 from torch import Tensor, nn
 
-
-def sinusoid(length: int, d_model: int) -> Tensor:
-    """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
-
-    They are computed in double precision and rounded once, to the default type.
-
-    Raises:
-        ValueError: d_model is odd, so that a sine would be left without its cosine.
-    """
-    if d_model % 2:
-        raise ValueError(
-            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
-        )
-    position = torch.arange(length, dtype=torch.float64)
-    rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angle = torch.outer(position, rate)
-    pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
-    return pairs.flatten(-2).to(torch.get_default_dtype())
-
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? Left: the five words of chapter 3. Middle: the encodings of positions 0 to 4 for six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. Right: the sum, which is what the model reads; *likes* keeps only half of its \u201cverb\u201d, because the position has \u22120.99 there. Purple is positive, orange negative."}}
+# %% tags=["hide-input"]
+import json
 import math
+from pathlib import Path
 
 import altair as alt
 import matplotlib.pyplot as plt
 import torch.nn.functional as F
 
-from annotated_transformer import load_pretrained
 from annotated_transformer.embeddings import Embedding
-from annotated_transformer.masks import BOS, EOS, causal_mask
+from annotated_transformer.masks import causal_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from book.example import FEATURES, WORDS, X
 from book.figures import POSITION, RESIDUAL, curves, heatmap, show, style
-
-encodings = sinusoid(5, 6).double()
-drawn = [
-    heatmap(matrix, rows, names, titles=(side, title), signed=True, limit=3, cell=32)
-    for matrix, rows, names, side, title in (
-        (X, WORDS, FEATURES, "", "word"),
-        (
-            encodings,
-            list("01234"),
-            ["sin 0", "cos 0", "sin 1", "cos 1", "sin 2", "cos 2"],
-            "position",
-            "encoding",
-        ),
-        (X + encodings, WORDS, FEATURES, "", "sum"),
-    )
-]
-show(
-    alt.hconcat(*drawn),
-    alt="Each row of the sum is the word's row plus its position's row. From position to position only the first two columns of the encoding change much.",
-)
-
-# %% [markdown]
-# ## Attention is blind to order
-#
-# *The black cat likes fish* and *the black fish likes cat* are made of the same words. Let the verb of each attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values), first without positions and then with them.
 
 
 # %%
 from annotated_transformer.attention import attention
 from book.example import W_K, W_Q, W_V, WORDS, X
 
-PE = sinusoid(5, 6).double()
+SENTENCES = ("the black cat likes fish", "the black fish likes cat")
 
 
-def verb(words, places):
-    x = X[[WORDS.index(word) for word in words.split()]] + places
+def verb(sentence, places):
+    x = X[[WORDS.index(word) for word in sentence.split()]] + places
     output, _ = attention(x @ W_Q, x @ W_K, x @ W_V)
     return [round(v, 2) for v in output[3].tolist()]
 
 
-for name, places in (("without", 0 * PE), ("with", PE)):
-    for sentence in ("the black cat likes fish", "the black fish likes cat"):
-        print(f"{name:7} {sentence}: {verb(sentence, places)}")
+for sentence in SENTENCES:
+    print(f"{sentence}: likes fetches {verb(sentence, 0)}")
 
 # %% [markdown]
-# Without positions, *likes* fetches the same [0.76, 0.03, 0.29] whoever likes whom. For a translator that is fatal. The formula says why it must be so. Let $P$ be the matrix that shuffles rows. The scores become $PQ\,(PK)^\top = P\,QK^\top P^\top$, the same numbers in other rows and columns. The softmax works row by row and doesn't mind, the values are shuffled too, and $P^\top P$ is the identity:
+# It fetches the same, whoever likes whom. For a translator that is fatal. The formula says why it must be so. Let $P$ be the matrix that shuffles rows. The scores become $PQ\,(PK)^\top = P\,QK^\top P^\top$, the same numbers in other rows and columns. The softmax works row by row and doesn't mind, the values are shuffled too, and $P^\top P$ is the identity:
 #
 # $$
 # \operatorname{softmax}(P\,QK^\top P^\top)\, P V = P \operatorname{softmax}(QK^\top)\, P^\top P\, V = P \operatorname{softmax}(QK^\top)\, V
@@ -115,29 +67,8 @@ for name, places in (("without", 0 * PE), ("with", PE)):
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/08_positional_encoding.html#fig-what-if-positions).
 # :::
-#
-# ### Doesn't the causal mask tell the order?
-#
-# In the decoder, a position sees only those before it, so places aren't alike. We shuffle the first five of six words and see how far the output of the last one moves:
-
-# %%
-torch.manual_seed(0)
-layer = MultiHeadAttention(d_model=16, heads=2).double()
-embedding = Embedding(vocabulary_size=20, d_model=16).double()
-sentence = torch.tensor([[1, 8, 5, 9, 3, 2]])
-x = embedding(sentence)
-y = x[:, [3, 1, 4, 0, 2, 5]]  # the last word stays
-once = [layer(z, z, z, causal_mask(6)) for z in (x, y)]
-twice = [layer(z, z, z, causal_mask(6)) for z in once]
-moved = [(before - after)[:, -1].abs().max().item() for before, after in (once, twice)]
-print("moved after one layer: {:.2f}, after two: {:.2f}".format(*moved))
-
-# %% tags=["remove-cell"]
-assert moved[0] < 1e-9 and moved[1] > 0.01
 
 # %% [markdown]
-# To each position, one layer still shows a bag of the words before it. From the second on, the earlier words have seen different sets, so a deep decoder can work out the order; language models built this way go by the name NoPE. The encoder has no such mask; the paper gives positions to both.
-#
 # ## What a position should look like
 #
 # **A plain count** 0, 1, 2, ... is the first idea. Beside word vectors with numbers of size 1, a 500 would drown everything.
@@ -152,7 +83,7 @@ assert moved[0] < 1e-9 and moved[1] > 0.01
 #
 # The last digit flips at every step, the one before at every second, the next at every fourth. Each digit is a wave, twice as slow as its neighbor. But they jump: from 7 to 8 all four digits flip, although the places are neighbors.
 #
-# So we make the waves smooth. Each becomes the hand of a clock, every clock a little slower than the one before, and we write down where its hand points: a sine and a cosine. That is {eq}`eq-sinusoid`.
+# So we make the waves smooth. Each becomes the hand of a clock, every clock a little slower than the one before, and we write down where its hand points: a sine and a cosine.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at position 5. Each hand shows sine (to the right) and cosine (up); the dots are where it stood before. Move the slider on the website: the first clock runs, the last one creeps. Together the hands are different at every position."}}
 names = [f"one turn in {2 * math.pi * 10 ** (i / 2):.0f}" for i in range(4)]
@@ -180,6 +111,71 @@ show(
 )
 
 # %% [markdown]
+# ## The code
+#
+# Let $p$ be the position, and let $i$ count *pairs* of columns, from 0 to $d_\text{model}/2 - 1$. Each pair holds the hand of a clock that turns by the angle $\omega_i$ at every step:
+#
+# $$
+# PE_{p,\,2i} = \sin(p\,\omega_i), \qquad
+# PE_{p,\,2i+1} = \cos(p\,\omega_i), \qquad
+# \omega_i = 10000^{-2i/d_\text{model}}
+# $$ (eq-sinusoid)
+
+
+# %% tags=["export"]
+def sinusoid(length: int, d_model: int) -> Tensor:
+    """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
+
+    They are computed in double precision and rounded once, to the default type.
+
+    Raises:
+        ValueError: d_model is odd, so that a sine would be left without its cosine.
+    """
+    if d_model % 2:
+        raise ValueError(
+            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
+        )
+    position = torch.arange(length, dtype=torch.float64)
+    rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angle = torch.outer(position, rate)
+    pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
+    return pairs.flatten(-2).to(torch.get_default_dtype())
+
+
+# %% [markdown]
+# `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2, and the last lines interleave: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and flattening puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
+
+# %%
+PE = sinusoid(5, 6).double()
+for sentence in SENTENCES:
+    print(f"{sentence}: likes fetches {verb(sentence, PE)}")
+
+# %% tags=["remove-cell"]
+assert verb(SENTENCES[0], 0) == verb(SENTENCES[1], 0) == [0.76, 0.03, 0.29]
+assert verb(SENTENCES[0], PE) != verb(SENTENCES[1], PE)
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? Left: the five words of chapter 3. Middle: the encodings of positions 0 to 4 for six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. Right: the sum, which is what the model reads; *likes* keeps only half of its \u201cverb\u201d, because the position has \u22120.99 there. Purple is positive, orange negative."}}
+encodings = sinusoid(5, 6).double()
+drawn = [
+    heatmap(matrix, rows, names, titles=(side, title), signed=True, limit=3, cell=32)
+    for matrix, rows, names, side, title in (
+        (X, WORDS, FEATURES, "", "word"),
+        (
+            encodings,
+            list("01234"),
+            ["sin 0", "cos 0", "sin 1", "cos 1", "sin 2", "cos 2"],
+            "position",
+            "encoding",
+        ),
+        (X + encodings, WORDS, FEATURES, "", "sum"),
+    )
+]
+show(
+    alt.hconcat(*drawn),
+    alt="Each row of the sum is the word's row plus its position's row. From position to position only the first two columns of the encoding change much.",
+)
+
+# %% [markdown]
 # The number of positions for one turn is a clock's **wavelength**, $2\pi / \omega_i$. For the base model:
 
 # %%
@@ -189,7 +185,7 @@ for i in (0, 64, 128, 192, 255):
     )
 
 # %% [markdown]
-# The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest moves by 0.0001 a step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
+# The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest moves by 0.0001 per step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sinusoid", "caption": "What does a position look like? Each row is the vector of a position, here with 64 columns. Fast clocks are on the left, where the pattern repeats; on the right are stripes, because these clocks have hardly left the top: every sine is near 0, every cosine near 1. Purple is +1, orange is \u22121."}, "image": {"alt": "A table of 50 positions by 64 columns. The left columns alternate quickly from row to row; the right columns are stripes that hardly change."}}
 style()
@@ -199,10 +195,7 @@ axis.set(xlabel="column of the vector", ylabel="position in the sentence")
 fig.colorbar(picture, label="value")
 plt.show()
 
-# %% [markdown]
-# In the code, `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2, and the last line interleaves: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and flattening puts the pairs in a row. The check computes the cells one by one, the sines in the form $e^{-2i \ln(10000) / d_\text{model}}$ that many programs use.
-
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the check, number by number", "code_prompt_hide": "Hide the check, number by number"}
 table = sinusoid(50, 16)
 largest = 0.0
 for p in range(50):
@@ -221,37 +214,6 @@ assert largest < 1e-6
 # %% [markdown]
 # Since $\sin^2 + \cos^2 = 1$ for each clock, no position is louder than another: every row has the squared length $d_\text{model} / 2$.
 #
-# :::{admonition} For a second reading: why double precision?
-# :class: dropdown
-#
-# A number in single precision has about seven digits. The angle at position 100,000 spends six of them on whole numbers, and the sine depends on the fraction. The next cell measures it: the sines are off by up to 0.005.
-# :::
-
-# %% tags=["hide-cell"]
-rate = 10_000 ** (-torch.arange(0, 512, 2, dtype=torch.float64) / 512)
-single, double = (100_000 * rate.float()).sin(), (100_000 * rate).sin()
-print(f"largest difference: {(single - double).abs().max():.3f}")
-
-# %% [markdown]
-# ### The authors' code
-#
-# The authors' code follows neither the order nor the rates of their formula. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless: the vector is multiplied by a learned matrix next, whose rows can stand in any order.
-#
-# :::{margin}
-# A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order. It broke every trained model, and the code ended up as it began.
-# :::
-#
-# The rates differ as well. tensor2tensor divides the exponents by one less than the number of clocks, so that the slowest has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says. The paper's *formula* never gets there. Its slowest clock needs 60,611 positions, as printed above. All of tensor2tensor's clocks but the first are slower than the formula's, the last by 3.5%.
-
-# %%
-clocks = torch.arange(256, dtype=torch.float64)
-paper, tensor2tensor = 10_000 ** (-clocks / 256), 10_000 ** (-clocks / 255)
-for i in (0, 64, 128, 255):
-    print(
-        f"clock {i:3}: tensor2tensor's is slower by {1 - tensor2tensor[i] / paper[i]:.1%}"
-    )
-
-# %% [markdown]
 # ## Why sine and cosine?
 #
 # A sine alone doesn't say whether the hand is going up or down: it is 0.5 at 30 degrees and again at 150. With both, the place on the circle is known, and something better comes for free. A hand that advances by the angle $k\,\omega_i$ is rotated, and a rotation is a matrix:
@@ -265,7 +227,7 @@ for i in (0, 64, 128, 255):
 # There is no $p$ in the matrix, so "three places on" is one linear map wherever we start. That is what the paper hoped for: a head that looks three words back has a single matrix to learn. We build it, a small rotation for each clock, and check it at every position.
 
 
-# %%
+# %% tags=["hide-input"]
 def shift_by(k, d_model):
     angles = k * 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     blocks = [[[a.cos(), a.sin()], [-a.sin(), a.cos()]] for a in angles]
@@ -302,7 +264,7 @@ assert weights.argmax(dim=-1).tolist() == [0, 0, 0, 0, 1, 2, 3, 4]
 # PE_p \cdot PE_{p+k} = \sum_{i} \big(\sin p\omega_i \sin (p+k)\omega_i + \cos p\omega_i \cos (p+k)\omega_i\big) = \sum_{i} \cos k\omega_i
 # $$ (eq-distance)
 
-# %%
+# %% tags=["hide-input"]
 sines = table[:, 0::2] @ table[:, 0::2].T
 for name, products in (("sine and cosine", table @ table.T), ("sines alone", sines)):
     diagonal = products.diagonal(5)
@@ -342,9 +304,9 @@ show(
 # (x + p)\,W = x\,W + p\,W
 # $$ (eq-add)
 #
-# Both are sums. Adding is concatenating with one shared matrix. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions lie in the same directions, and 50 positions need few of them:
+# Both are sums. Adding is concatenating with one shared matrix. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions lie in the same directions, and 50 positions need few of them. (A table's *singular values* say how much of it lies along each of its main directions.)
 
-# %%
+# %% tags=["hide-input"]
 sizes = torch.linalg.svdvals(sinusoid(50, 512).double()).square()
 needed = int((sizes.cumsum(0) < 0.99 * sizes.sum()).sum()) + 1
 print("directions that hold 99% of 50 positions:", needed, "of 512")
@@ -356,22 +318,6 @@ torch.testing.assert_close(beside, (word + place) @ W_x)
 
 # %% [markdown]
 # That leaves words nearly 500 directions, and their table is learned: it can move there.
-#
-# :::{admonition} For a second reading: what do the scores then consist of?
-# :class: dropdown
-#
-# Let $A = W^Q {W^K}^\top$. The score of query $i$ and key $j$ is a sum of four:
-#
-# $$
-# (x_i + p_i)\, A\, (x_j + p_j)^\top =
-# \underbrace{x_i A\, x_j^\top}_{\text{word, word}} +
-# \underbrace{x_i A\, p_j^\top}_{\text{word, place}} +
-# \underbrace{p_i A\, x_j^\top}_{\text{place, word}} +
-# \underbrace{p_i A\, p_j^\top}_{\text{place, place}}
-# $$ (eq-four-terms)
-#
-# The first asks which words fit. The last is the head that looks three back. The second can say that some word looks at the beginning of the sentence, whatever stands there. All of it comes out of one dot product.
-# :::
 #
 # ## Adding positions in code
 #
@@ -415,7 +361,9 @@ class SinusoidalPositions(Positions):
 # %% [markdown]
 # A sentence read word by word must give the same vectors as the whole. Forget the offset, and every word claims to be the first:
 
-# %%
+# %% tags=["hide-input"]
+embedding = Embedding(vocabulary_size=20, d_model=16).double()
+sentence = torch.tensor([[1, 8, 5, 9, 3, 2]])
 positions = SinusoidalPositions(d_model=16, max_length=100).double()
 x = positions(embedding(sentence))
 for name, step in (("with offset", 1), ("forgotten", 0)):
@@ -425,11 +373,11 @@ for name, step in (("with offset", 1), ("forgotten", 0)):
     print(f"{name}: off by {(torch.cat(parts, dim=1) - x).abs().max():.2f}")
 
 # %% [markdown]
-# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([Embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter: [masks](04_masks.ipynb#the-padding-mask) hide it, and on the right it shifts no word.
+# The word was scaled by $\sqrt{d_\text{model}}$ before the position is added, so words have size 1 and positions 0.71 ([chapter 7](07_embeddings.ipynb#why-multiply-by-the-square-root-of-)). Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter: [masks](04_masks.ipynb#the-padding-mask) hide it, and on the right it shifts no word.
 #
 # ## Learned positions
 #
-# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU against 25.8. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training.
+# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU against 25.8. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training. A learned table ends where it ends, and within it a row learns only if some sentence is that long.
 
 
 # %% tags=["export"]
@@ -443,102 +391,44 @@ class LearnedPositions(Positions):
 
 
 # %% [markdown]
-# In the short training runs of our [departures page](../book/departures.md#the-model), learned positions *gain* 0.27 ± 0.01 nats. Read that with care. They start at $d_\text{model}^{-0.5}$, which is 0.125 at the measured width of 64, six times smaller than the sinusoids' 0.71, beside words of size 1. The comparison mixes "learned" with "small at first", and 600 updates say what learns faster, not what ends up better.
-#
-# :::{margin}
-# An early tensor2tensor function for learned positions, `add_positional_embedding_nd`, multiplies them by $\sqrt{d}$, which brings them to size 1.
-# :::
-#
-# A learned table ends where it ends, and within it a row learns only if some sentence is that long:
-
-# %%
-learned = LearnedPositions(d_model=16, max_length=10).double()
-learned(embedding(sentence)).sum().backward()
-print("gradient of each row:", learned.table.grad.abs().sum(dim=1).int().tolist())
-try:
-    learned(embedding(sentence), offset=5)
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
 # ## Beyond the trained length
 #
-# The sinusoids are defined for every position, but that doesn't mean a model can follow. If no training sentence has more than 50 tokens, only clocks with a wavelength below 50 have been all the way round: $256 \cdot \ln(50 / 2\pi) / \ln 10000 = 57.7$, so 58 of 256. The others go on to point where they have never pointed.
+# The sinusoids are defined for every position, but that doesn't mean a model can follow. If no training sentence has more than 50 tokens, only clocks with a wavelength below 50 have been all the way round, 58 of the base model's 256. The others go on to point where they have never pointed.
 #
-# We ask `captions-de-en`, one of the trained models that come with this book. It has learned from short captions, each beginning at position 0. We let twelve captions begin elsewhere, source and target alike. All distances stay the same, so a model that used distances only would not notice.
+# We ask `captions-de-en`, one of the trained models that come with this book. It has learned from short captions, each beginning at position 0. Let 500 captions that it has never seen begin elsewhere, source and target alike. All distances stay the same, so a model that used only distances would not notice. Will this one?
 
-# %% tags=["hide-input"]
-text = """Ein schwarzer Hund jagt einen weißen Hund. = A black dog chases a white dog.
-Das Mädchen sieht den Jungen an, der ein Buch liest. = The girl looks at the boy who is reading.
-Ein Mann hält ein Kind, während sie ein Foto macht. = A man holds a child while she takes a photo.
-Zwei Kinder spielen im Schnee. = Two children are playing in the snow.
-Eine Frau in einem roten Kleid singt auf einer Bühne. = A woman in a red dress sings on a stage.
-Ein Junge springt in das Wasser. = A boy jumps into the water.
-Drei Männer sitzen auf einer Bank und warten auf den Bus. = Three men sit on a bench and wait for the bus.
-Ein alter Mann spielt Gitarre vor einem Laden. = An old man plays guitar in front of a store.
-Ein brauner Hund läuft mit einem Ball im Maul durch das Gras. = A brown dog runs through the grass with a ball in its mouth.
-Eine Gruppe von Menschen steht auf einer Straße in der Stadt. = A group of people is standing on a street in the city.
-Der Koch schneidet in der Küche Gemüse. = The cook cuts vegetables in the kitchen.
-Ein kleines Mädchen mit einem Hut isst ein Eis. = A little girl with a hat eats ice cream."""
-
-# %% tags=["hide-input", "nbval-ignore-output"]
-model, tokenizer = load_pretrained("captions-de-en")
-model.eval()
-sides = [
-    [tokenizer.encode(side) for side in line.split(" = ")] for line in text.splitlines()
-]
-pairs = [(torch.tensor([[*s, EOS]]), torch.tensor([[BOS, *t, EOS]])) for s, t in sides]
-rows = model.positions.table
-
-
-@torch.no_grad()
-def read(table):
-    """Return the mean loss of the right translations, and the first word the model would write."""
-    model.positions.table = table
-    logits = [model(source, target[:, :-1])[0] for source, target in pairs]
-    losses = [
-        F.cross_entropy(z, target[0, 1:]) for z, (_, target) in zip(logits, pairs)
-    ]
-    firsts = [tokenizer.decode([int(z[0].argmax())]).strip() for z in logits]
-    return torch.stack(losses).mean().item(), firsts
-
-
-none, _ = read(torch.zeros_like(rows))
-moved = {k: read(rows[k:]) for k in (*range(26), *range(30, 201, 10))}
-for k in (0, 10, 30, 100):
-    print(
-        f"from {k:3}: loss {moved[k][0]:.2f}, first words: {', '.join(moved[k][1][:6])}"
-    )
-print(f"no positions: loss {none:.2f}")
-
-# %% tags=["remove-cell"]
-assert moved[0][0] + 0.02 < moved[10][0] < none - 0.1 and moved[30][0] > none + 0.05
-assert abs(moved[20][0] - none) < 0.02 and all(
-    f[:6] == moved[0][1][:6] for _, f in moved.values()
-)
-assert (
-    min(v for k, (v, _) in moved.items() if k > 20) > 0.54
-    and max(moved.values())[0] < 0.82
-)
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on twelve translations, by the position of the first token. The first few steps cost next to nothing. Then the loss climbs, meets the loss with all positions set to zero (dashed) at 20, and from there on stays around it, between 0.55 and 0.81."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on 500 validation captions, by the position of the first token. A few steps cost little. Over the first 25 the loss climbs steadily, and from there on it stays between 1.96 and 2.15, most of the way to the loss with all positions set to zero (dashed). Measured by `benchmarks/experiments/beyond.py`."}}
+log = Path("../benchmarks/results/beyond.jsonl").read_text(encoding="utf-8")
+settings, without, *lines = map(json.loads, log.splitlines())
+by_start = {line["first"]: line["loss"] for line in lines}
 records = [
-    {"first": k, "loss": round(v, 2), "table": "positions"}
-    for k, (v, _) in moved.items()
+    {"first": first, "loss": round(loss, 2), "table": "positions"}
+    for first, loss in by_start.items()
 ]
-records += [{"first": k, "loss": round(none, 2), "table": "none"} for k in (0, 200)]
+records += [
+    {"first": first, "loss": round(without["loss"], 2), "table": "none"}
+    for first in (0, 200)
+]
 looks = {"positions": (POSITION, [1, 0]), "none": (RESIDUAL, [4, 3])}
-y = alt.Y("loss:Q", scale=alt.Scale(zero=True))
+y = alt.Y("loss:Q", scale=alt.Scale(zero=True), title="loss, nats per token")
 chart = curves(
     records, alt.X("first:Q", title="position of the first token"), y, "table", looks
 )
 show(
     chart,
-    alt="The loss rises from 0.47 at a start of 0 to 0.78 at 30, crosses the loss without any positions at 20, and swings around it from there on.",
+    alt="The loss rises from 1.46 at a start of 0 to 2.03 at 25 and then wavers around 2.03. Without any positions it is 2.15.",
 )
 
+# %% tags=["remove-cell"]
+assert settings["sentences"] == 500 and settings["up_to_20_tokens"] == 0.83
+far = [loss for first, loss in by_start.items() if first >= 25]
+assert [round(by_start[first], 2) for first in (0, 25)] == [1.46, 2.03]
+assert round(min(far), 2) >= 1.96 and round(max(far), 2) == 2.15
+assert round(without["loss"], 2) == 2.15
+assert round(256 * math.log(50 / (2 * math.pi)) / math.log(10_000)) == 58
+
 # %% [markdown]
-# The first words hardly change; what follows them gets worse. Here a start at 20 costs as much as setting all positions to zero, and one at 30 more; on 500 other captions neither does. In training, four of five German captions were over after 20 tokens, and the model has learned the places themselves, not just distances. Why it does better at 100 than at 30, we don't know.
+# It minds very much. A start at 25 or later costs it most of what positions are worth to it at all. More than four in five German captions are over after 20 tokens, so in training it met few words beyond, and it has learned the places themselves, not just distances.
 #
 # The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it. What an encoding makes easy, training may still leave unused.
 #
@@ -562,6 +452,7 @@ def rotate(x):
     return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
 
+torch.manual_seed(0)
 query, key = torch.randn(2, 1, 16, dtype=torch.float64)
 # One query and one key, at each of six positions
 scores = rotate(query.expand(6, 16)) @ rotate(key.expand(6, 16)).T
@@ -579,32 +470,6 @@ for distance in range(-5, 6):
 # :::{margin}
 # An older way to put distances into the scores is a learned vector for each distance ({cite:t}`shaw2018self`).
 # :::
-#
-# ## What it buys
-#
-# On the book's one small task, positions bring the loss from 0.90 to 0.65 nats a token. The model needs them on both sides: with positions in the source alone the loss stays at 0.90, in the target alone it reaches 0.87.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-positional_encoding", "caption": "What do positions buy? Validation loss of the book's one task (the grammar, 300 updates), a part more in each row; the filled bar is the newest. Shorter is better."}}
-from itertools import pairwise
-
-from book.figures import paid, parts_log
-
-losses = paid("positional_encoding")
-sides = [
-    parts_log()[f"positions in the {side}"]["loss"] for side in ("source", "target")
-]
-assert [round(loss, 2) for loss in sides] == [0.9, 0.87]
-assert (
-    abs(losses["embeddings"] - 0.9) < 0.006
-    and round(losses["positional_encoding"], 2) == 0.65
-)
-parts = list(losses)
-gains = {new: losses[old] - losses[new] for old, new in pairwise(parts)}
-assert set(sorted(gains, key=gains.get)[-3:]) == {
-    "attention",
-    "multi_head_attention",
-    parts[-1],
-}
 
 # %% [markdown]
 # ## What to remember
@@ -617,6 +482,94 @@ assert set(sorted(gains, key=gains.get)[-3:]) == {
 #
 # All the parts are here. Stack them as they are, though, and after six of them every word is the same.
 #
+# ## Second reading: masks, precision, the authors' code
+#
+# :::{admonition} Doesn't the causal mask tell the order?
+# :class: dropdown
+# In the decoder, a position sees only those before it, so places aren't alike. If you shuffle the first five of six words, the output of the last one stays as it was after one layer, and moves after two.
+#
+# With one layer, a position still sees the words before it as an unordered bag. From the second layer on, the earlier words have seen different sets, so a deep decoder can work out the order; language models built this way go by the name NoPE. The encoder has no such mask; the paper gives positions to both.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the shuffle", "code_prompt_hide": "Hide the shuffle"}
+torch.manual_seed(0)
+layer = MultiHeadAttention(d_model=16, heads=2).double()
+embedding = Embedding(vocabulary_size=20, d_model=16).double()
+sentence = torch.tensor([[1, 8, 5, 9, 3, 2]])
+x = embedding(sentence)
+y = x[:, [3, 1, 4, 0, 2, 5]]  # the last word stays
+once = [layer(z, z, z, causal_mask(6)) for z in (x, y)]
+twice = [layer(z, z, z, causal_mask(6)) for z in once]
+moved = [(before - after)[:, -1].abs().max().item() for before, after in (once, twice)]
+print("moved after one layer: {:.2f}, after two: {:.2f}".format(*moved))
+
+# %% tags=["remove-cell"]
+assert moved[0] < 1e-9 and moved[1] > 0.01
+
+# %% [markdown]
+# :::{admonition} Why double precision?
+# :class: dropdown
+#
+# A number in single precision has about seven digits. The angle at position 100,000 spends six of them on whole numbers, and the sine depends on the fraction. The sines would be off by up to 0.005.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the measurement", "code_prompt_hide": "Hide the measurement"}
+rate = 10_000 ** (-torch.arange(0, 512, 2, dtype=torch.float64) / 512)
+single, double = (100_000 * rate.float()).sin(), (100_000 * rate).sin()
+print(f"largest difference: {(single - double).abs().max():.3f}")
+
+# %% [markdown]
+# ### The authors' code
+#
+# :::{admonition} Another order and other rates, and what they change
+# :class: dropdown
+# The authors' code follows neither the order nor the rates of their formula. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless: the vector is multiplied by a learned matrix next, whose rows can stand in any order.
+#
+# A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order. It broke every trained model, and the code ended up as it began.
+#
+# The rates differ as well. tensor2tensor divides the exponents by one less than the number of clocks, so that the slowest has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says. The paper's *formula* never gets there. Its slowest clock needs 60,611 positions, as printed above. All of tensor2tensor's clocks but the first are slower than the formula's, the last by 3.5%.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the two sets of rates", "code_prompt_hide": "Hide the two sets of rates"}
+clocks = torch.arange(256, dtype=torch.float64)
+paper, tensor2tensor = 10_000 ** (-clocks / 256), 10_000 ** (-clocks / 255)
+for i in (0, 64, 128, 255):
+    print(
+        f"clock {i:3}: tensor2tensor's is slower by {1 - tensor2tensor[i] / paper[i]:.1%}"
+    )
+
+# %% [markdown]
+# :::{admonition} Learned positions, measured
+# :class: dropdown
+# In the short training runs of our [departures page](../book/departures.md#the-model), learned positions *gain* 0.27 ± 0.01 nats. Read that with care. They start at $d_\text{model}^{-0.5}$, which is 0.125 at the measured width of 64, six times smaller than the sinusoids' 0.71, beside words of size 1. The comparison mixes "learned" with "small at first", and 600 updates say what learns faster, not what ends up better.
+# :::
+#
+# :::{admonition} Four questions in one score
+# :class: dropdown
+#
+# Let $A = W^Q {W^K}^\top$. The score of query $i$ and key $j$ is a sum of four:
+#
+# $$
+# (x_i + p_i)\, A\, (x_j + p_j)^\top =
+# \underbrace{x_i A\, x_j^\top}_{\text{word, word}} +
+# \underbrace{x_i A\, p_j^\top}_{\text{word, place}} +
+# \underbrace{p_i A\, x_j^\top}_{\text{place, word}} +
+# \underbrace{p_i A\, p_j^\top}_{\text{place, place}}
+# $$ (eq-four-terms)
+#
+# The first asks which words fit. The last is the head that looks three back. The second can say that some word looks at the beginning of the sentence, whatever stands there. All of it comes out of one dot product.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where a learned table ends", "code_prompt_hide": "Hide where a learned table ends"}
+learned = LearnedPositions(d_model=16, max_length=10).double()
+learned(embedding(sentence)).sum().backward()
+print("gradient of each row:", learned.table.grad.abs().sum(dim=1).int().tolist())
+try:
+    learned(embedding(sentence), offset=5)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
 # ## Exercises
 #
 # **1. Write it yourself** (★★, 15 min). Without looking back at our code, write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).

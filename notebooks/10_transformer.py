@@ -1,28 +1,31 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
 # %% [markdown]
 # # The Transformer
 #
-# This chapter puts the whole model together from one configuration, checks and counts it, and lets it learn its first task (sections 3.1 to 3.4 of the paper).
-#
-# It has two stacks, and one table that is used three times:
-#
-# $$
-# M = \text{Encoder}(\text{embed}(\text{source})), \qquad
-# \text{logits} = \text{Decoder}(\text{embed}(\text{target}), M)\, E^\top
-# $$ (eq-transformer)
-#
-# Both sides share `embed`, here the scaled rows of the table $E$ plus positions; transposed, the same table scores every word of the vocabulary. The class `Transformer` further down is these two lines with masks. All its parts exist, and this is where each goes:
+# This chapter joins the parts to the whole model, and teaches it to copy (sections 3.1 to 3.4 of the paper).
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the imports of the demonstrations", "code_prompt_hide": "Hide the imports"}
+# %% tags=["remove-input"]
+from book.figures import map_thumbnail
+
+map_thumbnail("transformer")
+
+# %% [markdown]
+# All parts are built. What remains is to connect them, and here a mistake is easy to miss: a model with a wrong connection raises no error, it trains, and its loss may even look better than it should. We'll meet such a loss further down.
+#
+# Let the source be *die schwarze Katze mag Fisch*, and let *the black cat* be written already. The next word should be *likes*, and nothing on the target's side can tell: only the source says *mag*. Before you read on below the map, try to trace this word. By which lines does *mag* travel from the bottom to the output, and where does it meet *cat*?
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-map", "caption": "Where am I, and what shape is it? The paper's Figure 1 for the base model: encoder on the left, decoder on the right, read from the bottom up. Each box opens the chapter that builds it, and says how many numbers it learns. With B sentences, S source and T target positions, the stream has the shape (B, S, D) on the left and (B, T, D) on the right, all the way up; D = 512 numbers per word, |V| = 37,000 words. Blue, orange and green arrows carry queries, keys and values, pink ones positions. Inside a layer every plus is followed by a norm; the two plus signs at the bottom are not. What stands in a dotted frame is stacked six times, and its counts are for one layer."}}
+import re
 import warnings
 from dataclasses import replace
 from math import log
@@ -30,16 +33,16 @@ from math import log
 import altair as alt
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
-from annotated_transformer import preset
+from annotated_transformer import grammar, preset
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.toolkit.presets import TABLE_3, parameter_count
 from book.figures import INK, KEY, POSITION, QUERY, RESIDUAL, VALUE, arrow, box
 from book.figures import heatmap, plus, show, show_drawing, show_steps, stream
 from book.figures import words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-map", "caption": "Where am I, and what shape is it? The paper's Figure 1 for the base model: encoder on the left, decoder on the right, read from the bottom up. Each box opens the chapter that builds it; sub-layers name the shape that comes out, with B sentences, S source and T target positions, D = 512 numbers a word and |V| = 37,000 words, and how many numbers they learn. Blue, orange and green arrows carry queries, keys and values, pink ones positions. Inside a layer every plus is followed by a norm, which the paper draws as one box, Add & Norm; the two plus signs at the bottom are not. The dashed frames are stacked six times, and their counts are for one layer."}}
 attention = f"{4 * 512**2 / 1e6:.2f} M", "05_multi_head_attention.html"
 network = f"{(2 * 512 * 2048 + 2560) / 1e6:.2f} M", "06_feed_forward.html"
 kinds = {
@@ -47,70 +50,82 @@ kinds = {
     "cross-attention": (*attention, [QUERY]),
     "self-attention": (*attention, [QUERY, KEY, VALUE]),
 }
-sublayers = [
-    (54, 280, "(B, S, D)", "feed-forward", ""),
-    (54, 392, "(B, S, D)", "self-attention", "padding"),
-    (414, 180, "(B, T, D)", "feed-forward", ""),
-    (414, 292, "(B, T, D)", "cross-attention", "padding"),
-    (414, 404, "(B, T, D)", "self-attention", "target"),
-]
-parts = ['<g transform="translate(0,-40)">']
-for x, top, name in ((54, 232, "encoder"), (414, 132, "decoder")):
-    place = f'x="{x - 42}" y="{top}" width="340" height="{494 - top}" rx="8"'
-    parts.append(f'<rect {place} fill="none" stroke="{INK}" stroke-dasharray="2 4"/>')
-    parts += [
-        stream([(x, 610), (x, top - 36)]),
-        words_at(x + 80, top - 8, f"6 × {name} layer"),
-    ]
-    parts.append(plus(x, 534))
-for x, y, shape, name, mask in sublayers:
+table = "07_embeddings.html"
+
+
+def sublayer(x, y, name, mask=""):
+    """Yield a sub-layer beside the stream at x: it reads, adds, and a norm follows."""
     count, link, colors = kinds[name]
-    parts += [arrow([(x + 60, y), (x + 10, y)]), plus(x, y)]
-    parts.append(box(x - 34, y - 38, 68, 22, "norm", link="09_layers.html"))
+    side = 1 if x < 178 else -1
+    near, edge = x + 10 * side, x + 34 * side
+    left = edge if side == 1 else edge - 102
+    yield arrow([(edge, y + 10), (near, y + 10)]) + plus(x, y + 10)
+    yield box(x - 20, y - 24, 40, 20, "norm", link="09_layers.html")
     for i, color in enumerate(colors):
-        parts.append(arrow([(x, y + 26 + 9 * i), (x + 60, y + 26 + 9 * i)], color))
-    parts.append(box(x + 60, y - 12, 160, 68, name, f"{shape} · {count}", link))
-    parts.append(
-        box(x + 226, y + 11, 66, 22, mask, link="04_masks.html") if mask else ""
-    )
+        yield arrow([(x, y + 22 + 9 * i), (edge, y + 22 + 9 * i)], color)
+    yield box(left, y, 102, 48, name, count, link)
+    if mask:
+        yield box(left + 3, y + 54, 96, 21, f"{mask} mask", link="04_masks.html")
+
+
+parts = ['<g transform="translate(0,-130)">']
+for x, left, top, name in ((26, 3, 312, "encoder"), (330, 187, 204, "decoder")):
+    place = f'x="{left}" y="{top}" width="166" height="{540 - top}" rx="8"'
+    parts.append(f'<rect {place} fill="none" stroke="{INK}" stroke-dasharray="2 4"/>')
+    parts += [stream([(x, 616), (x, top - 8)]), plus(x, 574)]
+    parts.append(words_at(left + 86, top - 9, f"{name}: 6 layers"))
+parts += [*sublayer(26, 348, "feed-forward")]
+parts += [*sublayer(26, 456, "self-attention", "padding")]
+parts += [*sublayer(330, 240, "feed-forward")]
+parts += [*sublayer(330, 348, "cross-attention", "padding")]
+parts += [*sublayer(330, 456, "self-attention", "target")]
 parts += [
-    arrow([(54, 196), (54, 70), (366, 70), (366, 330), (474, 330)], KEY),
-    arrow([(54, 196), (54, 64), (360, 64), (360, 339), (474, 339)], VALUE),
-    words_at(200, 56, "memory (B, S, D)"),
-    arrow([(140, 534), (64, 534)], POSITION)
-    + arrow([(330, 534), (404, 534)], POSITION),
-    box(140, 515, 190, 38, "positions", "not learned", "08_positional_encoding.html"),
-    box(12, 584, 700, 42, "embedding: one table", "18.94 M", "07_embeddings.html"),
-    box(
-        474,
-        60,
-        190,
-        42,
-        "output: the same table",
-        "logits (B, T, |V|)",
-        "07_embeddings.html",
-    ),
-    arrow([(414, 98), (414, 80), (474, 80)]),
-    words_at(54, 645, "source (B, S)"),
-    words_at(414, 645, "target (B, T), shifted right") + "</g>",
+    arrow([(26, 306), (26, 278), (181, 278), (181, 370), (194, 370)], KEY),
+    arrow([(26, 306), (26, 285), (175, 285), (175, 388), (194, 388)], VALUE),
+    words_at(90, 270, "memory (B, S, D)"),
+    arrow([(108, 574), (36, 574)], POSITION),
+    arrow([(248, 574), (320, 574)], POSITION),
+    box(108, 555, 140, 38, "positions", "not learned", "08_positional_encoding.html"),
+    box(3, 616, 350, 42, "embedding: one table", "18.94 M", table),
+    arrow([(330, 196), (330, 180)]),
+    box(187, 138, 166, 42, "output: the same table", "logits (B, T, |V|)", table),
+    words_at(4, 676, "source (B, S)", anchor="start"),
+    words_at(352, 676, "target (B, T), shifted", anchor="end") + "</g>",
 ]
 show_drawing(
     parts,
-    724,
-    615,
-    alt="The base model as boxes, each with shape, parameters and a link.",
+    356,
+    552,
+    alt="The base model as boxes, each with its parameters and a link to its chapter.",
 )
 
 # %% [markdown]
-# Let the source be *die schwarze Katze mag Fisch*, and let *the black cat* be written already.
-#
 # 1. **Words become vectors.** The five German words and `</s>` are six ids. The table gives each its row, a position is added, and six vectors of 512 numbers enter the encoder.
 # 2. **The encoder reads.** In each of six layers every word fetches what it needs from the others and then works on what it has. Six vectors come out, full of their neighbors: the memory.
 # 3. **The target goes in.** `<s>` *the black cat* become four vectors in the same way.
 # 4. **The decoder reads and looks back.** In each of six layers every target word looks first at those before it, then at the memory. *Cat* has to find out that *Katze* is done and *mag* is next.
-# 5. **The last vector becomes a word.** It's compared with all 37,000 rows of the table, and *likes* should fit best. Then `<s>` *the black cat likes* goes in, and so on; the memory stays.
+# 5. **The last vector becomes a word.** It's compared with all 37,000 rows of the table, and *likes* should fit best. Then `<s>` *the black cat likes* goes in, and so on. The memory stays.
+#
+# So *mag* rises on the left, crosses over as a key and a value, and meets *cat* in cross-attention. There is no other way from one side to the other.
+#
+# ## The model
+#
+# As a formula, the machine has two stacks, and one table that is used three times:
+#
+# $$
+# \begin{aligned}
+# M &= \text{Encoder}(\text{embed}(\text{source})) \\
+# \text{logits} &= \text{Decoder}(\text{embed}(\text{target}), M)\, E^\top
+# \end{aligned}
+# $$ (eq-transformer)
+#
+# Both sides share `embed`, the scaled rows of the table $E$ plus positions. Transposed, the same table scores every word of the vocabulary.
+#
+# ### One configuration
+#
+# All sizes stand in one place, the dataclass `TransformerConfig`. Its defaults are the paper's base model, so `TransformerConfig(vocabulary_size=37_000)` is base. What the paper doesn't have is off, but can be turned on to compare ([departures](../book/departures.md#the-model)). A **preset** is a name for a few changes: `preset("big")` is the paper's larger model, and `preset("tiny")` is one of ours that trains on a laptop.
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the configuration: every size and its default, and the presets", "code_prompt_hide": "Hide the configuration"}
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -130,13 +145,7 @@ from annotated_transformer.positional_encoding import (
     SinusoidalPositions,
 )
 
-# %% [markdown]
-# ## One configuration
-#
-# Every number that shapes the model has one place. The defaults are the paper's base model, with the paper's letter beside each; what the paper doesn't have is off, but can be turned on to compare ([departures](../book/departures.md#the-model)). The dataclass is frozen, so a model and its configuration can't drift apart.
 
-
-# %% tags=["export"]
 @dataclass(frozen=True)
 class TransformerConfig:
     """All that shapes the model; the defaults are the paper's base model (section 3).
@@ -167,10 +176,6 @@ class TransformerConfig:
             head_width(self.d_model, self.heads)
 
 
-# %% [markdown]
-# A **preset** is a name for a few changes. The paper has two models, `base` and `big`; `tiny` and `small` are ours, for laptops.
-
-# %% tags=["export"]
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
@@ -178,23 +183,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
 }
 
-# %% [markdown]
-# The package's `preset("base")` makes a configuration from such a name, [checks every number of it](M_presets.ipynb), and also knows each row of the paper's Table 3.
 
-# %%
-for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
-    try:
-        preset("base", **wrong)
-    except ValueError as error:
-        print(error)
-
-# %% [markdown]
-# ## Parts from a configuration
-#
-# Each layer gets parts of its own. Pass every rate on: a layer that isn't given `c.dropout` keeps its own default of 0.1, and a comparison "without dropout" compares 0.1 with 0.1.
-
-
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how a configuration becomes layers with random weights", "code_prompt_hide": "Hide how layers are made"}
 def make_attention(c: TransformerConfig) -> MultiHeadAttention:
     """Make one attention of a layer."""
     return MultiHeadAttention(
@@ -207,7 +197,6 @@ def make_feed_forward(c: TransformerConfig) -> FeedForward:
     return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
 
 
-# %% tags=["export"]
 def make_encoder(c: TransformerConfig) -> Encoder:
     """Make the encoder, each layer anew."""
     layers = []
@@ -226,32 +215,6 @@ def make_decoder(c: TransformerConfig) -> Decoder:
     return Decoder(layers, c.d_model, c.pre_norm)
 
 
-# %%
-fifth = preset("base", dropout=0.2)
-rates = [
-    module.p
-    for stack in (make_encoder(fifth), make_decoder(fifth))
-    for module in stack.modules()
-    if isinstance(module, nn.Dropout) and module.p
-]
-print(len(rates), "places with dropout in 12 + 18 sub-layers, all at", rates[0])
-
-# %% tags=["remove-cell"]
-assert rates == [0.2] * (6 * 2 + 6 * 3)
-
-# %% [markdown]
-# ## How weights start
-#
-# The paper doesn't say. The authors' code, tensor2tensor, uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, 1/d_\text{model})$, a standard deviation of $d_\text{model}^{-0.5}$, for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix uniformly between
-#
-# $$
-# \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}, \qquad \text{a standard deviation of } \sqrt{\frac{2}{\text{rows} + \text{columns}}}.
-# $$ (eq-glorot)
-#
-# It's a compromise: to keep the size of a signal, the deviation should be $1/\sqrt{\text{rows}}$ on the way forward and $1/\sqrt{\text{columns}}$ on the way back. In a feed-forward network of the base model it's $\sqrt{2/2560} = 0.028$, and a signal of size 1 leaves the first matrix at $0.028\sqrt{512} = 0.63$. ReLU halves the mean square, a factor of 0.71, and the second matrix gives $0.028\sqrt{2048} = 1.26$. Together that's 0.56.
-
-
-# %% tags=["export"]
 def initialize(model: nn.Module) -> None:
     """Start every linear map: Glorot uniform matrix, zero bias. Embeddings start by themselves."""
     for module in model.modules():
@@ -261,16 +224,12 @@ def initialize(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-# %%
-torch.manual_seed(0)
-network = FeedForward(512, 2048)
-initialize(network)
-print(f"size after the network: {network(torch.randn(1000, 512)).std():.2f}")
-
 # %% [markdown]
-# ## The model
+# The folded `make_encoder` and `make_decoder` make each layer anew from its parts, and `initialize` draws the [first weights](#how-weights-start).
 #
-# Tokens come in, logits come out, and masks follow from the tokens, so the caller need not think of them. With all its parts it is also [one file](../book/model.md), to be read from top to bottom.
+# ### From tokens to logits
+#
+# Tokens come in, logits come out. The masks follow from the tokens, so the caller need not think of them. With all its parts, this class is also [one file](../book/model.md), to be read from top to bottom.
 
 
 # %% tags=["export"]
@@ -312,11 +271,389 @@ class Transformer(nn.Module):
 
 
 # %% [markdown]
-# `forward` is for training, when the whole target is known; `encode` and `decode` are separate because writing reads the source once and lets the target grow. `decode` also takes the source *tokens*, since only they tell where the padding is: in the memory, padding is a vector like any other. There's no softmax; it's [inside the loss](07_embeddings.ipynb#the-softmax-is-in-the-loss).
+# `forward` is the formula, for training, when the whole target is known. `encode` and `decode` are separate because writing a sentence reads the source once and lets the target grow. `decode` takes the source *tokens*, too, since only they tell where the padding is: in the memory, padding is a vector like any other. There's no softmax, because it's [inside the loss](07_embeddings.ipynb#the-softmax-is-in-the-loss). And nothing says which language a token is from: both share one table, but each stack has weights of its own.
 #
-# We send two sentences through a toy whose sizes all differ ($B = 2$, $S = 5$, $T = 3$, $D = 8$, $H = 4$, $d_\text{ff} = 32$, $|V| = 11$), so that a size tells which axis it is. A hook notes what leaves each part.
+# ## The target, shifted by one
+#
+# The model learns to say the next word. In training it's given a whole target and asked at each position for the word that follows. So what it reads and what it must say are one row, shifted by one place. (To write the shift yourself first, go to exercise 2.)
 
 # %%
+# <s> the black cat likes fish </s>
+sentence = torch.tensor([[BOS, 5, 9, 4, 8, 7, EOS]])
+print("decoder reads:", sentence[:, :-1].tolist()[0])
+print("must say:     ", sentence[:, 1:].tolist()[0])
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read, and when? Below each box what goes in, above what must come out. Above, training: the target is known, so one run takes all positions, and the causal mask hides from each what lies to its right. Below, translating: each run adds one word, and that word goes into the next run (gray arrows), together with all before it."}}
+def words_of(y, reads, says):
+    """Yield what each position reads, below a decoder that begins at y, and what it says."""
+    for i, (read, said) in enumerate(zip(reads, says)):
+        at = 28 + 60 * i
+        yield arrow([(at, y + 76), (at, y + 42)]) + words_at(at, y + 92, read)
+        yield arrow([(at, y), (at, y - 32)]) + words_at(at, y - 40, said)
+
+
+words = ["<s>", "the", "black", "cat", "likes", "fish", "</s>"]
+parts = [words_at(178, 16, "training: one run, all words at once", 14)]
+parts += [box(2, 78, 352, 40, "decoder"), *words_of(78, words, words[1:])]
+parts += [words_at(178, 216, "translating: one run for each word", 14)]
+for i in range(6):
+    parts.append(box(6 + 60 * i, 278, 44, 40, f"run {i + 1}"))
+    if i < 5:  # the word that comes out is the next to go in
+        x = 58 + 60 * i
+        around = [(x - 11, 234), (x, 234), (x, 366), (x + 12, 366)]
+        parts.append(arrow(around, RESIDUAL))
+parts += words_of(278, words, words[1:])
+label = "The words read are the words to say, shifted by one. In training one run takes all; when translating, each word said goes into the next run."
+show_drawing(parts, 356, 378, alt=label)
+
+# %% [markdown]
+# One pass trains on six questions at once: after `<s>` say *the*, after `<s>` *the* say *black*, and so on up to `</s>`, which teaches it to stop. The paper's "outputs (shifted right)" means this: the `<s>` in front pushes every word one place to the right.
+#
+# ### Is it fair to show the target to the decoder?
+#
+# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb#the-causal-mask) hides the rest.
+#
+# There is a second oddity. The decoder always reads the *right* words, whatever it would have written itself. This is called **teacher forcing**, and it's what makes training fast: since no position waits for the model's own answer, a target of 20 words takes one pass instead of 20. At the start, the model's own words would be noise anyway, and no corpus says what follows noise.
+#
+# The price is **exposure bias**. When it translates, the model reads its own words, and it has never learned to go on from a mistake. So a low loss doesn't promise good translations, and [we'll score what it writes](20_evaluation.ipynb), too.
+#
+# ## Writing a sentence
+#
+# **Greedy decoding** takes the best next word each time and feeds it back in, until `</s>`. For one sentence:
+
+
+# %%
+def write(model, source, longest=12):
+    memory = model.encode(source)
+    words = [BOS]
+    while words[-1] != EOS and len(words) <= longest:
+        states = model.decode(torch.tensor([words]), memory, source)
+        best = model.embedding.logits(states[:, -1]).argmax()
+        words.append(best.item())
+    return words[1:]
+
+
+# %% [markdown]
+# The package's `greedy_decode` does the same for a whole batch; there a finished sentence waits, filled up with padding, until the last one is done, and each may become 50 tokens longer than its source, the paper's limit. `evaluating` turns dropout off meanwhile and restores it afterwards.
+
+
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show evaluating: dropout off, and as before afterwards", "code_prompt_hide": "Hide evaluating"}
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Turn dropout and gradients off inside the block; afterwards each part is as before."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show greedy_decode, for a batch", "code_prompt_hide": "Hide greedy_decode"}
+def greedy_decode(
+    model: Transformer, source: Tensor, max_extra_tokens: int = 50
+) -> list[list[int]]:
+    """Write the best next word until `</s>`, or max_extra_tokens words more than the source has.
+
+    Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
+    Readable and slow: each step computes all positions anew.
+    """
+    limit = (source != PAD).sum(dim=1) + max_extra_tokens
+    limit = limit.clamp(max=model.config.max_length)
+    target = torch.full_like(source[:, :1], BOS)
+    running = torch.ones_like(limit, dtype=torch.bool)
+    with evaluating(model):
+        memory = model.encode(source)
+        while running.any():
+            states = model.decode(target, memory, source)
+            logits = model.embedding.logits(states[:, -1])
+            logits[:, [PAD, BOS]] = -torch.inf  # neither is ever a next word
+            word = logits.argmax(dim=-1).where(running, PAD)
+            target = torch.cat([target, word[:, None]], dim=1)
+            running &= (word != EOS) & (target.size(1) <= limit)
+    written = target[:, 1:].tolist()
+    return [[word for word in row if word not in (PAD, EOS)] for row in written]
+
+
+# %% [markdown]
+# The loop computes every earlier position again at each step. [Decoding](19_decoding.ipynb#the-kv-cache) keeps them instead.
+#
+# ## The model learns to copy
+#
+# The simplest task for a translator is to write what it reads. Our rows are 4 to 10 random letters, so there's no meaning to learn, and with 26 letters there are far too many rows to memorize. A model that ignores the source can only guess, at a loss of $\ln 26 = 3.26$ per letter.
+
+
+# %%
+def letters(rows, longest=10):
+    """Draw rows of 4 to 10 random letters, ids 4 to 29, each ended by </s> and padded."""
+    ids, place = torch.randint(4, 30, (rows, longest + 1)), torch.arange(longest + 1)
+    length = torch.randint(4, longest + 1, (rows, 1))
+    return ids.where(place < length, EOS).where(place <= length, PAD)
+
+
+def spell(ids):
+    return "".join(chr(93 + i) for i in ids if i > 3)
+
+
+torch.manual_seed(0)
+for ids in letters(3):
+    print(spell(ids.tolist()))
+
+# %% [markdown]
+# The training loop is the simplest there is, Adam at a fixed rate; [Training](18_training.ipynb#the-loop) builds the real one. What changes from task to task is `next_loss`, which draws a batch and returns its loss.
+
+
+# %%
+def loss_of(logits, says):
+    return F.cross_entropy(logits.flatten(0, 1), says.flatten(), ignore_index=PAD)
+
+
+def learn(model, next_loss, steps, watch=None):
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-4)
+    for step in range(steps + 1):
+        loss = next_loss(model)
+        if watch and step % 50 == 0:
+            watch(step, loss, model)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+# %% tags=["hide-input"]
+black_cat = torch.tensor([[*(ord(letter) - 93 for letter in "blackcat"), EOS]])
+seen_so_far, maps = [], {}
+
+
+def cross_attention(model, row):
+    """Return the cross-attention of the last layer (T, S), the mean of its heads."""
+    maps = attention_maps(model, row, F.pad(row, (1, 0), value=BOS)[:, :-1])
+    return maps.cross[-1].mean(dim=0)
+
+
+def watch_copies(step, loss, model):
+    """Note the loss, how many of 200 unseen rows come out right, and the attention."""
+    copies = greedy_decode(model, unseen, max_extra_tokens=3)
+    right = sum(spell(c) == spell(ids) for c, ids in zip(copies, unseen.tolist()))
+    seen_so_far.append({"step": step, "loss": loss.item(), "right": right / 2})
+    maps[step] = cross_attention(model, black_cat)
+    wrote = spell(greedy_decode(model, black_cat, max_extra_tokens=3)[0])
+    print(
+        f"step {step:3}  loss {loss:.2f}  right {right:3} of 200   blackcat -> {wrote}"
+    )
+
+
+# %% [markdown]
+# We take the preset `tiny` with one layer. Every 50 steps the folded `watch_copies` prints the loss, counts how many of 200 rows that it hasn't seen come out without an error, and lets it write *blackcat*.
+
+
+# %% tags=["nbval-ignore-output"]
+def copying(model):
+    source = letters(64)
+    target = F.pad(source, (1, 0), value=BOS)
+    return loss_of(model(source, target[:, :-1]), target[:, 1:])
+
+
+torch.manual_seed(0)
+model = Transformer(preset("tiny", vocabulary_size=30, layers=1, dropout=0.0))
+unseen = letters(200)
+loss = learn(model, copying, 400, watch_copies)
+print("unseen:", spell(unseen[0].tolist()), "->", spell(write(model, unseen[:1])))
+
+# %% tags=["remove-cell"]
+assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
+
+# %% [markdown]
+# At first it says what it has just read: the first *a* is followed by eleven more. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
+
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
+names = [*"blackcat", "</s>"]
+titles = ("query: is to write", "key: letter of the source")
+found = {
+    0: "Each row looks at all letters.",
+    400: "Most of the weight is on the diagonal.",
+}
+assert maps[0].max() < 0.3 and maps[400].diagonal().mean() > 0.5
+steps = {
+    f"step {n}": (
+        heatmap(maps[n], names, names, titles=titles, cell=32),
+        found.get(n, f"Cross-attention after {n} steps, on its way to the diagonal."),
+    )
+    for n in (0, 50, 100, 150, 200, 400)
+}
+show_steps(steps, "After how many steps?", start=5)
+
+# %% [markdown]
+# It learns to look: first anywhere, then roughly, then at the right place. What the diagonal compares are positions and not letters. *Blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
+#
+# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop). The model stays as it is.
+#
+# ### If the shift is forgotten
+#
+# Now the loss that looks too good. We train on targets that have nothing to do with their sources, ten random letters each, so no honest model can get below 3.26. With `shift=0`, the model must say the very word that it reads.
+
+
+# %% tags=["nbval-ignore-output"]
+def unpredictable(shift):
+    def next_loss(model):
+        source, words = torch.randint(4, 30, (2, 64, 10))
+        rows = F.pad(words, (1, 0), value=BOS)
+        return loss_of(model(source, rows[:, :-1]), rows[:, shift : 10 + shift])
+
+    fresh = Transformer(preset("tiny", vocabulary_size=30, layers=1, dropout=0.0))
+    return learn(fresh, next_loss, 50)
+
+
+honest, forgotten = unpredictable(shift=1), unpredictable(shift=0)
+print(f"shifted {honest:.2f}, forgotten {forgotten:.2f}")
+
+# %% tags=["remove-cell"]
+assert abs(honest - log(26)) < 0.3 and forgotten < 0.2
+
+# %% [markdown]
+# Fifty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too fast, suspect the shift and [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs): if either is missing, the answer gets through.
+#
+# ## From here to GPT
+#
+# The language models of today, GPT among them, write without a source. Without a source there is no encoder, and the decoder's cross-attention has nothing to look at, so it goes, too. What is left of a decoder layer is self-attention and a network. That is an encoder layer! Only the mask, which hides the future, makes a writer of it. So a small GPT needs no new parts: it is our encoder's stack under the decoder's mask.
+#
+# As texts we take 9,000 short English sentences from the book's [grammar](13_data.ipynb#a-pair-and-its-alignment), one id for each word: `rows` holds the ids and `vocabulary` the words; both are folded here.
+
+# %% tags=["hide-input"]
+sentences = [re.findall(r"\w+|[.,?]", pair.target) for pair in grammar(20_000, seed=1)]
+sentences = [words for words in sentences if len(words) <= 10]
+vocabulary = [
+    "<pad>",
+    "<s>",
+    "</s>",
+    *sorted({w for words in sentences for w in words}),
+]
+numbers = [[BOS, *map(vocabulary.index, words), EOS] for words in sentences]
+rows = pad_sequence([torch.tensor(row) for row in numbers], batch_first=True)
+print(len(rows), "sentences,", len(vocabulary), "words;", " ".join(sentences[1]))
+
+
+# %% tags=["nbval-ignore-output"]
+def next_words(gpt, words):
+    states = gpt.encoder(gpt.embed(words), target_mask(words))
+    return gpt.embedding.logits(states)
+
+
+def language(gpt):
+    row = rows[torch.randint(len(rows), (64,))]
+    return loss_of(next_words(gpt, row[:, :-1]), row[:, 1:])
+
+
+torch.manual_seed(0)
+gpt = Transformer(preset("tiny", vocabulary_size=len(vocabulary), dropout=0.0))
+gpt.decoder = None  # one stack is enough
+last = learn(gpt, language, 300)
+print(f"loss {last:.2f}, before training near {log(len(vocabulary)):.1f}")
+
+# %% tags=["remove-cell"]
+assert last < 2.4
+
+# %% [markdown]
+# Now it may complete what we begin. The loop is the one above, without a memory.
+
+# %% tags=["nbval-ignore-output"]
+completed = []
+for start in ("The black cat", "Does the black cat", "The child must"):
+    words = [BOS, *map(vocabulary.index, start.split())]
+    while words[-1] != EOS and len(words) < 20:
+        words.append(next_words(gpt, torch.tensor([words]))[0, -1].argmax().item())
+    completed.append(" ".join(vocabulary[word] for word in words[1:-1]))
+    print(completed[-1])
+
+# %% tags=["remove-cell"]
+assert all(text.endswith((".", "?")) for text in completed)
+assert completed[1].endswith("?")
+
+# %% [markdown]
+# After 300 updates it knows that what begins with *does* ends with a question mark and takes the bare *arrive*, and that after *must* comes *laugh* and not *laughs*. Nobody gave it a rule; it was only asked for the next word. What it writes is good English about nothing in particular, because no source says what to write. That is the whole difference between continuing and translating, and even that can be bridged: [chapter 24](24_since_2017.ipynb#a-model-of-todays-kind) goes on from here, with a single stack of today's parts that learns to translate.
+#
+# ## What each part is worth
+#
+# One last look back, at a real task: the book's grammar, German to English, with one more part in each row. From a mean of embeddings to the whole model, the loss falls from 2.03 to 0.60 in 300 updates, and to 0.12 in 1,300. Larger models need longer to show their worth: after 300 updates a second layer hasn't paid yet, after 1,300 it has.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-transformer", "caption": "What does the whole model buy? Validation loss on the grammar, the mean of three seeds; less is better. Down to the filled row, the whole model with two layers, each row has one part more and all have 300 updates. The last two rows train one layer and two layers for 1,300."}}
+from book.figures import paid
+
+losses = paid("transformer")
+shown = ("means", "layers", "transformer", "layers, longer", "transformer, longer")
+assert [round(losses[name], 2) for name in shown] == [2.03, 0.6, 0.6, 0.17, 0.12]
+
+# %% [markdown]
+# ## What to remember
+#
+# - The model is two stacks and one table; masks follow from the tokens. Source and target meet in cross-attention only.
+# - What the decoder reads and what it must say are one row, shifted by one. Without shift or causal mask the loss falls to zero and means nothing.
+# - In training all positions learn at once, from the right words. When translating, each word waits for the one before.
+# - To copy, cross-attention turns into a diagonal.
+# - One stack with the decoder's mask, trained on the next word, is a language model.
+#
+# Before the model learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
+#
+# ## Exercises
+#
+# **1. One more layer** (★, 5 min). By hand: how many parameters does one more layer, in encoder and decoder, add to base?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Three attentions, two networks, five norms: 3,145,728 + 4,199,424 + 5,120.
+more = parameter_count(preset("base", layers=7)) - parameter_count(preset("base"))
+print(f"{more:,}")
+assert more == 3_145_728 + 4_199_424 + 5_120
+
+# %% [markdown]
+# **2. Write it first** (★, 10 min). Without looking back at the section on the shift, write `shift(target)`, which takes rows from `<s>` to `</s>` and returns what the decoder reads and what it must say, and hand it to [the checker](E_checker.ipynb#the-parts-it-knows): `check("shift", yours)`. What does it ask for in a row that ends with padding, and what must the loss do about that?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# A padded position is asked for <pad>. The loss must leave it out:
+# F.cross_entropy(..., ignore_index=PAD).
+from annotated_transformer import check
+
+
+def shift(target):
+    return target[:, :-1], target[:, 1:]
+
+
+reads, says = shift(torch.tensor([[BOS, 5, 9, EOS], [BOS, 7, EOS, PAD]]))
+print("reads", reads.tolist(), " says", says.tolist())
+print(check("shift", shift))
+
+# %% [markdown]
+# **3. A word that may not be written** (★★, 15 min). `greedy_decode` forbids `<pad>`. What would happen to a sentence if the model wrote it once, in the middle?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# From then on the mask takes it for filling, so the model can't see one of its own words, and the
+# last line drops it from the output: the text has a hole.
+seen = target_mask(torch.tensor([[BOS, 5, PAD, 6]]))[0, 0, -1]
+print("what the last word may look at:", seen.tolist())
+
+# %% [markdown]
+# **4. Longer rows** (★★, 20 min). The copier has met rows of 4 to 10 letters. Predict what it does with the 15 of *fishandblackcat*, then look. Which letter is the first to go wrong?
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Positions 0 to 10 were trained. In our run twelve letters come out right, so the sines carry the
+# diagonal a little beyond what it has seen. Then it is lost, and with it the place to stop.
+long = torch.tensor([[*(ord(letter) - 93 for letter in "fishandblackcat"), EOS]])
+print("fishandblackcat ->", spell(greedy_decode(model, long, max_extra_tokens=3)[0]))
+
+# %% [markdown]
+# **5. Which parts does copying need?** (★★, 45 min; no solution). Train the copier without positions (give `model.positions` a module whose `forward(x, offset)` returns `x`), with one head, with pre-norm, and on rows that must come out reversed. Before each run, predict the map.
+#
+# **6. Sort, add, translate** (★★★, an evening; no solution). Let the target be the source in alphabetical order, or the digits of a sum. How many layers does each need, and does the cross-attention show how it is done?
+#
+# ## Second reading
+#
+# ### Every shape, on a toy
+#
+# Two sentences go through a toy whose sizes all differ ($B = 2$, $S = 5$, $T = 3$, $D = 8$, $H = 4$, $d_\text{ff} = 32$, $|V| = 11$), so that a size tells which axis it is. Cross-attention has queries of length $T$ and keys of length $S$, and its output has the length of the queries.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the shapes that leave each part", "code_prompt_hide": "Hide the shapes"}
 axes = {2: "B", 5: "S", 3: "T", 8: "D", 4: "H", 32: "d_ff", 11: "|V|"}
 toy = TransformerConfig(
     vocabulary_size=11, layers=2, d_model=8, d_ff=32, heads=4, dropout=0.0
@@ -342,135 +679,13 @@ for name in [*shown, "decoder"]:
 note("logits")(model, None, model(source, target))
 
 # %% [markdown]
-# The stream keeps its shape from bottom to top. Cross-attention has queries of length $T$ and keys of length $S$, and its output has the length of the queries.
+# ### The same as PyTorch's
 #
-# ### How does the model know which side a token is on?
+# Do our logits agree with those of `nn.Transformer`, given the same weights and a padded batch?
 #
-# Nothing in the token says so: both languages share one vocabulary and one table. The two stacks have weights of their own, and that is enough.
-#
-# ### Could one stack do all of it?
-#
-# Yes. A decoder alone, which reads source and target as one long text, is how most large language models are built. It has the same parts, without cross-attention.
-
-# %% [markdown]
-# :::{admonition} For a second reading: what counts as a matrix, and why layers aren't copied
+# :::{admonition} What nn.Transformer leaves out, and where it differs from the paper
 # :class: dropdown
-# Our query projection is 512 by 512 and starts at $\sqrt{2/1024} = 0.044$. PyTorch's `nn.MultiheadAttention` stacks query, key and value into one matrix of 1,536 columns before it applies the rule, and so starts at $\sqrt{2/2048} = 0.031$. The first release of tensor2tensor did the same, and cross-attention's stacked keys and values started at 0.036 there.
-#
-# A popular shortcut makes one layer and copies it. The copies start equal, and the figure shows that neighbors are then pushed in similar directions. Harvard's *Annotated Transformer* copies and then draws every matrix anew, which leaves only the biases equal. What a copied start costs in the end, we haven't measured.
-# :::
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-copied-layers", "caption": "Do copied layers learn the same? Cosine of the first gradients of two encoder layers, for the matrix $W_1$ of their networks. Left: layers made one by one; no two are pushed in similar directions. Right: layers copied from the first; neighbors have a cosine of 0.54 to 0.66, the first and the last 0.01. Purple is positive."}}
-
-
-def gradient_cosines(copied):
-    torch.manual_seed(0)
-    model = Transformer(
-        preset("tiny", vocabulary_size=100, layers=4, dropout=0.0)
-    ).double()
-    for layer in model.encoder.layers[1:] if copied else ():
-        layer.load_state_dict(model.encoder.layers[0].state_dict())
-    source, target, says = torch.randint(4, 100, (3, 16, 9))
-    F.cross_entropy(model(source, target).flatten(0, 1), says.flatten()).backward()
-    first = [
-        layer.feed_forward.linear1.weight.grad.flatten()
-        for layer in model.encoder.layers
-    ]
-    return torch.stack([F.cosine_similarity(g, torch.stack(first)) for g in first])
-
-
-cosines = {"made one by one": gradient_cosines(False), "copied": gradient_cosines(True)}
-assert cosines["made one by one"][0, 1].abs() < 0.1 and cosines["copied"][0, 1] > 0.5
-layers = [f"layer {i}" for i in range(1, 5)]
-look = {"signed": True, "cell": 44}
-charts = [
-    heatmap(m, layers, layers, titles=("", name), **look) for name, m in cosines.items()
-]
-show(
-    alt.hconcat(*charts),
-    alt="Off the diagonal: near 0 one by one, up to 0.66 if copied.",
-)
-
-# %% [markdown]
-# ## The target, shifted by one
-#
-# The model learns to say the next word. In training it's given a whole target and asked at each position for the word that follows, so what it reads and what it must say are one row, shifted by one place:
-
-# %%
-sentence = torch.tensor(
-    [[BOS, 5, 9, 4, 8, 7, EOS]]
-)  # <s> the black cat likes fish </s>
-print("decoder reads:", sentence[:, :-1].tolist()[0])
-print("must say:     ", sentence[:, 1:].tolist()[0])
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read, and when? Below each decoder what goes in, above what must come out. Left, training: the target is known, so all positions run at once, and the causal mask hides from each what lies to its right. Right, translating: one word at a time, and each word that comes out is the next to go in (gray arrows)."}}
-
-
-def positions_of(x, reads, says, fed_back):
-    yield box(x, 90, 330, 40, "decoder")
-    for i, (read, said) in enumerate(zip(reads, says)):
-        at = x + 28 + 55 * i
-        yield arrow([(at, 168), (at, 132)]) + words_at(at, 184, read)
-        yield arrow([(at, 90), (at, 56)]) + words_at(at, 46, said)
-        if fed_back and i < 5:
-            path = [(at + 10, 62), (at + 27, 62), (at + 27, 160), (at + 50, 160)]
-            yield arrow(path, RESIDUAL)
-
-
-words = ["<s>", "the", "black", "cat", "likes", "fish", "</s>"]
-parts = [words_at(175, 16, "training: all at once", 15)]
-parts += [words_at(535, 16, "translating: one by one", 15)]
-parts += [
-    *positions_of(10, words, words[1:], False),
-    *positions_of(370, words, words[1:], True),
-]
-label = "The words read are the words to say, shifted by one; when translating each word said is fed back."
-show_drawing(parts, 710, 195, alt=label)
-
-# %% [markdown]
-# One pass trains on six questions at once: after `<s>` say *the*, after `<s>` *the* say *black*, and so on up to `</s>`. The paper's "outputs (shifted right)" means this: the `<s>` in front pushes every word one place to the right.
-#
-# ### Is it fair to show the target to the decoder?
-#
-# It looks like cheating, since the answer is among the inputs. But position $t$ is asked for word $t + 1$ and sees the words up to $t$ only: [the causal mask](04_masks.ipynb#the-causal-mask) hides the rest. Feeding the right words, whatever the model would have written, is **teacher forcing**. It lets one pass serve all positions; its price, [exposure bias](18_training.ipynb#what-the-decoder-sees), is that the model meets its own mistakes only when it translates.
-#
-# ### If the shift is forgotten
-#
-# Without the shift, the model is asked for the word that it reads. We train both ways on random sentences from a vocabulary of eight words, where an honest model can't get below $\ln 8 = 2.08$.
-
-
-# %% tags=["nbval-ignore-output"]
-def loss_after_training(shift, steps=30):
-    torch.manual_seed(0)
-    model = Transformer(replace(toy, vocabulary_size=12, d_model=32))
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for _ in range(steps):
-        source, words = torch.randint(4, 12, (2, 32, 6))
-        rows = F.pad(words, (1, 0), value=BOS)
-        logits, says = model(source, rows[:, :-1]), rows[:, shift : 6 + shift]
-        loss = F.cross_entropy(logits.flatten(0, 1), says.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return loss.item()
-
-
-honest, forgotten = loss_after_training(1), loss_after_training(0)
-print(f"shifted {honest:.2f}, forgotten {forgotten:.2f}")
-
-# %% tags=["remove-cell"]
-assert abs(honest - log(8)) < 0.3 and forgotten < 0.2
-
-# %% [markdown]
-# Thirty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too fast, suspect the shift and [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs): if either is missing, the answer gets through.
-#
-# ## The same as PyTorch's
-#
-# PyTorch has a Transformer of its own. We give `nn.Transformer` our weights, feed both a padded batch and compare the logits.
-#
-# ### Why not simply use `nn.Transformer`?
-#
-# You can, if you know what it leaves out and where it differs from the paper:
+# You can use PyTorch's model instead of ours, if you know this:
 #
 # | | ours | `nn.Transformer` |
 # |---|---|---|
@@ -481,9 +696,10 @@ assert abs(honest - log(8)) < 0.3 and forgotten < 0.2
 # | epsilon of the norms | $10^{-6}$ | $10^{-5}$ |
 # | dropout | on updates | also on attention weights and after the ReLU |
 #
-# For the comparison we remove its extra norms, set epsilon and dropout, and flip the masks.
+# For the comparison we remove its extra norms, set epsilon and dropout, and flip the masks. All parameters are random, gains and biases too, so a norm, a mask or a residual in another place would show.
+# :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the comparison with nn.Transformer", "code_prompt_hide": "Hide the comparison"}
 NAMES = {
     "self_attention": "self_attn",
     "cross_attention": "multihead_attn",
@@ -549,9 +765,13 @@ for pre_norm in (False, True):
     assert difference < 1e-9
 
 # %% [markdown]
-# All parameters are random, gains and biases too, so a norm, a mask or a residual in another place would show. Two properties hold for *any* batch once every mask is in place: padding doesn't change a sentence's logits, and a changed target word leaves all logits before it alone. Is it true, as one often reads, that only the decoder needs a mask? We also take the padding mask away from the encoder and cross-attention, and append six paddings to sentences of ten words.
+# ### Does only the decoder need a mask?
+#
+# No: padding that the encoder may attend to moves all logits. With every mask in place, it moves none, and a changed target word leaves all logits before it alone.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how far six paddings move the logits, with and without a mask", "code_prompt_hide": "Hide the test of the masks"}
+# Last line: the padding mask is taken away from the encoder and from cross-attention. Padding that
+# holds no word then moves the logits by two fifths of their spread.
 torch.manual_seed(0)
 wide = Transformer(preset("small", vocabulary_size=1000, dropout=0.0)).double()
 words, written = torch.randint(4, 1000, (2, 64, 10))
@@ -583,17 +803,108 @@ assert (
 )
 
 # %% [markdown]
-# The last line answers the question: without its mask, padding that holds no word moves the logits by two fifths of their spread.
+# ### Parts from a configuration
 #
-# ## The loss before training is ln |V|
+# Pass every rate on: a layer that isn't given `c.dropout` keeps its own default of 0.1, and a comparison "without dropout" compares 0.1 with 0.1. `preset` also [checks every number of a configuration](M_presets.ipynb), and knows each row of the paper's Table 3.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where a dropout of 0.2 arrives, and what preset refuses", "code_prompt_hide": "Hide the test of the rates"}
+fifth = preset("base", dropout=0.2)
+rates = [
+    module.p
+    for stack in (make_encoder(fifth), make_decoder(fifth))
+    for module in stack.modules()
+    if isinstance(module, nn.Dropout) and module.p
+]
+print(len(rates), "places with dropout in 12 + 18 sub-layers, all at", rates[0])
+for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
+    try:
+        preset("base", **wrong)
+    except ValueError as error:
+        print(error)
+
+# %% tags=["remove-cell"]
+assert rates == [0.2] * (6 * 2 + 6 * 3)
+
+# %% [markdown]
+# ### How weights start
 #
-# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Ours starts a little higher, because its logits already spread with some variance $s^2$. The model is a little overconfident, and since $e^z$ has the mean $e^{s^2/2}$ for normal logits with mean 0, the price is half the variance:
+# The paper doesn't say. We take the rule of the authors' code.
+#
+# :::{admonition} Glorot's rule, and how large a signal leaves a network
+# :class: dropdown
+# tensor2tensor uses Glorot's (Xavier's) uniform rule for every matrix, zero for biases, and $\mathcal{N}(0, 1/d_\text{model})$, a standard deviation of $d_\text{model}^{-0.5}$, for the [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-). Glorot's rule {cite:p}`glorot2010understanding` draws the numbers of a matrix uniformly between
+#
+# $$
+# \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}, \qquad \text{a standard deviation of } \sqrt{\frac{2}{\text{rows} + \text{columns}}}.
+# $$ (eq-glorot)
+#
+# It's a compromise: to keep the size of a signal, the deviation should be $1/\sqrt{\text{rows}}$ on the way forward and $1/\sqrt{\text{columns}}$ on the way back. In a feed-forward network of the base model it's $\sqrt{2/2560} = 0.028$, and a signal of size 1 leaves the first matrix at $0.028\sqrt{512} = 0.63$. ReLU halves the mean square, a factor of 0.71, and the second matrix gives $0.028\sqrt{2048} = 1.26$. Together that's 0.56.
+#
+# What counts as a matrix makes a difference. Our query projection is 512 by 512 and starts at $\sqrt{2/1024} = 0.044$. PyTorch's `nn.MultiheadAttention` stacks query, key and value into one matrix of 1,536 columns before it applies the rule, and so starts at $\sqrt{2/2048} = 0.031$.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the measured size, next to 0.56", "code_prompt_hide": "Hide the measured size"}
+torch.manual_seed(0)
+network = FeedForward(512, 2048)
+initialize(network)
+print(f"size after the network: {network(torch.randn(1000, 512)).std():.2f}")
+
+# %% [markdown]
+# :::{admonition} Why layers aren't copied
+# :class: dropdown
+# A popular shortcut makes one layer and copies it. The copies start equal, and the figure below shows that neighbors are then pushed in similar directions. Harvard's *Annotated Transformer* copies and then draws every matrix anew, which leaves only the biases equal. What a copied start costs in the end, we haven't measured.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show whether copied layers learn the same", "code_prompt_hide": "Hide the copied layers", "figure": {"name": "fig-copied-layers", "caption": "Do copied layers learn the same? Cosine of the first gradients of two encoder layers, for the matrix $W_1$ of their networks. Left: layers made one by one; no two are pushed in similar directions. Right: layers copied from the first; neighbors have a cosine of 0.54 to 0.66, the first and the last 0.01. Purple is positive."}}
+
+
+def gradient_cosines(copied):
+    torch.manual_seed(0)
+    model = Transformer(
+        preset("tiny", vocabulary_size=100, layers=4, dropout=0.0)
+    ).double()
+    for layer in model.encoder.layers[1:] if copied else ():
+        layer.load_state_dict(model.encoder.layers[0].state_dict())
+    source, target, says = torch.randint(4, 100, (3, 16, 9))
+    F.cross_entropy(model(source, target).flatten(0, 1), says.flatten()).backward()
+    first = [
+        layer.feed_forward.linear1.weight.grad.flatten()
+        for layer in model.encoder.layers
+    ]
+    return torch.stack([F.cosine_similarity(g, torch.stack(first)) for g in first])
+
+
+cosines = {"made one by one": gradient_cosines(False), "copied": gradient_cosines(True)}
+assert cosines["made one by one"][0, 1].abs() < 0.1 and cosines["copied"][0, 1] > 0.5
+layers = [f"layer {i}" for i in range(1, 5)]
+look = {"signed": True, "cell": 44}
+charts = [
+    heatmap(m, layers, layers, titles=("", name), **look) for name, m in cosines.items()
+]
+show(
+    alt.hconcat(*charts),
+    alt="Off the diagonal: near 0 one by one, up to 0.66 if copied.",
+)
+
+# %% [markdown]
+# ### The loss before training is ln |V|
+#
+# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Our start adds about half a nat.
+#
+# :::{admonition} Why half a nat more, and why a pre-norm model repeats its input
+# :class: dropdown
+# The untrained logits already spread with some variance $s^2$, so the model is a little overconfident. Since $e^z$ has the mean $e^{s^2/2}$ for normal logits with mean 0, the price is half the variance:
 #
 # $$
 # \text{loss} \approx \ln |V| + \tfrac12 s^2
 # $$ (eq-first-loss)
+#
+# With an embedding of size 1, PyTorch's default, one word takes all, the formula no longer holds, and the loss starts above fifty.
+#
+# The shared table has another effect at the start: a pre-norm model repeats its input. The word that goes in stays on the stream, and the row most like it is its own. Post-norm shrinks it at each of nine norms. The two cells below measure both.
+# :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the first loss for four ways to start the table", "code_prompt_hide": "Hide the first losses"}
 small = preset("small", vocabulary_size=1000, dropout=0.0)
 starts = {
     "all zero": nn.init.zeros_,
@@ -616,12 +927,7 @@ for name, start in starts.items():
         f"{name:22} ln |V| + {half:5.1f} = {log(1000) + half:5.1f}   loss {loss:4.1f}"
     )
 
-# %% [markdown]
-# Our start costs nearly half a nat, about as the formula says. With numbers of size 1, PyTorch's default for an embedding, one word takes all, the formula no longer holds, and the loss starts above fifty.
-#
-# The shared table has another effect at the start: a pre-norm model repeats its input. The word that goes in stays on the stream, and the row most like it is its own. Post-norm shrinks it at each of nine norms:
-
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show how much of its input an untrained model repeats", "code_prompt_hide": "Hide the repeated input"}
 repeats = {}
 for pre_norm in (False, True):
     torch.manual_seed(0)
@@ -636,12 +942,11 @@ for pre_norm in (False, True):
 assert repeats[False] < 0.9 < repeats[True]
 
 # %% [markdown]
-# ## Counting parameters
+# ### Counting parameters
 #
-# An encoder layer has one attention, one network and two norms, a decoder layer one attention and one norm more; pre-norm adds a norm at the end of each stack. The package's `parameter_count` writes the sum down, so that even `big` costs nothing to count. Here are the numbers for base, and we compare all presets with the models themselves, on PyTorch's `meta` device, where tensors have shapes but no memory:
+# Base has 63.05 million parameters: three tenths in the table, three in the 18 attentions and four in the 12 networks. The paper says 65. (If you find 82 million somewhere, the table was counted twice.)
 
-
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the sum for base", "code_prompt_hide": "Hide the sum"}
 attention, network, norm = 4 * 512**2, 2 * 512 * 2048 + 2048 + 512, 2 * 512
 encoder_layer = attention + network + 2 * norm
 decoder_layer = 2 * attention + network + 3 * norm
@@ -656,15 +961,8 @@ with torch.device("meta"):
         weights = Transformer(preset(name)).parameters()
         assert parameter_count(preset(name)) == sum(w.numel() for w in weights)
 
-# %% [markdown]
-# Base has 63.05 million parameters. Three tenths are in the table, three in the 18 attentions and four in the 12 networks. The paper says 65.
-#
-# :::{margin}
-# If you find 82 million somewhere, the table was counted twice. Input and output share it.
-# :::
 
-
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where the parameters sit and where the work goes, for each row of Table 3", "code_prompt_hide": "Hide the rows of Table 3", "figure": {"name": "fig-parameters", "caption": "Where do the parameters of each row of Table 3 sit, and where does the work go? Choose what is shown. Blocks from left to right, the same in each row: the table, self-attention of both stacks, cross-attention, feed-forward networks; numbers in millions. Norms, biases and learned positions, together at most 0.6, are left out. A tick is the paper's count, where it gives one; it lies to the right of every bar but that of big, which it meets. Operations are multiplications for one source and one target token, in sentences of the given length."}}
 def multiplications(c, n):
     """Return multiplications a pair of tokens, by block; for n = 0, the matrices' parameters."""
     d_k, d_v = (width or c.d_model // c.heads for width in (c.d_k, c.d_v))
@@ -701,7 +999,7 @@ assert all(
 )
 assert parameter_count(preset("E-learned")) - by_hand == 1024 * 512
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-parameters", "caption": "Where do the parameters of each row of Table 3 sit, and where does the work go? Choose what is shown. Blocks from left to right, the same in each row: the table, self-attention of both stacks, cross-attention, feed-forward networks; numbers in millions. Norms, biases and learned positions, together at most 0.6, are left out. A tick is the paper's count, where it gives one; it lies to the right of every bar but that of big, which it meets. Operations are multiplications for one source and one target token, in sentences of the given length."}}
+
 blocks = {
     "table": RESIDUAL,
     "self-attention": "#7A5BB5",
@@ -752,13 +1050,13 @@ steps = {
 show_steps(steps, "Show what?")
 
 # %% [markdown]
-# :::{admonition} For a second reading: why do the counts differ from the paper's?
+# :::{admonition} Why do the paper's counts differ from ours?
 # :class: dropdown
-# *Between* rows the paper's counts agree with ours within rounding: from 2 layers to 8 it adds 44 million (ours 44.1), from $d_\text{ff}$ 1024 to 4096 it adds 37 (37.8), from $d_k$ 16 to 64 it adds 7 (7.1). So the layers are right, and what we miss grows with the width, as a table does. Ten of the eleven counts come out right if the model had 4,004 to 4,208 rows of $d_\text{model}$ numbers more. The arithmetic is certain; what those rows were is not. One guess fits: the authors' code gave its vocabulary [40,960 rows](https://github.com/tensorflow/tensor2tensor/blob/006ecb50f6b63a18e0665d7d97869f95a3003dc1/tensor2tensor/data_generators/problem_hparams.py), and with the biases that its attention had at first, all ten come out. `big` doesn't fit at all: 213 is *below* our 214.2.
+# *Between* rows the paper's counts agree with ours within rounding: from 2 layers to 8 it adds 44 million (ours 44.1), from $d_\text{ff}$ 1024 to 4096 it adds 37 (37.8), from $d_k$ 16 to 64 it adds 7 (7.1). So the layers are right, and what we miss grows with the width, as a table does. Ten of the eleven counts come out right if the model had 4,004 to 4,208 rows of $d_\text{model}$ numbers more. What those rows were isn't known. The vocabulary of the authors' code had [40,960 rows](https://github.com/tensorflow/tensor2tensor/blob/006ecb50f6b63a18e0665d7d97869f95a3003dc1/tensor2tensor/data_generators/problem_hparams.py), and with the biases that its attention had at first, the same ten fit. `big` never does: 213 is *below* our 214.2.
 # :::
 
 
-# %% tags=["hide-input"]
+# %% tags=["remove-cell"]
 def missing_rows(name):
     """Return the smallest and the largest number of extra table rows that give the paper's count."""
     width, ours = preset(name).d_model, parameter_count(preset(name))
@@ -766,47 +1064,35 @@ def missing_rows(name):
     return -(-low // width), high // width
 
 
-intervals = {name: missing_rows(name) for name in PAPER}
-for name, paper in PAPER.items():
-    ours = parameter_count(preset(name)) / 1e6
-    print(
-        f"{name:9} ours {ours:6.2f}   paper {paper:3}   rows missing {intervals[name]}"
-    )
-ten = [interval for name, interval in intervals.items() if name != "big"]
-low, high = max(low for low, _ in ten), min(high for _, high in ten)
-print("all but big:", low, "to", high)
-assert (low, high) == (4004, 4208) and intervals["big"][1] < 0
-released = {
-    name: parameter_count(
-        replace(preset(name), vocabulary_size=40_960, attention_bias=True)
-    )
-    / 1e6
-    for name in PAPER
-}
-print(
-    "with 40,960 rows and biases:",
-    {name: round(count, 1) for name, count in released.items()},
-)
-assert [name for name in PAPER if round(released[name]) != PAPER[name]] == ["big"]
+intervals = [missing_rows(name) for name in PAPER if name != "big"]
+assert max(low for low, _ in intervals) == 4004
+assert min(high for _, high in intervals) == 4208 and missing_rows("big")[1] < 0
+released = {"vocabulary_size": 40_960, "attention_bias": True}
+for name, millions in PAPER.items():
+    count = parameter_count(replace(preset(name), **released))
+    assert (round(count / 1e6) == millions) == (name != "big")
 
 # %% [markdown]
-# ## Six operations a weight
+# ### Six operations per weight
 #
-# In a matrix product each weight is used once for each token that passes: one multiplication and one addition. Source tokens meet one part of the weights and target tokens the rest, so one of each takes two operations a weight, $2 \cdot 63 = 126$ million. The backward pass costs twice as much, once for the gradient of the input and once for that of the weight. Training takes *six operations a weight* for such a pair, here 378 million, and the paper's training, 100,000 batches of 25,000 tokens a side, takes
+# Training takes six operations for each weight and each pair of tokens that meets it: for the paper's base model $9.5 \cdot 10^{17}$ in all, and 25,000 words of target alone fill 3.7 GB with logits.
+#
+# :::{admonition} Where the six come from, and what the paper's number counts instead
+# :class: dropdown
+# In a matrix product each weight is used once for each token that passes: one multiplication and one addition. Source tokens meet one part of the weights and target tokens the rest, so one of each takes two operations per weight, $2 \cdot 63 = 126$ million. The backward pass costs twice as much, once for the gradient of the input and once for that of the weight. Training takes *six operations per weight* for such a pair, here 378 million, and the paper's training, 100,000 batches of 25,000 tokens per side, takes
 #
 # $$
 # 6 \cdot 63 \cdot 10^6 \times 25{,}000 \times 100{,}000 = 9.5 \cdot 10^{17}.
 # $$ (eq-training-cost)
 #
-# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations a second. They were busy with the model for 29% of that.
+# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations per second. They were busy with the model for 29% of that. [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28%.
 #
-# :::{margin}
-# [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28%.
+# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications per token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1%; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. The cell below lets PyTorch count for itself what a pass multiplies.
+#
+# Memory is another matter. Weights, gradients and Adam's two running means take four times 252 MB. But the logits of 25,000 target tokens alone are $25{,}000 \cdot 37{,}000 \cdot 4$ bytes, 3.7 GB: if a run dies at the loss for lack of memory, this is why.
 # :::
-#
-# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications a token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1%; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. PyTorch can count for itself what a pass multiplies:
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show PyTorch's own count beside the formula", "code_prompt_hide": "Hide PyTorch's count"}
 uneven = replace(toy, d_k=3, d_v=7)
 with torch.device("meta"), FlopCounterMode(display=False) as counter:
     model, tokens = Transformer(uneven), torch.zeros(1, 25, dtype=torch.long)
@@ -821,57 +1107,11 @@ print(
 assert counter.get_total_flops() == by_formula
 
 # %% [markdown]
-# Memory is another matter. Weights, gradients and Adam's two running means take four times 252 MB. But the logits of 25,000 target tokens alone are $25{,}000 \cdot 37{,}000 \cdot 4$ bytes, 3.7 GB: if a run dies at the loss for lack of memory, this is why.
+# ### No sentence depends on its neighbors
 #
-# ## Writing a sentence
-#
-# **Greedy decoding** takes the best next word each time and feeds it back in, until `</s>` or until the sentence is 50 tokens longer than its source, the paper's limit. Dropout must be off meanwhile and restored afterwards, which a context manager does:
+# In a batch, `greedy_decode` gives each sentence a limit of its own, so what it writes is the same as for the sentence alone.
 
-
-# %% tags=["export"]
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Turn dropout and gradients off inside the block; afterwards each part is as before."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in before:
-            module.training = training
-
-
-# %% tags=["export"]
-def greedy_decode(
-    model: Transformer, source: Tensor, max_extra_tokens: int = 50
-) -> list[list[int]]:
-    """Write the best next word until `</s>`, or max_extra_tokens words more than the source has.
-
-    Takes source tokens (B, S). Returns a list of ids for each sentence, without `<s>` and `</s>`.
-    Readable and slow: each step computes all positions anew.
-    """
-    limit = (source != PAD).sum(dim=1) + max_extra_tokens
-    limit = limit.clamp(max=model.config.max_length)
-    target = torch.full_like(source[:, :1], BOS)
-    running = torch.ones_like(limit, dtype=torch.bool)
-    with evaluating(model):
-        memory = model.encode(source)
-        while running.any():
-            states = model.decode(target, memory, source)
-            logits = model.embedding.logits(states[:, -1])
-            logits[:, [PAD, BOS]] = -torch.inf  # neither is ever a next word
-            word = logits.argmax(dim=-1).where(running, PAD)
-            target = torch.cat([target, word[:, None]], dim=1)
-            running &= (word != EOS) & (target.size(1) <= limit)
-    written = target[:, 1:].tolist()
-    return [[word for word in row if word not in (PAD, EOS)] for row in written]
-
-
-# %% [markdown]
-# A finished sentence is continued with padding until the last of the batch is done, and each has a limit of its own, so no translation depends on its neighbors. The loop computes every earlier position again at each step; [Decoding](19_decoding.ipynb#the-kv-cache) keeps them instead.
-
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show a batch beside its sentences one by one", "code_prompt_hide": "Hide the batch"}
 model = Transformer(toy).double().train()
 together = greedy_decode(model, source, max_extra_tokens=6)
 alone = [
@@ -884,185 +1124,6 @@ print("untrained, alone:     ", alone)
 assert together == alone and model.training
 
 # %% [markdown]
-# The same nonsense alone and in a batch. Now let's teach the model something.
-#
-# ## The model learns to copy
-#
-# The simplest task for a translator is to write what it reads. Our rows are 4 to 10 random letters, so there's no meaning to learn, and with 26 letters there are far too many rows to memorize. A model that ignores the source can only guess, at a loss of $\ln 26 = 3.26$ a letter.
-
-
-# %%
-def letters(rows, longest=10):
-    """Draw rows of 4 to 10 random letters, ids 4 to 29, each ended by </s> and padded."""
-    ids, place = torch.randint(4, 30, (rows, longest + 1)), torch.arange(longest + 1)
-    length = torch.randint(4, longest + 1, (rows, 1))
-    return ids.where(place < length, EOS).where(place <= length, PAD)
-
-
-def spell(ids):
-    return "".join(chr(93 + i) for i in ids if i > 3)
-
-
-torch.manual_seed(0)
-for ids in letters(3):
-    print(spell(ids.tolist()))
-
-# %% tags=["hide-input"]
-black_cat = torch.tensor([[*(ord(letter) - 93 for letter in "blackcat"), EOS]])
-seen_so_far, maps = [], {}
-
-
-def cross_attention(model, row):
-    """Return the cross-attention of the last layer (T, S), the mean of its heads."""
-    maps = attention_maps(model, row, F.pad(row, (1, 0), value=BOS)[:, :-1])
-    return maps.cross[-1].mean(dim=0)
-
-
-def watch(step, loss, model):
-    """Note the loss, how many of 200 unseen rows come out right, and the attention."""
-    copies = greedy_decode(model, unseen, max_extra_tokens=3)
-    right = sum(spell(c) == spell(ids) for c, ids in zip(copies, unseen.tolist()))
-    seen_so_far.append({"step": step, "loss": loss.item(), "right": right / 2})
-    maps[step] = cross_attention(model, black_cat)
-    wrote = spell(greedy_decode(model, black_cat, max_extra_tokens=3)[0])
-    print(
-        f"step {step:3}  loss {loss:.2f}  right {right:3} of 200   blackcat -> {wrote}"
-    )
-
-
-# %% [markdown]
-# We take the preset `tiny` with one layer, and the simplest training loop there is: ten lines, Adam at a fixed rate. [Training](18_training.ipynb#the-loop) builds the real one. Every 50 steps `watch` (folded) prints the loss, lets the model copy 200 rows it hasn't seen with `greedy_decode`, and lets it write *blackcat*.
-
-# %% tags=["nbval-ignore-output"]
-torch.manual_seed(0)
-model = Transformer(preset("tiny", vocabulary_size=30, layers=1, dropout=0.0))
-unseen, optimizer = letters(200), torch.optim.Adam(model.parameters(), lr=5e-4)
-for step in range(401):
-    source = letters(64)
-    target = F.pad(source, (1, 0), value=BOS)
-    logits, says = model(source, target[:, :-1]), target[:, 1:]
-    loss = F.cross_entropy(logits.flatten(0, 1), says.flatten(), ignore_index=PAD)
-    if step % 50 == 0:
-        watch(step, loss, model)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-
-# %% tags=["remove-cell"]
-assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
-
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-loss", "caption": "Has it learned to copy? Left: the loss on every fiftieth batch; guessing letters would cost 3.26 nats each. Right: the share of 200 unseen rows that greedy decoding copies without an error. From step 50 to step 150 the loss falls from 3.0 to 0.2 and the exact copies rise from none to three in four; at step 400, 197 of 200 are right."}}
-x = alt.X("step:Q", title="step", axis=alt.Axis(values=[0, 100, 200, 300, 400]))
-panels = []
-for field, title, top in (
-    ("loss", "loss, nats a token", 6),
-    ("right", "exact copies of unseen rows, %", 100),
-):
-    y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, top]))
-    line = alt.Chart(alt.Data(values=seen_so_far)).encode(x, y)
-    line = line.mark_line(color=INK, point=alt.OverlayMarkDef(color=INK, filled=True))
-    panels.append(line.properties(width=240, height=190))
-show(
-    alt.hconcat(*panels),
-    alt="The loss falls to nearly 0, and the share of exact copies rises from 0 to nearly all.",
-)
-
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
-names = [*"blackcat", "</s>"]
-titles = ("query: is to write", "key: letter of the source")
-found = {
-    0: "Each row looks at all letters.",
-    400: "Most of the weight is on the diagonal.",
-}
-assert maps[0].max() < 0.3 and maps[400].diagonal().mean() > 0.5
-steps = {
-    f"step {n}": (
-        heatmap(maps[n], names, names, titles=titles, cell=32),
-        found.get(n, f"Cross-attention after {n} steps, on its way to the diagonal."),
-    )
-    for n in (0, 50, 100, 150, 200, 400)
-}
-show_steps(steps, "After how many steps?", start=5)
-
-# %% [markdown]
-# The loss starts above $\ln 30 + \frac12 = 3.9$ because one layer isn't enough to hide the word that goes in: the untrained model says what it has just heard, and the first *a* is followed by eleven more. Then it learns to look, first anywhere, then roughly, then at the right place.
-#
-# What the diagonal compares are positions and not letters: *blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
-#
-# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop). The model stays as it is.
-#
-# ## What it buys
-#
-# From means of embeddings to the whole model, the loss falls from 2.03 to 0.60 in 300 updates. The second layer seems useless at first: 0.60 with it, 0.60 without. With 1,300 updates it pulls ahead, 0.12 against 0.17, though with 75% more parameters. A larger model may need longer to show its worth, one reason why short comparisons mislead.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-paid-transformer", "caption": "What does the whole model buy? Validation loss on the grammar, the mean of three seeds; less is better. Down to the filled row, the whole model with two layers, each row has one part more and all have 300 updates. The last two rows train one layer and two layers for 1,300."}}
-from book.figures import paid
-
-losses = paid("transformer")
-shown = ("means", "layers", "transformer", "layers, longer", "transformer, longer")
-assert [round(losses[name], 2) for name in shown] == [2.03, 0.6, 0.6, 0.17, 0.12]
-
-# %% [markdown]
-# ## What to remember
-#
-# - The model is two stacks and one table, made from one frozen configuration; masks follow from the tokens.
-# - What the decoder reads and what it must say are one row, shifted by one. Without shift or causal mask the loss falls to zero and means nothing.
-# - Before training the loss is near $\ln |V|$, with our start half a nat above.
-# - Base has 63.05 million parameters, and training costs six operations for each weight and each token that meets it.
-# - To copy, cross-attention turns into a diagonal.
-#
-# Before the model learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
-#
-# ## Exercises
-#
-# **1. One more layer** (★, 5 min). By hand: how many parameters does one more layer, in encoder and decoder, add to base?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Three attentions, two networks, five norms: 3,145,728 + 4,199,424 + 5,120.
-more = parameter_count(preset("base", layers=7)) - parameter_count(preset("base"))
-print(f"{more:,}")
-assert more == encoder_layer + decoder_layer == 7_350_272
-
-# %% [markdown]
-# **2. Write it first** (★, 10 min). Without looking back at the section on the shift, write `shift(target)`, which takes rows from `<s>` to `</s>` and returns what the decoder reads and what it must say, and hand it to [the checker](E_checker.ipynb#the-parts-it-knows): `check("shift", yours)`. What does it ask for in a row that ends with padding, and what must the loss do about that?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# A padded position is asked for <pad>. The loss must leave it out:
-# F.cross_entropy(..., ignore_index=PAD).
-from annotated_transformer import check
-
-
-def shift(target):
-    return target[:, :-1], target[:, 1:]
-
-
-reads, says = shift(torch.tensor([[BOS, 5, 9, EOS], [BOS, 7, EOS, PAD]]))
-print("reads", reads.tolist(), " says", says.tolist())
-print(check("shift", shift))
-
-# %% [markdown]
-# **3. A word that may not be written** (★★, 15 min). `greedy_decode` forbids `<pad>`. What would happen to a sentence if the model wrote it once, in the middle?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# From then on the mask takes it for filling, so the model can't see one of its own words, and the
-# last line drops it from the output: the text has a hole.
-seen = target_mask(torch.tensor([[BOS, 5, PAD, 6]]))[0, 0, -1]
-print("what the last word may look at:", seen.tolist())
-
-# %% [markdown]
-# **4. Longer rows** (★★, 20 min). The copier has met rows of 4 to 10 letters. Predict what it does with the 15 of *fishandblackcat*, then look. Which letter is the first to go wrong?
-
-# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Positions 0 to 10 were trained. In our run twelve letters come out right, so the sines carry the
-# diagonal a little beyond what it has seen. Then it is lost, and with it the place to stop.
-long = torch.tensor([[*(ord(letter) - 93 for letter in "fishandblackcat"), EOS]])
-print("fishandblackcat ->", spell(greedy_decode(model, long, max_extra_tokens=3)[0]))
-
-# %% [markdown]
-# **5. Which parts does copying need?** (★★, 45 min; no solution). Train the copier without positions (give `model.positions` a module whose `forward(x, offset)` returns `x`), with one head, with pre-norm, and on rows that must come out reversed. Before each run, predict the map.
-#
-# **6. Sort, add, translate** (★★★, an evening; no solution). Let the target be the source in alphabetical order, or the digits of a sum. How many layers does each need, and does the cross-attention show how it is done?
-#
 # ## Sources
 #
 # Model, Table 3, training cost and length limit are from {cite:t}`vaswani2017attention`. The shared table is from {cite:t}`press2017using`. The shape of a page that builds the whole model and then lets it copy is due to {cite:t}`rush2018annotated`.

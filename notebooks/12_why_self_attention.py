@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
@@ -12,6 +13,10 @@ sys.path.insert(0, "..")  # where book.figures stands
 # # Why self-attention
 #
 # This chapter sets self-attention beside recurrent and convolutional layers and asks of each how much it computes, how many of its steps have to wait for one another, and how far a signal travels from one word to another (section 4 of the paper).
+#
+# (This chapter is an extra: nothing later depends on it, and you may go straight to [the data](13_data.ipynb).)
+#
+# Is attention cheaper than the networks that it replaced? The paper's Table 1 says so:
 #
 # | layer | operations (complexity per layer) | steps in a row (sequential operations) | longest path |
 # |---|:---:|:---:|:---:|
@@ -21,7 +26,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 # | separable convolution | $k n d + n d^2$ | 1 | as above |
 # | restricted self-attention | $r n d$ | 1 | $n / r$ |
 #
-# This is the paper's Table 1, with contiguous and separable convolutions added from the text beside it, all up to constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
+# Contiguous and separable convolutions are added from the text beside it, and all is up to constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
 #
 # $$
 # n^2 d < n d^2, \quad \text{that is,} \quad n < d.
@@ -29,7 +34,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # With 25 words and $d = 512$ the case seems clear, but the table leaves out the four projections, and with them attention is the dashed line on top of {numref}`fig-table-1`. We'll build all five layers, count, time and trace them, and find a better reason.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications a word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the solid black line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the solid black line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
 import math
 from itertools import count, pairwise
 
@@ -40,7 +45,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from book.figures import INK, POSITION, VALUE, curves, show
+from book.figures import INK, RESIDUAL, curves, show
+
+PLUM = "#8A63A8"
 
 
 def by_formula(n, d, k=3, r=64):
@@ -58,9 +65,9 @@ def by_formula(n, d, k=3, r=64):
 LOOKS = {
     "self-attention": (INK, [1, 0]),
     "with projections": (INK, [8, 3]),
-    "recurrent": (POSITION, [1, 0]),
-    "convolution": (VALUE, [1, 0]),
-    "separable": (VALUE, [6, 3]),
+    "recurrent": (PLUM, [1, 0]),
+    "convolution": (RESIDUAL, [1, 0]),
+    "separable": (RESIDUAL, [6, 3]),
     "restricted": (INK, [2, 2]),
 }
 records = [
@@ -79,7 +86,7 @@ def length_axis(*ticks):
 
 y = alt.Y(
     "multiplications:Q",
-    title="multiplications a word",
+    title="multiplications per word",
     scale=alt.Scale(type="log", domain=[5e3, 2e7], nice=False),
     axis=alt.Axis(format="~s", values=[1e4, 1e5, 1e6, 1e7]),
 )
@@ -219,7 +226,7 @@ for name, formula in by_formula(128, 256).items():
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
 # $$ (eq-fair-crossover)
 #
-# At the length of a sentence the squared term hardly counts. For 25 words and $d = 512$, the two products take [25,600 multiplications a word](03_attention.ipynb#what-it-costs) and the projections $4 \cdot 512^2 = 1{,}048{,}576$, about forty times as many. In translation, attention is a layer of cost $n d^2$ like all the others.
+# At the length of a sentence the squared term hardly counts. For 25 words and $d = 512$, the two products take [25,600 multiplications per word](03_attention.ipynb#what-it-costs) and the projections $4 \cdot 512^2 = 1{,}048{,}576$, about forty times as many. In translation, attention is a layer of cost $n d^2$ like all the others.
 #
 # A convolution with $k = 3$ takes $3 n d^2$, less than attention's projections alone. The paper itself remarks that a separable convolution as wide as the sentence, $k = n$, costs $n^2 d + n d^2$, as much as attention with a feed-forward network on top. Multiplications can't be the argument.
 #
@@ -341,7 +348,7 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 #
 # Beyond 64 words, restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
 #
-# The exponent that hurts is memory's. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([Speed](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
+# The exponent that hurts is memory's. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([chapter 25](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
 #
 # ## Steps in a row
 #
@@ -407,8 +414,8 @@ lengths = (4, 16, 64, 256)
 paths = {
     name: [layers_needed(layer, n) for n in lengths] for name, layer in stacks.items()
 }
-for name, found in paths.items():
-    print(f"{name:15} layers for n = 4, 16, 64, 256: {found}")
+for name, depths in paths.items():
+    print(f"{name:15} layers for n = 4, 16, 64, 256: {depths}")
 
 # %% tags=["remove-cell"]
 assert paths["convolution"] == [math.ceil((n - 1) / 2) for n in lengths]
@@ -417,7 +424,7 @@ assert paths["restricted"] == [math.ceil((n - 1) / 7) for n in lengths]
 assert paths["self-attention"] == paths["recurrent"] == [1] * 4
 
 # %% [markdown]
-# Contiguous windows of 3 move a signal by 2 positions a layer, so 64 words take 32 layers. Dilated windows, 1, 3, 9, … apart, triple the reach with each layer and need 4. ByteNet {cite:p}`kalchbrenner2016neural` stacks dilated windows, ConvS2S {cite:p}`gehring2017convolutional` contiguous ones. The recurrent layer needs only one, but inside it the signal passes through $n$ steps. Self-attention needs one layer and one step, at every distance.
+# Contiguous windows of 3 move a signal by 2 positions per layer, so 64 words take 32 layers. Dilated windows, 1, 3, 9, … apart, triple the reach with each layer and need 4. ByteNet {cite:p}`kalchbrenner2016neural` stacks dilated windows, ConvS2S {cite:p}`gehring2017convolutional` contiguous ones. The recurrent layer needs only one, but inside it the signal passes through $n$ steps. Self-attention needs one layer and one step, at every distance.
 #
 # ## What arrives over that distance
 #
@@ -487,9 +494,9 @@ def arrives(layer, n):
 LOOKS_PATH = {
     "attention, first key fits": (INK, [8, 3]),
     "self-attention": (INK, [1, 0]),
-    "dilated": (VALUE, [6, 3]),
-    "convolution": (VALUE, [1, 0]),
-    "recurrent": (POSITION, [1, 0]),
+    "dilated": (RESIDUAL, [6, 3]),
+    "convolution": (RESIDUAL, [1, 0]),
+    "recurrent": (PLUM, [1, 0]),
     "restricted": (INK, [2, 2]),
 }
 received = {
@@ -540,7 +547,7 @@ for name, sizes in received.items():
 # - **Width.** The table compares equal $d$. With equal parameters or equal quality the result may differ, and only training can tell.
 # - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, recurrences that train in parallel (Mamba), and mixtures of them are answers to that.
 #
-# Last, the paper notes that weights can be looked at; how much they explain is the question of [Attention maps](21_attention_maps.ipynb#what-attention-does-not-explain).
+# Last, the paper notes that weights can be looked at; how much they explain is the question of [chapter 21](21_attention_maps.ipynb#what-attention-does-not-explain).
 #
 # ## What to remember
 #

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -16,7 +17,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 
 # %% tags=["export"]
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # %% tags=["hide-input"]
 from collections import Counter
@@ -194,8 +195,20 @@ class Pair(NamedTuple):
     alignment: frozenset[tuple[int, int]] | None = None
 
 
+def as_pair(row: Any) -> Pair:
+    """A pair, or a plain tuple or list of two texts, as a pair; raises ValueError for others."""
+    if isinstance(row, Pair):
+        return row
+    is_tuple = isinstance(row, (tuple, list)) and len(row) >= 2
+    if not is_tuple or not all(isinstance(text, str) for text in row[:2]):
+        raise ValueError(
+            f'{row!r} is no pair: give two texts, as in ("Hallo!", "Hello!")'
+        )
+    return Pair(row[0], row[1])
+
+
 # %% [markdown]
-# A named tuple can't be changed by accident. An unknown alignment is `None`; an empty set would claim that no word has a partner.
+# A named tuple can't be changed by accident. An unknown alignment is `None`; an empty set would claim that no word has a partner. Pairs of your own may come as plain tuples, `("Hallo!", "Hello!")`; `as_pair` makes them alike, and refuses whatever holds no two texts.
 #
 # Positions mean something only if everyone counts the same words, so the rule for counting comes with the pair: `\w+` matches a run of letters and digits, `[^\w\s]` a single punctuation mark.
 

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown] needs=["multi30k"]
@@ -17,7 +18,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 # $$ B = \left\lfloor \frac{\text{max tokens}}{\max(S, T)} \right\rfloor \text{ rows.} $$ (eq-rows)
 
 # %% tags=["export"]
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from annotated_transformer.data import Pair
+from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 
@@ -171,12 +172,12 @@ class EncodedCorpus:
 
 # %% tags=["export"]
 def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
-    """Encode sentence pairs, in order."""
+    """Encode sentence pairs, in order; a pair may be a plain tuple of two texts."""
     tokens: list[int] = []
     lengths: list[tuple[int, int]] = []
-    for pair in pairs:
-        source = [*tokenizer.encode(pair[0]), EOS]
-        target = [BOS, *tokenizer.encode(pair[1]), EOS]
+    for pair in map(as_pair, pairs):
+        source = [*tokenizer.encode(pair.source), EOS]
+        target = [BOS, *tokenizer.encode(pair.target), EOS]
         tokens += source + target
         lengths.append((len(source), len(target) - 1))
     return EncodedCorpus(
@@ -307,19 +308,29 @@ for name, order in orders.items():
 #
 # We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one.
 #
-# An example longer than the budget fits into no batch, not even alone. Dropping it quietly would leave you wondering later where a part of the corpus went, so it is an error that says which one and what to do. ([Training](K_runs.ipynb#one-call) asks the same of the model's positions.)
+# An example longer than the budget fits into no batch, not even alone. Dropping it quietly would leave you wondering later where a part of the corpus went, so it is an error that says which one and what to do. ([Training](K_runs.ipynb#one-call) asks the same of the model's positions, and quotes the first words of the pair.)
 
 
 # %% tags=["export"]
-def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
-    """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`."""
+def check_fits(
+    lengths: np.ndarray,
+    most: int,
+    part: str,
+    holder: str,
+    first_words: Callable[[int], str] | None = None,
+) -> None:
+    """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`.
+
+    The error quotes its `first_words`, which are looked up by its number.
+    """
     widths = lengths.max(axis=1)
     too_long = np.flatnonzero(widths > most)
     if len(too_long):
-        first = too_long[0]
+        first = int(too_long[0])
+        quoted = f'; it begins "{first_words(first)}"' if first_words else ""
         raise ValueError(
             f"{part} pair {first + 1} has {widths[first]} tokens, {holder} allows {most}: "
-            f"drop or split the pair, or raise {holder}"
+            f"drop or split the pair, or raise {holder}{quoted}"
         )
 
 

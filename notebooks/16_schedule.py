@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -12,29 +13,11 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # This chapter sets the learning rate of each training step: it rises in a straight line, then falls as one over the square root of the step (section 5.3 of the paper).
 #
-# $$
-# \text{rate}(n) = d_\text{model}^{-0.5} \cdot \min\left(n^{-0.5},\; n \cdot \text{warmup}^{-1.5}\right)
-# $$ (eq-schedule)
+# A learning rate is a single number, and the obvious thing is to choose it once and leave it alone. So we try that first, on a small model, at three rates. One of the runs fails in an instructive way. Then we take the optimizer apart to find out what went wrong in its first steps, and at the end the same model learns at the very rate that wrecked it.
 #
-# Here $n$ counts the updates of the weights, from 1. The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. In code it is one line, with a factor of our own, `lr_scale`, which is 1 in the paper.
-
-# %% tags=["export"]
-from math import sqrt
-
-
-# %% tags=["export"]
-def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -> float:
-    """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale).
-
-    Raises ValueError for a step or warm-up below 1.
-    """
-    if step < 1 or warmup < 1:
-        raise ValueError(f"step and warmup count from 1, not from {min(step, warmup)}")
-    rise = step / (warmup * sqrt(warmup))
-    fall = 1 / sqrt(step)
-    scale = lr_scale / sqrt(d_model)
-    return scale * min(rise, fall)
-
+# ## What a constant rate does
+#
+# Our model is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](13_data.ipynb#a-pair-and-its-alignment). It sees 300 batches and no sentence twice.
 
 # %% tags=["hide-input"]
 import math
@@ -47,72 +30,18 @@ import torch.nn.functional as F
 
 from annotated_transformer.batching import batches, encode_pairs
 from annotated_transformer.toolkit.synchronous_grammar import grammar
-from book.figures import INK, KEY, QUERY, VALUE, curves, show
+from book.figures import INK, KEY, QUERY, VALUE, curves, show, show_steps
 from annotated_transformer.masks import PAD
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The paper's base model (dashed) and its big one (dotted), and a curve of your own (blue; move the sliders on the website). The peak is always at the end of the warm-up. A longer warm-up lowers it, a wider model lowers the whole curve, and once curves are past their peaks, only the width matters."}}
-width = alt.param(
-    "width",
-    value=512,
-    bind=alt.binding_range(min=64, max=1024, step=64, name="d_model "),
-)
-warm = alt.param(
-    "warm",
-    value=8000,
-    bind=alt.binding_range(min=1000, max=16_000, step=500, name="warm-up "),
-)
-top = alt.Scale(
-    domainMin=0, domainMax=alt.ExprRef("max(0.0008, 1.1 / sqrt(width * warm))")
-)
-axes = (
-    alt.X("n:Q", title="step", scale=alt.Scale(domain=[0, 30_000])),
-    alt.Y("rate:Q", title="learning rate", scale=top, axis=alt.Axis(format=".4f")),
-)
-rate = "pow({d}, -0.5) * min(pow(datum.n, -0.5), datum.n * pow({w}, -1.5))"
 
+def narrow(chart):
+    """Make a chart fit for a phone, with its legend on top."""
+    for channel in (chart.encoding.color, chart.encoding.strokeDash):
+        channel.legend = alt.Legend(orient="top", title=None)
+    return chart.properties(width=290)
 
-def schedule_curve(d, w, color, dash):
-    steps = alt.Chart(alt.sequence(1, 30_001, 100, as_="n")).encode(*axes)
-    drawn = steps.transform_calculate(rate=rate.format(d=d, w=w))
-    return drawn.mark_line(color=color, strokeDash=dash)
-
-
-def label(n, d, w, text, color, dy=-6, dot=True):
-    place = alt.Chart(alt.Data(values=[{}])).encode(*axes)
-    place = place.transform_calculate(n=f"{n}").transform_calculate(
-        rate=rate.format(d=d, w=w), text=text
-    )
-    words = place.encode(text="text:N").mark_text(
-        color=color, align="left", dx=8, dy=dy
-    )
-    return (
-        place.mark_point(color=color, filled=True, opacity=float(dot), size=70) + words
-    )
-
-
-yours = "'yours: peak ' + format(1 / sqrt(width * warm), '.4f') + ' at step ' + warm"
-chart = alt.layer(
-    schedule_curve(512, 4000, INK, [6, 3]),
-    schedule_curve(1024, 4000, INK, [2, 2]),
-    schedule_curve("width", "warm", QUERY, [1, 0]),
-    label(4000, 512, 4000, "'base: peak 0.0007 at step 4000'", INK),
-    label(4000, 1024, 4000, "''", INK),
-    label(16_000, 1024, 4000, "'big: d_model 1024'", INK, dy=26, dot=False),
-    label("warm", "width", "warm", yours, QUERY, dy=-10),
-)
-show(
-    chart.add_params(width, warm).properties(width=460, height=260),
-    alt="Three curves rise in a straight line and fall as one over the square root of the step. Peaks are at the end of the warm-up; once all are past them, the widest model has the lowest curve.",
-)
-
-# %% [markdown]
-# Why would anyone start training at a rate four thousand times below its peak? The curve looks arbitrary until you've watched a run without it. So we first train a small model at constant rates and see one of them fail in an instructive way. Then we take the optimizer apart to find out what went wrong in its first steps. At the end, the same model learns at the very rate that wrecked it.
-#
-# ## What a constant rate does
-#
-# Our model is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](13_data.ipynb#a-pair-and-its-alignment). It sees 300 batches and no sentence twice.
 
 # %%
 pairs = grammar(14_000, seed=1)
@@ -122,7 +51,6 @@ stream = list(islice(batches(encoded, 384, seed=0, epoch=0), 300))
 sizes = {"layers": 3, "d_model": 64, "d_ff": 256, "heads": 4}
 shape = TransformerConfig(len(tokenizer), **sizes, dropout=0.0)
 print(len(stream), "batches,", len(tokenizer), "entries in the vocabulary")
-
 
 # %% [markdown]
 # The training loop fits into twelve lines; the argument that interests us is a function that says which rate each step gets. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb#the-target-shifted-by-one).
@@ -162,7 +90,7 @@ print({name: round(loss, 2) for name, loss in last.items()})
 assert min(last["always 0.0001"], last["always 0.0088"]) > 3.5
 assert last["always 0.001"] < 2.5
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches (means of ten steps). At 0.0001 (dotted) it has come down to 4.5 when the run ends, at 0.001 (solid) below 2. At 0.0088 (dashed) it falls fastest for twenty steps, and then stays near 4.7."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches, means of ten steps. At 0.0001 (dotted) it has come down to about 4.5 when the run ends, at 0.001 (solid) below 2. At 0.0088 (dashed) it falls fastest for twenty steps, and then stays near 4.7."}}
 looks = {
     "always 0.0001": (INK, [2, 2]),
     "always 0.001": (VALUE, [1, 0]),
@@ -180,8 +108,8 @@ def loss_chart(names, looks):
         for name in names
         for n in range(0, 300, 10)
     ]
-    y = alt.Y("loss:Q", title="loss a token", scale=alt.Scale(domain=[0, 7]))
-    return curves(records, alt.X("step:Q", title="step"), y, "rate", looks)
+    y = alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(domain=[0, 7]))
+    return narrow(curves(records, alt.X("step:Q", title="step"), y, "rate", looks))
 
 
 show(
@@ -191,6 +119,8 @@ show(
 
 # %% [markdown]
 # The cautious run is merely slow: after 300 steps it's where the middle one was after some seventy. The bold run is the interesting failure. Its loss drops within twenty steps and then stays where it is. Nothing exploded, no number is infinite, and still it never recovers.
+#
+# A fresh model starts near 7, and the middle run ends below 2. What can a model know that is stuck near 4.7? Make a guess before you read on.
 #
 # ## The height of a loss that is stuck
 #
@@ -241,13 +171,13 @@ assert bold[0] < fresh[0] / 10 and bold[1] < fresh[1] / 10
 # %% [markdown]
 # The encoder now hands over practically the same vector at every position, whatever word is there. Then it doesn't matter where cross-attention looks, because any weights mix the same vector. Nothing tells its queries and keys where to look instead, and hardly any gradient reaches the encoder. The one path by which the source could help is closed, and the loss settles on the frequencies.
 #
-# One could search for the best constant, and 0.001 isn't bad. But keep the number 0.0088 in mind: what kills the bold run is not the length of its steps but taking them *at the beginning*. To see why, we need to know what the optimizer does with a rate.
+# One could search for the best constant, and 0.001 isn't bad. But keep the number 0.0088 in mind. What kills the bold run is not the length of its steps but taking them *at the beginning*, and to see why, we need to know what the optimizer does with a rate.
 #
 # ## What Adam does with the rate
 #
 # Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. In a fresh model, the tensors with the smallest and the largest typical gradient (root mean square):
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 torch.manual_seed(0)
 model = Transformer(shape)
 loss_of(model, *stream[0]).backward()
@@ -269,14 +199,15 @@ assert max(sizes.values()) > 50 * min(sizes.values())
 # \begin{aligned}
 # m_n &= \beta_1 m_{n-1} + (1 - \beta_1)\, g_n \\
 # v_n &= \beta_2 v_{n-1} + (1 - \beta_2)\, g_n^2 \\
-# \hat m_n &= m_n / (1 - \beta_1^n), \qquad \hat v_n = v_n / (1 - \beta_2^n) \\
+# \hat m_n &= m_n / (1 - \beta_1^n) \\
+# \hat v_n &= v_n / (1 - \beta_2^n) \\
 # \theta_n &= \theta_{n-1} - \text{rate}_n\, \frac{\hat m_n}{\sqrt{\hat v_n} + \epsilon}
 # \end{aligned}
 # $$ (eq-adam)
 #
 # The paper takes $\beta_1 = 0.9$, $\beta_2 = 0.98$ and $\epsilon = 10^{-9}$. A gradient that came $k$ steps ago still counts $\beta^k$ of what it counted at first: with 0.9 that is half after seven steps, with 0.98 after 34.
 #
-# The third line is the **bias correction**. Both averages start at zero, so at first they are mostly an average of nothing. After gradients of 2 and 2, $m$ is $0.9 \cdot 0.2 + 0.1 \cdot 2 = 0.38$, where the average is plainly 2. The zero at the start still has the weight $\beta^n$, so what has been seen carries $1 - \beta^n$, and dividing by it mends the estimate: $0.38 / (1 - 0.81) = 2$. In code, each weight for itself:
+# The third and the fourth line are the **bias correction**. Both averages start at zero, so at first they are mostly an average of nothing. After gradients of 2 and 2, $m$ is $0.9 \cdot 0.2 + 0.1 \cdot 2 = 0.38$, where the average is plainly 2. The zero at the start still has the weight $\beta^n$, so what has been seen carries $1 - \beta^n$, and dividing by it corrects the estimate: $0.38 / (1 - 0.81) = 2$. In code, each weight for itself:
 
 
 # %%
@@ -291,7 +222,7 @@ def adam_step(theta, g, m, v, n, rate, betas=(0.9, 0.98), eps=1e-9):
 # %% [markdown]
 # PyTorch's optimizer is the reference. Both descend $\theta^4$ in two dimensions, for fifty steps at a rate that keeps changing.
 
-# %%
+# %% tags=["hide-input"]
 weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
 ours = weight.detach().clone()
 m = v = torch.zeros(2).double()
@@ -314,36 +245,11 @@ torch.testing.assert_close(ours, weight.detach())
 #
 # The quotient of the two averages has no unit. Multiply every gradient by a thousand, and it stays the same. If a gradient is the same in each step, the quotient is 1. If its sign flips at random, $m$ cancels and the quotient is small. So Adam goes far where the batches agree and stays put where they contradict each other.
 #
-# The rate, then, is a length: how far a weight moves in one step if the batches agree. A rate of 0.001 takes a weight from 0.050 to 0.051, whatever the loss is multiplied by and whichever layer it is in.
+# The rate, then, is a length: how far a weight moves in one step if the batches agree. A rate of 0.001 takes a weight from 0.050 to 0.051, whatever the loss is multiplied by and whichever layer it is in. (A step can be a little longer than the rate; [how much](#can-a-step-be-longer-than-the-rate) is worked out below.)
 #
-# :::{admonition} For a second reading: can a step be longer than the rate?
-# :class: dropdown
-#
-# Yes, by a little. The first average forgets faster than the second, so a gradient that keeps growing is already large in $m$ while $v$ still remembers that it was small. The worst case grows by the factor $\beta_2 / \beta_1$ in each step, and drives the quotient to
-#
-# $$ \frac{1 - \beta_1}{\sqrt{(1 - \beta_2)(1 - \beta_1^2 / \beta_2)}} $$ (eq-longest-step)
-#
-# By the inequality of Cauchy and Schwarz, no other sequence gets further. With the paper's constants a step is at most 1.7 times the rate; with PyTorch's default $\beta_2 = 0.999$ it could be 7.3 times. A single gradient that dwarfs all earlier ones gives $(1 - \beta_1) / \sqrt{1 - \beta_2}$: 0.7 with 0.98, and 3.2 with 0.999. The paper's shorter memory keeps surprises short. The cell below checks both.
-# :::
-
-# %% tags=["hide-cell"]
-zero = m = v = torch.zeros(1, dtype=torch.float64)
-for n in range(1, 501):
-    g = (0.98 / 0.9) ** torch.tensor([n]).double()
-    moved, m, v = adam_step(zero, g, m, v, n, rate=1.0)
-longest = {
-    beta: 0.1 / math.sqrt((1 - beta) * (1 - 0.81 / beta)) for beta in (0.98, 0.999)
-}
-print(f"a growing gradient: {-moved.item():.2f} times the rate")
-print(
-    {f"by the formula, β₂ = {beta}": round(times, 2) for beta, times in longest.items()}
-)
-print([round(0.1 / math.sqrt(1 - beta), 1) for beta in (0.98, 0.999)])
-
-# %% [markdown]
 # ## Why are the first steps the worst?
 #
-# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient. Let the model make that step, at a rate of 0.01:
+# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient. The fresh `model` from above still has the gradients of one batch. Let it make that step, at a rate of 0.01:
 
 # %% tags=["nbval-ignore-output"]
 before = [p.detach().clone() for p in model.parameters()]
@@ -361,7 +267,7 @@ assert share > 0.95
 # How much worse is that than a later step? Suppose there is nothing to learn: each gradient is random, with mean zero, and a good optimizer would stay where it is. We run Adam on 20,000 such weights and look at the typical length of a step in units of the rate.
 
 
-# %%
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-noise-steps", "caption": "How far does Adam go when there is nothing to learn? Typical length of a step on random gradients, in units of the rate, with the paper's average of the gradient (solid) and with none (dashed). Averaging brings it down to a quarter within some twenty steps; without it, noise moves the weights as far as a signal would."}}
 def typical_steps(betas, steps=100, weights=20_000):
     random = torch.Generator().manual_seed(0)
     lengths = []
@@ -375,11 +281,6 @@ def typical_steps(betas, steps=100, weights=20_000):
 
 lengths = typical_steps((0.9, 0.98))
 print({f"step {n}": round(lengths[n - 1], 2) for n in (1, 2, 5, 20, 100)})
-
-# %% tags=["remove-cell"]
-assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-noise-steps", "caption": "How far does Adam go when there is nothing to learn? Typical length of a step on random gradients, in units of the rate, with the paper's average of the gradient (solid) and with none (dashed). Averaging brings it down to a quarter within some twenty steps; without it, noise moves the weights as far as a signal would."}}
 looks = {"averaged, memory 0.9": (QUERY, [1, 0]), "not averaged": (KEY, [5, 3])}
 records = [
     {"step": step, "length": round(length, 3), "memory": name}
@@ -388,9 +289,12 @@ records = [
 ]
 y = alt.Y("length:Q", title="step ÷ rate", scale=alt.Scale(domain=[0, 1.2]))
 show(
-    curves(records, alt.X("step:Q", title="step"), y, "memory", looks),
+    narrow(curves(records, alt.X("step:Q", title="step"), y, "memory", looks)),
     alt="With the paper's average the typical step falls from 1 to about a quarter within twenty steps; with none it stays near 1.",
 )
+
+# %% tags=["remove-cell"]
+assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 
 # %% [markdown]
 # In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it has cancelled, and it doesn't get much better: the limit is close to $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$, the spread of an average with that memory.
@@ -398,10 +302,69 @@ show(
 # The usual size is a guess at first, too. A weight whose only gradient so far happened to be at most a tenth of its usual size moves by the full rate all the same, at least ten times too far. If gradients are normally distributed, that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
 #
 # And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and all that lies between that and 4.64 can be had from the frequencies alone. What the layers hear first is mostly how to make frequent tokens more probable, and that advice is the same at every position. The bold run took its longest steps in the poorest directions, until all positions were alike.
-#
+
+# %% [markdown]
 # ## Up and down
 #
-# The remedy is the **warm-up**: tiny steps while the model is new, then longer ones. The base model's first rate is 0.00000017. Its first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. Four thousand batches of 100,000 are a fair price. After the peak the steps get shorter, because close to a minimum long ones only jump about.
+# The remedy is the **warm-up**: tiny steps while the model is new, then longer ones. The paper gives update number $n$, counted from 1, the rate
+#
+# $$
+# \text{rate}(n) = d_\text{model}^{-0.5} \cdot \min\left(n^{-0.5},\; n \cdot \text{warmup}^{-1.5}\right)
+# $$ (eq-schedule)
+#
+# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. In code there is a factor of our own, `lr_scale`, which is 1 in the paper.
+#
+# **Exercise 7. Write it first** (★, 5 min). Write `learning_rate(step, d_model, warmup)` from the formula and hand it to the [checker](E_checker.ipynb#the-parts-it-knows): `check("learning_rate", yours)`.
+
+# %% tags=["export"]
+from math import sqrt
+
+
+# %% tags=["export"]
+def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -> float:
+    """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale).
+
+    Raises ValueError for a step or warm-up below 1.
+    """
+    if step < 1 or warmup < 1:
+        raise ValueError(f"step and warmup count from 1, not from {min(step, warmup)}")
+    rise = step / (warmup * sqrt(warmup))
+    fall = 1 / sqrt(step)
+    scale = lr_scale / sqrt(d_model)
+    return scale * min(rise, fall)
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The rate of each step for the paper's base model (solid) and for another one (dashed). The peak is always at the end of the warm-up. A longer warm-up lowers it; a wider model lowers the whole curve. Once both curves are past their peaks, only the width matters."}}
+def schedule_chart(d, w, name):
+    looks = {"base": (QUERY, [1, 0]), name: (KEY, [5, 3])}
+    steps = [1, *range(200, 30_001, 200)]
+    records = [
+        {"step": n, "rate": round(learning_rate(n, *shape), 6), "model": label}
+        for label, shape in {"base": (512, 4000), name: (d, w)}.items()
+        for n in steps
+    ]
+    x = alt.X("step:Q", axis=alt.Axis(values=[0, 10_000, 20_000, 30_000]))
+    axis, scale = alt.Axis(format=".4f"), alt.Scale(domain=[0, 0.001])
+    y = alt.Y("rate:Q", title="learning rate", axis=axis, scale=scale)
+    chart = narrow(curves(records, x, y, "model", looks))
+    tops = {"base": 1 / sqrt(512 * 4000), name: 1 / sqrt(d * w)}
+    said = ", ".join(f"{label} {top:.5f}" for label, top in tops.items())
+    return chart, f"Both rise in a straight line and fall like a root. Peaks: {said}."
+
+
+show_steps(
+    {
+        "the big model": schedule_chart(1024, 4000, "width 1,024"),
+        "half the width": schedule_chart(256, 4000, "width 256"),
+        "twice the warm-up": schedule_chart(512, 8000, "warm-up 8,000"),
+        "half the warm-up": schedule_chart(512, 2000, "warm-up 2,000"),
+    },
+    "Beside base:",
+    start=2,
+)
+
+# %% [markdown]
+# The base model's first rate is 0.00000017. Its first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. Four thousand batches of 100,000 are a fair price. After the peak the steps get shorter, because close to a minimum long ones only jump about.
 #
 # ### The peak
 #
@@ -409,7 +372,7 @@ show(
 #
 # $$ \text{peak} = \frac{1}{\sqrt{d_\text{model} \cdot \text{warmup}}} $$ (eq-peak)
 #
-# For the base model that is $1/\sqrt{512 \cdot 4000} = 0.0007$. Note the side effect: a warm-up four times as long halves the peak, so comparing warm-ups with this formula also compares peaks. Written with the peak, the schedule is easier to picture, and we check this second form against the first: $\text{peak} \cdot n / \text{warmup}$ on the way up, $\text{peak} \cdot \sqrt{\text{warmup} / n}$ on the way down.
+# For the base model that is $1/\sqrt{512 \cdot 4000} = 0.0007$. Note the side effect: a warm-up four times as long halves the peak, so comparing warm-ups with this formula also compares peaks. Written with the peak, the schedule is easier to picture: $\text{peak} \cdot n / \text{warmup}$ on the way up, $\text{peak} \cdot \sqrt{\text{warmup} / n}$ on the way down.
 
 # %%
 peak = 1 / math.sqrt(512 * 4000)
@@ -425,14 +388,6 @@ assert max(range(1, 20_001), key=lambda n: learning_rate(n, 512, 4000)) == 4000
 
 # %% [markdown]
 # The decay is slow: to halve, the rate takes four times the steps, and at the paper's last step it is still a fifth of its peak.
-#
-# :::{margin}
-# An exponential with the same first halving would have come down to 0.4% by then.
-# :::
-#
-# ### Why does a wide model get smaller steps?
-#
-# The paper doesn't say. Each output of a layer is a sum over $d_\text{model}$ weights, and in the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times that of one, and the factor $d_\text{model}^{-0.5}$ would keep it the same for all widths. But they all follow one gradient, so for the inputs of that batch they add up more like $d_\text{model}$. The factor has the right direction but perhaps not the right exponent; for Adam, later work on width (μP) arrives at $d_\text{model}^{-1}$ for the hidden layers.
 #
 # ## The same rate, reached slowly
 #
@@ -450,7 +405,7 @@ assert (
     last["warm-up 20"] > 3.5 and abs(last["warm-up 200"] - last["always 0.001"]) < 0.3
 )
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. The dashed and the blue run reach the same rate, 0.0088; the one that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps (dotted) climbs to three times that rate and ends exactly like the bold run."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. The dashed and the solid run reach the same rate, 0.0088; the one that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps (dotted) climbs to three times that rate and ends exactly like the bold run."}}
 looks = {
     "always 0.0088": (KEY, [6, 3]),
     "warm-up 20": (INK, [2, 2]),
@@ -474,12 +429,13 @@ above = curves(
     looks,
 )
 show(
-    above.properties(height=120) & loss_chart(looks, looks).properties(height=200),
+    narrow(above).properties(height=120)
+    & loss_chart(looks, looks).properties(height=200),
     alt="With a warm-up of 200 steps the loss falls to about 1.9. Without one, or with 20 steps, it stays near 4.7.",
 )
 
 # %% [markdown]
-# The blue run may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, 1.91 against 1.90, although it spent two thirds of the run on the way up. The dotted one shows that climbing alone is no protection.
+# The run with the long warm-up (solid) may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, although it spent two thirds of its steps on the way up. The dotted run shows that climbing alone is no protection.
 #
 # ## Why does a Transformer need a warm-up?
 #
@@ -487,7 +443,7 @@ show(
 #
 # 1. Adam's first steps have full length whatever the gradient, and poor aim (this chapter).
 # 2. Its estimate of the usual size varies too much until enough batches have come by {cite:p}`liu2020variance`.
-# 3. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show and [Layers](09_layers.ipynb#what-the-gradients-say) repeats.
+# 3. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show ([below](#what-do-the-gradients-of-the-layers-say), we measure them).
 # 4. A step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good.
 #
 # The third is the odd one: under Adam the size of the gradient cancels, so large gradients as such do no harm. What post-norm changes is how strongly the *output* reacts once the weights have moved. We give fresh models of both forms the same first step, at a rate of 0.001, and measure how far the encoder's output moves.
@@ -511,7 +467,7 @@ for layers in (1, 3, 6):
     post = reaction(layers, pre_norm=False)
     pre = reaction(layers, pre_norm=True)
     reactions[layers] = post, pre
-    print(f"{layers} layers: the output moves by {post:.0%} in post-norm,", end=" ")
+    print(f"depth {layers}: the output moves by {post:.0%} in post-norm,", end=" ")
     print(f"{pre:.0%} in pre-norm")
 
 # %% tags=["remove-cell"]
@@ -532,77 +488,7 @@ print(f"post-norm: {last['always 0.0088']:.2f}")
 assert pre_norm < min(last.values())
 
 # %% [markdown]
-# It survives, and ends lower than any other run on this page. Warm-up is no law of nature, then; it belongs to this design. Without warm-up, [six and twelve layers](22_variations.ipynb#norm-and-depth) learn in pre-norm only.
-#
-# :::{margin}
-# After 600 updates on captions, with a warm-up for both, pre-norm is still 0.53 nats ahead ([departures](../book/departures.md#the-model)).
-# :::
-#
-# ## With PyTorch's scheduler
-#
-# PyTorch's own scheduler can follow {eq}`eq-schedule`, too, if you watch two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1.
-
-# %%
-adam = torch.optim.Adam([weight], lr=1.0)
-schedule = torch.optim.lr_scheduler.LambdaLR(
-    adam, lambda done: learning_rate(done + 1, 512, 4000)
-)
-rates = []
-for _ in range(5):
-    rates.append(adam.param_groups[0]["lr"])
-    adam.step()
-    schedule.step()
-print(f"LambdaLR, five steps made: next rate {adam.param_groups[0]['lr']:.8f}")
-
-# %% tags=["remove-cell"]
-expected = torch.tensor([learning_rate(n, 512, 4000) for n in range(1, 6)])
-torch.testing.assert_close(torch.tensor(rates), expected)
-
-# %% [markdown]
-# ### Does the schedule start anew when training is resumed?
-#
-# It must not: a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([Training](K_runs.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
-#
-# ## Ways to get it wrong
-#
-# ### A schedule that counts batches
-#
-# When memory is short, several batches are added up to one update, and the schedule must count updates. PyTorch's `schedule.step()` counts whatever you call it after. Harvard's [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) (the version of 2022) calls it after every batch and updates after every tenth. With its settings, 907 batches in each of 8 epochs, the schedule moves 7,256 times while the weights are updated 728 times, and its warm-up of 3,000 is over after 300 updates.
-
-# %%
-for update in (30, 300, 728):
-    right, fast = (learning_rate(n, 512, 3000) for n in (update, 10 * update))
-    print(f"update {update:3}: {right:.6f} meant, {fast:.6f} used,", end=" ")
-    print(f"{fast / right:.1f} times")
-
-# %% [markdown]
-# The rate is ten times too high for 300 updates, just where it hurts, and still 2.6 times too high when the training ends.
-#
-# ### A lost decimal point
-#
-# The exponent of the width is minus one half. With $d_\text{model}^{-5}$ instead, the peak of the base model is $4 \cdot 10^{-16}$, and the next 32-bit number above 1 is $1.2 \cdot 10^{-7}$ away: the matrices can't change at all. Print the rate of step 1 and of the peak before a long run.
-
-# %% tags=["hide-cell"]
-wrong = 512**-5.0 * 4000**-0.5
-print(
-    f"peak {wrong:.0e}; the next number above 1 is {torch.finfo(torch.float32).eps:.1e} away"
-)
-assert torch.ones(1) - wrong == torch.ones(1)
-
-# %% [markdown]
-# ## The numbers of the paper
-#
-# ### Why a warm-up of 4,000?
-#
-# The paper doesn't say. It is 4% of the base model's steps. The authors' code, tensor2tensor, later went to 8,000 (`transformer_base_v2`), with twice the rate. Here, doubling both cost 0.10 nats in [short runs](../book/departures.md#training). The factor `lr_scale` cuts the tie between warm-up and peak: choose the warm-up for a safe start, then the factor for the height. When you compare settings of two programs, compare peaks.
-#
-# ### Why one over the root?
-#
-# No reason is given. It has a practical side: this curve needs no end, so you can stop at any step or go on. A straight line or a cosine down to zero must know the last step in advance.
-#
-# ### Why is $\beta_2$ 0.98?
-#
-# Again no reason is given. A memory of some 50 steps follows changes faster than PyTorch's 1,000, and gradients change a lot while the rate climbs. Later, `transformer_base_v3` of tensor2tensor took 0.997.
+# It learns, and ends lower than any other run on this page. (That is one run from one start; [chapter 22](22_variations.ipynb#norm-and-depth) has stacks of two, six and twelve layers.) Warm-up is no law of nature, then. It belongs to this design.
 #
 # ## What to remember
 #
@@ -612,7 +498,8 @@ assert torch.ones(1) - wrong == torch.ones(1)
 # - The schedule counts updates of the weights, not batches.
 #
 # The loss falls now. On sentences that the model has never seen it may rise at the same time.
-#
+
+# %% [markdown]
 # ## Exercises
 #
 # **1. On the way down** (★, 5 min). By hand: what is the base model's rate at step 1,000, and at which step after the peak is it the same again?
@@ -685,6 +572,248 @@ print(f"{lr_scale:.2f}")
 # %% [markdown]
 # **6. The highest safe rate** (★★★, an evening; open). Find the largest constant rate that a fresh model of 1, 3, 6 and 12 layers survives, in post-norm and in pre-norm, with three seeds each. Does it follow `reaction`? Then find the shortest warm-up that saves the post-norm models at twice that rate.
 #
+# **7. Write it first** is [above](#up-and-down); the code below it is the solution.
+
+# %% [markdown]
+# ## Second reading
+#
+# ### Can a step be longer than the rate?
+#
+# :::{admonition} Yes, with the paper's constants by a factor of at most 1.7
+# :class: dropdown
+#
+# The first average forgets faster than the second, so a gradient that keeps growing is already large in $m$ while $v$ still remembers that it was small. The worst case grows by the factor $\beta_2 / \beta_1$ in each step, and drives the quotient to
+#
+# $$ \frac{1 - \beta_1}{\sqrt{(1 - \beta_2)(1 - \beta_1^2 / \beta_2)}} $$ (eq-longest-step)
+#
+# By the inequality of Cauchy and Schwarz, no other sequence gets further. With the paper's constants a step is at most 1.7 times the rate; with PyTorch's default $\beta_2 = 0.999$ it could be 7.3 times. A single gradient that dwarfs all earlier ones gives $(1 - \beta_1) / \sqrt{1 - \beta_2}$: 0.7 with 0.98, and 3.2 with 0.999. The paper's shorter memory keeps surprises short. The cell below checks both.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the longest steps", "code_prompt_hide": "Hide the longest steps"}
+zero = m = v = torch.zeros(1, dtype=torch.float64)
+for n in range(1, 501):
+    g = (0.98 / 0.9) ** torch.tensor([n]).double()
+    moved, m, v = adam_step(zero, g, m, v, n, rate=1.0)
+longest = {
+    beta: 0.1 / math.sqrt((1 - beta) * (1 - 0.81 / beta)) for beta in (0.98, 0.999)
+}
+print(f"a growing gradient: {-moved.item():.2f} times the rate")
+print(
+    {f"by the formula, β₂ = {beta}": round(times, 2) for beta, times in longest.items()}
+)
+print([round(0.1 / math.sqrt(1 - beta), 1) for beta in (0.98, 0.999)])
+
+# %% [markdown]
+# ### Why does a wide model get smaller steps?
+#
+# :::{admonition} Half an argument, and an exponent that later work doubts
+# :class: dropdown
+#
+# The paper doesn't say. Each output of a layer is a sum over $d_\text{model}$ weights, and in the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times the effect of one, and the factor $d_\text{model}^{-0.5}$ would keep it the same for all widths. But they all follow one gradient, so for the inputs of that batch they add up more like $d_\text{model}$. The factor has the right direction but perhaps not the right exponent; for Adam, later work on width (μP) arrives at $d_\text{model}^{-1}$ for the hidden layers.
+# :::
+#
+# ### What do the gradients of the layers say?
+#
+# :::{admonition} Where post-norm and pre-norm differ before any training
+# :class: dropdown
+#
+# We take the gradients of one batch in fresh models of 3 to 24 layers, and from each encoder layer the norm of the gradient of its second feed-forward matrix. In post-norm the norm of the last layer's gradient lies between 0.7 and 1.2 at every depth. In pre-norm it shrinks as the stack grows, from 0.45 with 3 layers to 0.17 with 24. {cite:t}`xiong2020layer` derive both. In pre-norm, the stream is a sum of updates of similar size, which grows about like the root of their number; the final norm divides it, and its gradient, by that size.
+#
+# Deep post-norm stacks thus start with larger gradients near the output. As Adam cancels their size, that alone doesn't explain the bold run; it shows where a step changes the output most. Pre-norm became the default mainly because it trains deep stacks without drama. At six layers and with the paper's schedule, post-norm trains well. In short runs pre-norm is ahead even with a warm-up for both: by 0.53 nats per token after 600 updates on captions ([departures](../book/departures.md#the-model)). Short runs reward whatever learns fastest at first, though.
+# :::
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the gradients, layer by layer", "code_prompt_hide": "Hide the gradients, layer by layer"}
+def gradient_by_layer(layers, pre_norm):
+    torch.manual_seed(0)
+    fresh = Transformer(replace(shape, layers=layers, pre_norm=pre_norm))
+    loss_of(fresh, *stream[0]).backward()
+    matrices = [layer.feed_forward.linear2.weight for layer in fresh.encoder.layers]
+    return [matrix.grad.norm().item() for matrix in matrices]
+
+
+tops = {"post-norm": [], "pre-norm": []}
+for layers in (3, 6, 12, 24):
+    for name, pre_norm in (("post-norm", False), ("pre-norm", True)):
+        norms = gradient_by_layer(layers, pre_norm)
+        print(f"{layers:2} layers, {name:9}", end=" ")
+        print(f"first {norms[0]:.2f}, last {norms[-1]:.2f}")
+        tops[name].append(norms[-1])
+
+# %% tags=["remove-cell"]
+assert min(tops["post-norm"]) > 0.6 and max(tops["post-norm"]) < 1.3
+assert tops["pre-norm"] == sorted(tops["pre-norm"], reverse=True)
+assert tops["pre-norm"][-1] < 0.45 * tops["pre-norm"][0]
+
+# %% [markdown]
+# ### With PyTorch's scheduler
+#
+# :::{admonition} Two details, and updates that never happened
+# :class: dropdown
+#
+# PyTorch's own scheduler can follow {eq}`eq-schedule`, too, if you watch two details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. And it calls the function with 0 before the first step, where we count from 1. (Harvard's [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) answers 0 as if it were 1. Its first two updates get the same rate, which does no harm.)
+#
+# The schedule counts updates. In fp16, `GradScaler` skips an update whose gradients overflowed, which often happens to the very first ones. Then the weights haven't moved, and the schedule must not move either. The scale falls exactly when an update was skipped, so compare it:
+#
+# ```python
+# before = scaler.get_scale()
+# scaler.step(adam)
+# scaler.update()
+# if scaler.get_scale() >= before:  # the update was made
+#     schedule.step()
+# ```
+#
+# Without this check PyTorch warns that `lr_scheduler.step()` was called before `optimizer.step()`, and it is right: the first update wasn't made. bf16 has the range of 32 bits and needs no scaler.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both, tried", "code_prompt_hide": "Hide both, tried"}
+adam = torch.optim.Adam([weight], lr=1.0)
+schedule = torch.optim.lr_scheduler.LambdaLR(
+    adam, lambda done: learning_rate(done + 1, 512, 4000)
+)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+rates = []
+while len(rates) < 5:
+    rate = adam.param_groups[0]["lr"]
+    adam.zero_grad()
+    before = scaler.get_scale()
+    scaler.scale((weight.float() ** 4).sum()).backward()
+    scaler.step(adam)
+    scaler.update()
+    if scaler.get_scale() >= before:  # the update was made
+        schedule.step()
+        rates.append(rate)
+print(f"LambdaLR, five updates made: next rate {adam.param_groups[0]['lr']:.8f}")
+print(f"before the first, {127 - math.log2(scaler.get_scale()):.0f} were skipped")
+
+# %% tags=["remove-cell"]
+expected = torch.tensor([learning_rate(n, 512, 4000) for n in range(1, 6)])
+torch.testing.assert_close(torch.tensor(rates), expected)
+
+# %% [markdown]
+# ### Does the schedule start anew when training is resumed?
+#
+# :::{admonition} It must not, and Adam's averages must be saved, too
+# :class: dropdown
+#
+# A second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([the appendix on runs](K_runs.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
+# :::
+#
+# ### A schedule that counts batches
+#
+# :::{admonition} A warm-up that is over after 300 updates instead of 3,000
+# :class: dropdown
+#
+# When memory is short, several batches are added up to one update, and the schedule must count updates. PyTorch's `schedule.step()` counts whatever you call it after. Harvard's [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) (the version of 2022) calls it after every batch, and updates the weights after the first batch of an epoch and then after every tenth. With its settings, 907 batches in each of 8 epochs, the schedule moves 7,256 times while the weights are updated 728 times, and its warm-up of 3,000 is over after some 300 updates. The rate is ten times too high up to there, just where it hurts, and still 2.6 times too high when the training ends.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rates meant and used", "code_prompt_hide": "Hide the rates meant and used"}
+for update in (30, 300, 728):
+    right, fast = (learning_rate(n, 512, 3000) for n in (update, 10 * update))
+    print(f"update {update:3}: {right:.6f} meant, {fast:.6f} used,", end=" ")
+    print(f"{fast / right:.1f} times")
+print(8 * 907, "moves of the schedule,", 8 * len(range(0, 907, 10)), "updates")
+
+# %% [markdown]
+# ### A lost decimal point
+#
+# :::{admonition} A rate at which no weight can change
+# :class: dropdown
+#
+# The exponent of the width is minus one half. With $d_\text{model}^{-5}$ instead, the peak of the base model is $4 \cdot 10^{-16}$, and the next 32-bit number above 1 is $1.2 \cdot 10^{-7}$ away: the matrices can't change at all. Print the rate of step 1 and of the peak before a long run.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the peak", "code_prompt_hide": "Hide the peak"}
+wrong = 512**-5.0 * 4000**-0.5
+print(
+    f"peak {wrong:.0e}; the next number above 1 is {torch.finfo(torch.float32).eps:.1e} away"
+)
+assert torch.ones(1) - wrong == torch.ones(1)
+
+# %% [markdown]
+# ### The numbers of the paper
+#
+# :::{admonition} Why 4,000, why a root, why 0.98
+# :class: dropdown
+#
+# The paper gives no reason for any of the three.
+#
+# The **warm-up of 4,000** is 4% of the base model's steps. The authors' code, tensor2tensor, later went to 8,000 (`transformer_base_v2`), with twice the rate. Here, doubling both cost 0.10 nats per token in [short runs](../book/departures.md#training). The factor `lr_scale` cuts the tie between warm-up and peak: choose the warm-up for a safe start, then the factor for the height.
+#
+# **One over the root** has a practical side: this curve needs no end, so you can stop at any step or go on. A straight line or a cosine down to zero must know the last step in advance. And it is slow. An exponential with the same first halving would have come down to 0.4% of the peak at the paper's last step, where the root still has 20%.
+#
+# **$\beta_2 = 0.98$** is a memory of some 50 steps. It follows changes faster than PyTorch's 1,000, and gradients change a lot while the rate climbs. Later, `transformer_base_v3` of tensor2tensor took 0.997.
+# :::
+#
+# ### The numbers of other toolkits
+#
+# :::{admonition} tensor2tensor's 0.1, OpenNMT's 2, fairseq's 0.0005, converted
+# :class: dropdown
+#
+# Compare settings of two programs by their peaks, never by what their options are called. All of these rise in a straight line and fall as one over the root.
+#
+# - **tensor2tensor** multiplies {eq}`eq-schedule` by 5,000, by 0.002 for Adam, and by `learning_rate`. With 0.1, as in `transformer_base_v1`, the product is 1: the paper's schedule. With 0.2 and a warm-up of 8,000 (`transformer_base_v2`) it is 2.
+# - **OpenNMT-py** (`decay_method noam`) multiplies {eq}`eq-schedule` by `learning_rate`. Its usual 2 with `warmup_steps 8000` is the same schedule as tensor2tensor's second.
+# - **fairseq** (`inverse_sqrt`) takes the peak itself: `--lr 0.0005 --warmup-updates 4000`, with `--adam-betas '(0.9, 0.98)'`, in its recipe for the big model. At width 1,024 that is 1.01 times the paper's schedule.
+# - **This book's** `lr_scale` is the factor in front of {eq}`eq-schedule`. So a peak becomes $\texttt{lr\_scale} = \text{peak} \cdot \sqrt{d_\text{model} \cdot \text{warmup}}$.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the conversion", "code_prompt_hide": "Hide the conversion"}
+settings = {  # name: (width, warm-up, factor in front of the paper's formula)
+    "the paper, tensor2tensor v1": (512, 4000, 5000 * 0.002 * 0.1),
+    "tensor2tensor v2": (512, 8000, 5000 * 0.002 * 0.2),
+    "OpenNMT-py": (512, 8000, 2.0),
+    "fairseq, big": (1024, 4000, 0.0005 * math.sqrt(1024 * 4000)),
+}
+for name, (width, warmup, factor) in settings.items():
+    top = learning_rate(warmup, width, warmup, factor)
+    print(f"{name:28} lr_scale {factor:.2f}, peak {top:.5f} at step {warmup:,}")
+
+# %% [markdown]
+# ### What do models of today use?
+#
+# :::{admonition} A cosine instead of the root, AdamW instead of Adam, in ten lines
+# :class: dropdown
+#
+# Most language models still warm up, and then come down along half a **cosine**, to zero or to a tenth of the peak. The last steps are the shortest, so the weights settle, but one has to know in advance which step is the last.
+#
+# **AdamW** ([Loshchilov and Hutter](https://arxiv.org/abs/1711.05101)) lets each weight shrink a little in each step, by the rate times a decay (often 0.1, in PyTorch 0.01 unless you say otherwise). It does so *beside* the quotient. If the decay were added to the gradient instead, as in plain gradient descent, Adam would divide it by the usual size like everything else, and weights with large gradients would hardly shrink.
+# :::
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show cosine and AdamW", "code_prompt_hide": "Hide cosine and AdamW"}
+def cosine_rate(step, peak, warmup, last):
+    if step < warmup:
+        return peak * step / warmup
+    done = (step - warmup) / (last - warmup)  # from 0 to 1
+    return peak * (1 + math.cos(math.pi * done)) / 2
+
+
+def adamw_step(theta, g, m, v, n, rate, decay):
+    theta = theta * (1 - rate * decay)
+    return adam_step(theta, g, m, v, n, rate)
+
+
+for n in (2000, 4000, 28_000, 52_000, 76_000, 100_000):
+    print(f"step {n:6}: root {learning_rate(n, 512, 4000):.6f}", end=", ")
+    print(f"cosine {cosine_rate(n, peak, 4000, 100_000):.6f}")
+weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
+ours = weight.detach().clone()
+m = v = torch.zeros(2).double()
+adam = torch.optim.AdamW([weight], betas=(0.9, 0.98), eps=1e-9, weight_decay=0.1)
+for n in range(1, 51):
+    rate = adam.param_groups[0]["lr"] = cosine_rate(n, 0.05, 10, 50)
+    adam.zero_grad()
+    (weight**4).sum().backward()
+    adam.step()
+    ours, m, v = adamw_step(ours, 4 * ours**3, m, v, n, rate, decay=0.1)
+print("after fifty steps, by hand:", [round(w, 4) for w in ours.tolist()])
+print("torch.optim.AdamW:         ", [round(w, 4) for w in weight.tolist()])
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(ours, weight.detach())
+
+# %% [markdown]
 # ## Sources
 #
 # Equation 3 and Adam's constants are from section 5.3 of {cite:t}`vaswani2017attention`, Adam and its bias correction from {cite:t}`kingma2015adam`. {cite:t}`liu2020variance` explain warm-up by the variance of Adam's denominator (their remedy is RAdam), {cite:t}`xiong2020layer` by post-norm's gradients, {cite:t}`liu2020understanding` by the reaction of its output (their remedy is Admin). The loop with the miscounted schedule is `run_epoch` in the code of {cite:t}`rush2018annotated`, as revised in 2022; tensor2tensor's settings are in its `models/transformer.py`.

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -12,39 +13,9 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # This chapter takes the attention weights out of a trained model, draws them, scores them over many sentences, and tests them by silencing single heads (sections 3.2.3 and 4 of the paper, and its Figures 3 to 5).
 #
-# An attention map is what one head computes on its way to an output:
-#
-# $$ A_h = \operatorname{softmax}\!\left( \frac{Q_h K_h^{\top}}{\sqrt{d_k}} \right), \qquad \text{output} = \sum_{h=1}^{H} A_h \, V_h \, W^O_h. $$ (eq-heads-apart)
-#
-# A row is a query, a column a key, and each row sums to 1. In the book's example, *likes* spends 0.62 of its attention on *cat* and 0.29 on *fish*:
+# The book's everyday model translates our example back from German. While it writes, each of the three layers of its decoder looks at the German tokens. What do they look at?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-example-map", "caption": "What is an attention map? The weights of the one head of the book's example, whose numbers are made up. Read along a row: the adjective *black* and the article *the* look at the nouns, the nouns at their verb, the verb at its nouns."}}
-from book.example import W_K, W_Q, WORDS, X
-from book.figures import heatmap, show
-
-example = (X @ W_Q @ (X @ W_K).T / 2).softmax(dim=-1)
-show(
-    heatmap(example.tolist(), WORDS, WORDS),
-    alt="A five by five matrix. Likes puts 0.62 of its weight on cat and 0.29 on fish, and 0.03 on each of the other words.",
-)
-likes = example[WORDS.index("likes")].tolist()
-assert [round(weight, 2) for weight in likes] == [0.03, 0.03, 0.62, 0.03, 0.29]
-
-# %% [markdown]
-# The last pages of the paper show such weights of a trained model as lines between words. They are among the most copied pictures of the field, because they seem to let us watch a network think. This chapter asks four questions of a map, of which the picture answers only the first:
-#
-# ```python
-# maps = attention_maps(model, source, target)     # Where does each head look?
-# alignment_error_rate(links, gold)                # Does it look at the word that is being translated?
-# hit_rates(weights, pairs)                        # Does a particle find its verb, better than by distance?
-# with without_head(model, "cross", layer=1, head=2):
-#     ...                                          # Would the model miss it?
-# ```
-#
-# The other three matter because a map is easy to make and hard to trust. A model with 3 layers of 4 heads and three kinds of attention has 36 maps for every sentence, with some fifty numbers each. Among so many, some look meaningful by chance.
-
-
-# %% tags=["export"]
+# %% tags=["export", "hide-input"]
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -58,7 +29,6 @@ from annotated_transformer.multi_head_attention import MultiHeadAttention, split
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
 from annotated_transformer.transformer import Transformer, evaluating
 
-
 # %% tags=["hide-input"]
 import html
 import json
@@ -71,12 +41,14 @@ from IPython.display import display
 from annotated_transformer import load_pretrained
 from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.data import words
+from annotated_transformer.evaluation import score
+from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.toolkit.presets import preset
+from annotated_transformer.toolkit.runs import TrainingConfig, train
 from annotated_transformer.toolkit.synchronous_grammar import (
     Phrase,
     draw_main_clause,
     english_clause,
-)
-from annotated_transformer.toolkit.synchronous_grammar import (
     german_clause,
     grammar,
     join,
@@ -84,19 +56,82 @@ from annotated_transformer.toolkit.synchronous_grammar import (
     to_pair,
 )
 from annotated_transformer.toolkit.translation import translate
-from annotated_transformer.evaluation import score
-from book.figures import FONTS, INK, POSITION, RESIDUAL
-from book.figures import page_colors, show_steps
-from annotated_transformer.masks import BOS, EOS, PAD
-from annotated_transformer.toolkit.runs import TrainingConfig, train
 from annotated_transformer.transformer import greedy_decode
-from annotated_transformer.toolkit.presets import preset
+from book.figures import FONTS, INK, POSITION, RESIDUAL
+from book.figures import heatmap, page_colors, show, show_steps
 
+# %%
+model, tokenizer = load_pretrained("everyday-de-en")
+source = torch.tensor([[*tokenizer.encode("Die schwarze Katze mag Fisch."), EOS]])
+target = torch.tensor([[BOS, *greedy_decode(model, source)[0]]])
+print(tokenizer.decode(target[0, 1:].tolist()))
+
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-two-stories", "caption": "Does the model look up each word that it writes? Choose a layer. Rows are the tokens about to be written, columns the German tokens; each cell is the mean over the four heads of the layer, and each row sums to 1. In layer 3 the large weights run down the diagonal. In layer 1 many of them stand one column to the left of it."}}
+cross = []
+
+
+def note(module, inputs, output):
+    query, key = inputs[:2]
+    asked = split_heads(module.query(query), module.heads)
+    answered = split_heads(module.key(key), module.heads)
+    cross.append(attention(asked, answered, answered)[1].mean(dim=1)[0].detach())
+
+
+hooks = [
+    layer.cross_attention.register_forward_hook(note) for layer in model.decoder.layers
+]
+with evaluating(model):
+    model(source, target)
+for hook in hooks:
+    hook.remove()
+said = [tokenizer.decode([i]).strip() for i in target[0, 1:].tolist()] + ["</s>"]
+read = [tokenizer.decode([i]).strip() for i in source[0, :-1].tolist()] + ["</s>"]
+titles = ("about to be written", "looked at")
+steps = {}
+for layer, weights in enumerate(cross, start=1):
+    best = weights.argmax(dim=-1).tolist()
+    pairs = [f"{word} at {read[i]}" for word, i in zip(said, best)]
+    label = f"Layer {layer}. Where most of each row's weight is: {', '.join(pairs)}."
+    steps[f"layer {layer}"] = heatmap(weights, said, read, titles=titles), label
+show_steps(steps, "Which layer of the decoder:", start=2)
+cells = [
+    (2, "cat", "Katze"),
+    (2, "likes", "mag"),
+    (0, "fish", "mag"),
+    (0, "cat", "schwarze"),
+]
+told = [
+    cross[layer][said.index(word), read.index(german)] for layer, word, german in cells
+]
+assert [round(weight.item(), 2) for weight in told] == [0.98, 0.81, 0.53, 0.5]
+assert 0.16 < cross[2][said.index("likes"), -2:].sum() < 0.18
 
 # %% [markdown]
+# In layer 3 one reads a dictionary off the diagonal: *cat* looks at *Katze* with 0.98 of its weight, *likes* at *mag* with 0.81. Now choose layer 1. *Cat* looks at *schwarze* there, with 0.50, and *fish* at *mag*, with 0.53: each at the word that has been translated already. From the same sentence and the same model, one map says that the translator looks up its words, and the other that it doesn't.
+#
+# Pictures like these are among the most copied of the field (the paper ends with three pages of them), because they seem to let us watch a network think. But this small model has 36 heads, each with a map for every sentence, and among so many some look meaningful by chance. So we ask four questions, of which a picture answers only the first:
+#
+# 1. Where does each head look?
+# 2. Does it look at the *right* word, counted over many sentences?
+# 3. Would the model miss the head?
+# 4. Does the map say *why* the model writes what it writes?
+#
+# Before you read on, make a guess for the third. We'll train a small model with 24 heads, and silence each of them in turn while the other 23 stay. For how many of the 24 will the translations suffer?
+#
 # ## Taking the weights out
 #
-# The book's captions model translates from German to English; like the everyday models it has three layers of four heads, few enough to look at each. It can't hand over its weights, since the fused kernel [never writes them down](25_speed.ipynb#attention-without-the-matrix), which is why it's fast. But the arguments of a call are enough to compute them once more, with the attention of [chapter 3](03_attention.ipynb#the-code), which returns them beside its output:
+# An attention map is what one head $h$ computes on its way to the layer's output:
+#
+# $$
+# \begin{aligned}
+# A_h &= \operatorname{softmax}\!\left( \frac{Q_h K_h^{\top}}{\sqrt{d_k}} \right) \\
+# \text{output} &= \sum_{h=1}^{H} A_h \, V_h \, W^O_h
+# \end{aligned}
+# $$ (eq-heads-apart)
+#
+# The model can't hand $A_h$ over, since the fused kernel [never writes it down](25_speed.ipynb#attention-without-the-matrix), which is why it's fast. But the arguments of a call are enough to compute it once more.
+#
+# **Exercise 7. Write it first** (★★, 10 min). A `MultiHeadAttention` has the linear maps `query`, `key` and `value` and a number of `heads`; `split_heads(x, heads)` cuts a projection into heads, and [chapter 3's](03_attention.ipynb#the-code) `attention` returns the weights beside its output. Write `attention_weights(module, query, key, value, mask)`. Ours:
 
 
 # %% tags=["export"]
@@ -118,7 +153,7 @@ def attention_weights(
 
 
 # %% [markdown]
-# The calls happen deep inside the model. There PyTorch lets us listen: a forward hook is a function of ours that is called whenever a module has run, with the arguments that the module got and the output that it gave. So a model can be looked into without being changed; none of its code knows that someone is watching. We hang a hook on each attention for the length of a `with` block and take all of them off again, also after an error.
+# The calls happen deep inside the model. There PyTorch lets us listen: a forward hook is a function of ours that is called whenever a module has run, with the arguments that the module got and the output that it gave. We hang a hook on each attention for the length of a `with` block.
 
 
 # %% tags=["export"]
@@ -142,21 +177,11 @@ def keeping_weights(model: nn.Module) -> Iterator[dict[MultiHeadAttention, Tenso
             hook.remove()
 
 
-# %%
-model, tokenizer = load_pretrained("captions-de-en")
-text = "Zwei Hunde spielen im Schnee."
-source = torch.tensor([[*tokenizer.encode(text), EOS]])
-with evaluating(model), keeping_weights(model) as by_module:
-    model.encode(source)
-for weights in by_module.values():
-    print("a layer of the encoder has weights", tuple(weights.shape))
-
-
 # %% [markdown]
-# The modules come from the layers of both stacks: self-attention in the encoder, self-attention in the decoder, and cross-attention, of which the rows are target tokens and the columns source tokens ([all three in one table](09_layers.ipynb#the-decoder-layer)).
+# Three kinds of attention come out: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). The folded cell has `attention_modules`, which lists them by kind, the record `AttentionMaps`, and `token_names`, which says how each token reads.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the record, the modules, and the names of tokens", "code_prompt_hide": "Hide the record, the modules, and the names of tokens"}
 class AttentionMaps(NamedTuple):
     """The weights of one sentence pair; queries are rows, keys are columns, rows sum to 1.
 
@@ -169,7 +194,6 @@ class AttentionMaps(NamedTuple):
     cross: Tensor
 
 
-# %% tags=["export"]
 def attention_modules(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
     """Return the model's attention by its kind, encoder, decoder or cross, bottom layer first."""
     encoder = [layer for layer in model.modules() if isinstance(layer, EncoderLayer)]
@@ -181,8 +205,11 @@ def attention_modules(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
     }
 
 
-# %% [markdown]
-# One sentence at a time is enough, and safer: in a batch, short sentences are padded, and each map would have rows and columns that mean nothing. Each module's weights then have the shape (1, H, T, S), and joining the layers along the first axis gives (L, H, T, S).
+def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Return how each token reads, reserved ones as `</s>`, without the space before a word."""
+    return [
+        SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids
+    ]
 
 
 # %% tags=["export"]
@@ -205,23 +232,10 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
 
 
 # %% [markdown]
-# For the target we take what the model itself writes, with `<s>` in front. And each token needs a name: subwords lose the space before a word, and one that is nothing but a space becomes a dot.
-
-
-# %% tags=["export"]
-def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return how each token reads, reserved ones as `</s>`, without the space before a word."""
-    return [
-        SPECIAL.get(index) or tokenizer.decode([index]).strip() or "·" for index in ids
-    ]
-
+# One sentence at a time is enough, and safer: in a batch, short sentences are padded, and their maps have rows and columns that mean nothing.
 
 # %%
-target = torch.tensor([[BOS, *greedy_decode(model, source)[0]]])
 maps = attention_maps(model, source, target)
-source_names = token_names(tokenizer, source[0].tolist())
-target_names = token_names(tokenizer, target[0].tolist())
-print(*source_names, "→", *target_names)
 for name, weights in zip(maps._fields, maps):
     sums = weights.sum(dim=-1)
     print(f"{name}: {tuple(weights.shape)}", end=", ")
@@ -232,67 +246,21 @@ for weights in maps:
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
 assert not maps.decoder.triu(diagonal=1).any()
 assert not any(module._forward_hooks for module in model.modules())
-torch.testing.assert_close(maps.encoder, torch.cat([*by_module.values()]))
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-three-maps", "caption": "Who looks at whom? The three kinds of attention in the top layer of the trained model, mean of its heads, for one sentence (choose on the website). A row asks and sums to 1; a column answers. In the decoder a row is named after the token that is read there; what it writes is the name of the next row. Hatched: hidden by the causal mask."}}
-causal = torch.ones(len(target_names), len(target_names)).tril().bool().tolist()
-axes = {
-    "encoder": (source_names, source_names, None),
-    "decoder": (target_names, target_names, causal),
-    "cross": (target_names, source_names, None),
-}
-steps = {}
-for kind, (rows, columns, mask) in axes.items():
-    weights = getattr(maps, kind)[-1].mean(dim=0)
-    chart = heatmap(weights.tolist(), rows, columns, mask, cell=40)
-    best = weights.argmax(dim=-1).tolist()
-    found = (
-        f"{rows[1]} looks most at {columns[best[1]]}, {rows[2]} at {columns[best[2]]}."
-    )
-    steps[kind] = (chart, f"Top layer of {kind} attention. {found}")
-show_steps(steps, "Kind of attention:", start=2)
-assert [round(w, 2) for w in weights.diagonal()[:2].tolist()] == [1.0, 0.77]
-
 
 # %% [markdown]
-# Take a row and see how its ink is shared out among the columns. In the cross map, `<s>` spends all but 0.004 on *Zwei*, the row below 0.77 on *Hunde*, and so on down a diagonal. A dark *column* is a token that many others look at; it says nothing about where that token looks itself.
+# Each kind has the shape (layers, heads, queries, keys). A row that doesn't sum to 1 is the first sign of a mistake; [two common ones](#why-is-one-of-my-weights-above-1) are in the second reading.
 #
-# Why does `<s>` look at *Zwei*? Because of a shift that is a trap in every picture of a decoder. The row that *reads* `<s>` is the one that *writes* *Two*. The row named *Two* writes *dogs* and looks at *Hunde*. So when the top layer looks for the source of a word, it does so one row above that word's name.
+# ### Which name does a row have?
 #
-# Two more errors are common in published maps. The axes of cross-attention are swapped, so that German words seem to ask English ones, or the decoder's self-attention is labeled with source tokens. Both look fine as long as the two sentences have similar lengths. The shape decides, and exercise 2 finds a swap even in a square map.
-#
-# ### Why is one of my weights above 1?
-#
-# Because it was taken after dropout, in training mode. An implementation that drops attention weights divides the survivors by $1 - p$ ([regularization](17_regularization.ipynb#what-dropout-does)), and at $p = 0.1$ a weight of 0.99 becomes 1.10. Assert that rows sum to 1, and you'll notice.
-#
-# Weights taken *before* dropout, as ours are, have another trap. In training mode, dropout in the layers below changes queries and keys: the rows sum to 1, and the map is a different one at each call. So `attention_maps` switches to evaluation mode.
-#
-# ### How do I get the weights out of PyTorch's own module?
-#
-# `nn.MultiheadAttention` returns them beside its output, but by default as a mean, from which the heads can't be recovered.
-
-
-# %%
-module = torch.nn.MultiheadAttention(embed_dim=8, num_heads=4, batch_first=True)
-x = torch.zeros(1, 5, 8)
-print("by default:                ", tuple(module(x, x, x)[1].shape))
-print(
-    "average_attn_weights=False:",
-    tuple(module(x, x, x, average_attn_weights=False)[1].shape),
-)
-print("need_weights=False:        ", module(x, x, x, need_weights=False)[1])
-
-
-# %% [markdown]
-# `nn.TransformerEncoderLayer` calls its attention with `need_weights=False`, so a forward hook finds none in the output. It can compute them, as ours does, or a hook that is called *before* the module can change the arguments of the call.
+# A row of the decoder has two tokens: the one that it *reads* and the one that it *writes* next. The row that reads `<s>` writes *The*. In this book the rows of cross-attention have the name of the word about to be written. Name them after the token read instead, and every name moves down by one row: in layer 3 *likes* would then seem to look at *Fisch*, and in layer 1 at *mag*. The dictionary would have moved from one layer to the other. (In the decoder's attention to itself, rows are named after the token read, like the columns.)
 #
 # ## Every head by itself
 #
-# If one head looks at the word before and another at the word after, their mean shows two gray neighbors and no head that does that. Here is every head of every layer.
+# Both maps of the first figure are means over four heads. If one head looks at the word before and another at the word after, their mean shows two gray neighbors and no head that does that. Here is every head of every layer.
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-all-heads", "caption": "What do heads look at? Every head (columns) of every layer (rows) of the trained model, for the same sentence. Rows and columns of each small map are tokens in the order of the figure above. Ink is weight, from 0 (empty) to 1 (full)."}}
-def grid(weights, cell=11):
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-all-heads", "caption": "What do single heads look at? Every head (columns) of every layer (rows) of the everyday model, for the same sentence. In each small map, rows and columns are tokens in the order of the figure above (rows of the decoder: the tokens read). An empty cell is a weight of 0, a full one a weight of 1."}}
+def grid(weights, cell=10):
     rows, columns = weights.shape[-2:]
     records = [
         {
@@ -331,89 +299,28 @@ def sharpest(weights):
 show_steps(
     {
         kind: (grid(getattr(maps, kind)), f"{kind}: {sharpest(getattr(maps, kind))}")
-        for kind in axes
+        for kind in maps._fields
     },
     "Kind of attention:",
     start=2,
 )
 
-
 # %% [markdown]
-# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. A *gray haze* is a mean of nearly everything. And *single dark cells* elsewhere pick out words that place doesn't explain. It's tempting to give names to heads now; first, a warning.
+# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. A *gray haze* is a mean of nearly everything. And *single full cells* elsewhere pick out words that place doesn't explain. It's tempting to give such heads names, as the paper does; [What single heads do](#what-single-heads-do) shows what that takes.
 #
 # ### Why does everyone look at `<s>`? Attention sinks
-
-
-# %% [markdown]
-# A row must sum to 1. A head that looks for something the sentence doesn't have must still look somewhere, so it parks its weight where it does little harm: on a token that's always there and hands over little. Such a token is an **attention sink**. {cite:t}`clark2019what` found that many heads of BERT park on its separator; {cite:t}`xiao2024efficient` gave the effect its name when they saw language models spend much of their weight on the *first* token, whatever it was, and break when a cache dropped it.
 #
-# Our model has one, too. Over six captions, we compare the weight of a token with an even share, and the size of its value with that of other tokens:
-
-
-# %% tags=["hide-input", "nbval-ignore-output"]
-captions = [
-    "Zwei Hunde spielen im Schnee.",
-    "Ein Mann fährt auf einem Fahrrad durch die Stadt.",
-    "Eine Frau liest ein Buch im Park.",
-    "Drei Kinder spielen Fußball auf einer Wiese.",
-    "Ein Mädchen springt ins Wasser.",
-    "Ein Mann steht auf einer Leiter.",
-]
-
-
-def look_at(kind, token):
-    """Weight of a token's column, its even share, and its value's size beside others', (layers, 3)."""
-    found, sizes = [], []
-
-    def note(module, inputs, output):
-        values = split_heads(module.value(inputs[2]), module.heads)
-        size = values.norm(dim=-1).mean(dim=1)[0]
-        sizes.append(size[token] / torch.cat([size[:token], size[token:][1:]]).mean())
-
-    hooks = [
-        module.register_forward_hook(note) for module in attention_modules(model)[kind]
-    ]
-    for caption in captions:
-        source = torch.tensor([[*tokenizer.encode(caption), EOS]])
-        target = torch.tensor([[BOS, *greedy_decode(model, source)[0]]])
-        sizes.clear()
-        weights = getattr(attention_maps(model, source, target), kind)[:, :, 1:-1]
-        seen = torch.ones_like(weights).tril(
-            diagonal=1 if kind == "decoder" else source.size(1)
-        )
-        even = seen / seen.sum(dim=-1, keepdim=True)
-        share = [each[..., token].mean(dim=(1, 2)) for each in (weights, even)]
-        found.append(torch.stack([*share, torch.stack(sizes)], dim=1))
-    for hook in hooks:
-        hook.remove()
-    return torch.stack(found).mean(dim=0)
-
-
-looked_at = {}
-for kind, token, name in (("decoder", 0, "<s>"), ("cross", -1, "</s>")):
-    looked_at[kind] = look_at(kind, token)
-    for layer, (weight, even, size) in enumerate(looked_at[kind].tolist()):
-        print(f"{kind:8} layer {layer + 1}: {name:5} gets {weight:.2f}", end=" ")
-        print(f"of the weight, even {even:.2f}", end="; ")
-        print(f"its value is {size:.2f} times as large as others")
-
-# %% tags=["remove-cell"]
-assert all(rows[:, 2].max() < 0.5 for rows in looked_at.values())
-rows = looked_at["decoder"]
-assert rows[0, 0] < 0.2 < 0.55 < rows[2, 0] and rows[2, 2] < 0.25
-
-
-# %% [markdown]
-# In the decoder, `<s>` gets 14, 36 and 62% of the weight from layer to layer, where an even share would be 24%, and at the top its value has a sixth of the usual size: a sink in the upper layers, and none yet in the first. In cross-attention `</s>` gets about its share in the first two layers and half as much again in the third, with less than half of a usual value. What counts is the weight times the *value*, and the map shows only the weight. So a dark column is no sign that the token matters. More likely the head had nothing to say about these rows.
-
+# A row must sum to 1. A head that looks for something the sentence doesn't have must still look somewhere, so it parks its weight where it does little harm: on a token that's always there and hands over little. {cite:t}`xiao2024efficient` call such a token an **attention sink**. In layer 3 of our first figure, the row of *likes* spends 0.17 on the full stop and `</s>`, and each of the rows that write these two spends 0.98 there.
+#
+# What counts is the weight times the *value*, and a sink has a small one. In the top layer of the captions model's decoder, `<s>` gets 62% of the weight, and its value has a sixth of the usual size ([measured below](#how-large-are-the-sinks)). So a full column is no sign that the token matters.
 
 # %% [markdown]
 # ## The machine at work
 #
-# The next figure replays the translation, from the numbers that the model computed. Each circle is a state in the residual stream, each line a weight, the mean over the heads of a layer. First the source: in each layer all positions look at all positions, at once. Then the target, one token after another, each of which looks at the tokens before it *and* at the finished source. One pass over the finished translation gives the same numbers as writing step by step, since the causal mask hides what comes later.
+# The next figure replays the translation. Each circle is a state in the residual stream, each line a weight, the mean over the heads of a layer. First the source: in each layer all positions look at all positions, at once. Then the target, one token after another, each of which looks at the tokens before it *and* at the top layer of the finished source.
 
 
-# %% tags=["hide-input"]
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-player", "caption": "What is parallel, what is sequential, and who looks at whom? One translation by the trained model, replayed. Lines are attention weights of 0.02 and more, mean of the heads of a layer: the heavier the line, the larger the weight. Filled circles are computed in this step. Source on the left, layers from bottom to top; target on the right, the token read below and the token written above. Without scripts, six of the steps are shown."}}
 def record_trace(maps, source_names, target_names, pitch=50, rise=58, lift=30, top=40):
     """Lay out states and words, and list for each frame what is new and which weights flow."""
     layers, S, T = len(maps.encoder), len(source_names), len(target_names)
@@ -471,7 +378,6 @@ def record_trace(maps, source_names, target_names, pitch=50, rise=58, lift=30, t
     return {**size, **player, "states": states, "words": words, "frames": frames}
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-player", "caption": "What is parallel, what is sequential, and who looks at whom? One translation by the trained model, replayed. Lines are attention weights of 0.02 and more, mean of the heads of a layer: the darker, the larger. Filled circles are computed in this step. Source on the left, layers from bottom to top; target on the right, the token read below and the token written above. Without scripts, six of the steps are shown."}}
 def still_frame(trace, now, angle):
     frame = trace["frames"][now]
     for a, b, w in frame["lines"]:
@@ -503,6 +409,8 @@ def filmstrip(trace, chosen, label):
     return page_colors(f"{head}{''.join(parts)}</svg>")
 
 
+source_names = read
+target_names = token_names(tokenizer, target[0].tolist())
 trace = record_trace(maps, source_names, target_names)
 count, depth = len(trace["frames"]), len(maps.encoder)
 chosen = [0, 1, depth, depth + 1, (depth + 1 + count) // 2, count - 1]
@@ -515,14 +423,10 @@ picture = filmstrip(trace, chosen, label)
 page = f'<figure class="book-figure" data-module="player" style="margin:0">{picture}<script type="application/json">{data}</script></figure>'
 display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 
-
 # %% [markdown]
-# In training the right half is a single step, too. Two things are easy to overlook: cross-attention looks at the *top* of the encoder from every layer of the decoder, and each line enters a vector that is already there, the state below it, which goes straight up without a line.
-#
 # ## Word alignment by cross-attention
 #
-# In the cross map, target words seem to find their source words. To count, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model on 9,000 pairs, a minute's work, and count on others. First we ask whether the model is worth looking into; if it couldn't translate, it would have no reason to look at the right words.
-
+# In layer 3 of the first figure, the words seem to find their translations. To *count* how often they do, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model of two layers on its pairs, for half a minute, and count on pairs that it hasn't seen. If it couldn't translate, it would have no reason to look at the right words, so we look at its BLEU first.
 
 # %% tags=["nbval-ignore-output"]
 pairs = grammar(9400, seed=0)
@@ -530,21 +434,40 @@ learned, unseen = pairs[:9000], pairs[9000:]
 subwords = Tokenizer.train(learned, vocabulary_size=2000)
 torch.manual_seed(0)
 small = Transformer(preset("tiny", vocabulary_size=len(subwords)))
-train(small, subwords, learned, TrainingConfig(steps=800, warmup=150, lr_scale=0.3))
-translated = translate(small, subwords, [pair.source for pair in unseen[:100]], beam=1)
-honest = score(translated, [pair.target for pair in unseen[:100]]).bleu
-print(f"BLEU {honest:.1f}")
+config = TrainingConfig(steps=800, max_tokens=192, warmup=150, lr_scale=0.3)
+train(small, subwords, learned, config)
+held = unseen[200:]
+
+
+# %% tags=["nbval-ignore-output"]
+def quality():
+    texts = translate(small, subwords, [pair.source for pair in held], beam=1)
+    return score(texts, [pair.target for pair in held]).bleu
+
+
+whole = quality()
+print(f"BLEU on 200 unseen pairs: {whole:.1f}")
 
 # %% tags=["remove-cell"]
-assert honest > 60
+assert whole > 60
 
 # %% [markdown]
-# The alignment speaks of words, the maps speak of tokens. Two rules connect them. What goes *to* a word is the sum of what goes to its tokens, because a look at any part is a look at the word. What goes out *from* a word is the mean over its tokens, because a sum would make the row of a long word sum to 2 or 3. Each reserved token counts as a word of its own.
+# The alignment speaks of words, the maps speak of tokens. So we add up what goes *to* the tokens of a word, and take the mean of what goes out *from* them.
 #
-# First we need the word of each token. The tokenizer knows where a token ends in the text, and a token belongs to the first word that doesn't end before it.
+# :::{admonition} For a second reading: both rules as products of matrices
+# :class: dropdown
+#
+# A look at any part of a word is a look at the word, hence the sum. A sum over the rows would make the row of a long word sum to 2 or 3, hence the mean.
+#
+# First we need the word of each token. The tokenizer knows where a token ends in the text, and a token belongs to the first word that doesn't end before it. With a vocabulary of 330, *Hund* has four tokens, of which the first is the space before it. Only the end of a token counts, so it doesn't matter on which side a tokenizer puts the spaces.
+#
+# Both rules are matrices of zeros and ones, made by choosing rows of the identity matrix. Multiplied from the right, one adds up the columns of a word; multiplied from the left and divided by the number of tokens, the other averages its rows.
+#
+# By hand, for the made-up weights in the cell: the second word has the query tokens of rows two and three. To the first word they send 0.0 and 0.2, on average 0.1; to the second, which has two key tokens, 0.9 and 0.3, on average 0.6. (The sum favors long words: a head that looks at all tokens alike gives a word of three tokens three times the weight of a word of one.)
+# :::
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show tokens, and weights between words", "code_prompt_hide": "Hide tokens, and weights between words"}
 def word_of_token(tokenizer, text):
     """For each token of a text, the place of its word in words(text)."""
     ends = []
@@ -559,23 +482,6 @@ def word_of_token(tokenizer, text):
     return places
 
 
-# %%
-text = "Der Hund schläft."
-coarse = Tokenizer.train(grammar(400, seed=0), vocabulary_size=330)
-names = token_names(coarse, coarse.encode(text))
-place = word_of_token(coarse, text)
-print(list(zip(names, place)))
-
-# %% tags=["remove-cell"]
-assert [place.count(n) for n in range(4)] == [2, 4, 6, 1] and len(words(text)) == 4
-
-# %% [markdown]
-# With a vocabulary of 330, *Hund* has four tokens, of which the first is the space before it. Only the end of a token counts, so it doesn't matter on which side a tokenizer puts the spaces.
-#
-# Both rules are matrices of zeros and ones, made by choosing rows of the identity matrix. Multiplied from the right, one adds up the columns of a word; multiplied from the left and divided by the number of tokens, the other averages its rows.
-
-
-# %%
 def merge_tokens(weights, rows, columns):
     """Weights between tokens as weights between words; rows and columns name each token's word."""
     to_word = torch.eye(max(columns) + 1).to(weights)[columns]
@@ -584,26 +490,30 @@ def merge_tokens(weights, rows, columns):
     return from_word.T @ weights @ to_word
 
 
-# %%
+text = "Der Hund schläft."
+coarse = Tokenizer.train(grammar(400, seed=0), vocabulary_size=330)
+names = token_names(coarse, coarse.encode(text))
+place = word_of_token(coarse, text)
+print(list(zip(names, place)))
 made_up = torch.tensor(
     [[0.5, 0.1, 0.2, 0.2], [0.0, 0.6, 0.3, 0.1], [0.2, 0.2, 0.1, 0.5]]
 )
 by_word = merge_tokens(made_up, rows=[0, 1, 1], columns=[0, 1, 1, 2])
 print([[round(w, 2) for w in row] for row in by_word.tolist()])
 
+# %% tags=["remove-cell"]
+assert [place.count(n) for n in range(4)] == [2, 4, 6, 1] and len(words(text)) == 4
 
 # %% [markdown]
-# By hand: the second word has the query tokens of rows two and three. To the first word they send 0.0 and 0.2, on average 0.1; to the second, which has two key tokens, 0.9 and 0.3, on average 0.6. (The sum favors long words: a head that looks at all tokens alike gives a word of three tokens three times the weight of a word of one.)
-#
 # ### The alignment error rate
 #
-# Each target word is linked with the source word that gets its largest weight, or with none if that's `</s>`. Let $A$ be these links, $S$ the sure links and, where people disagree, $P$ a larger set of possible ones. The **alignment error rate** ({cite:t}`och2003systematic`) is
+# Each target word is linked with the source word that gets its largest weight, or with none if that's `</s>`. Let $A$ be these links and $S$ the right ones. The **alignment error rate** ({cite:t}`och2003systematic`) is
 #
 # $$
-# \text{AER} = 1 - \frac{|A \cap S| + |A \cap P|}{|A| + |S|},
+# \text{AER} = 1 - \frac{2\,|A \cap S|}{|A| + |S|},
 # $$ (eq-aer)
 #
-# 0 if all sure links are found and no impossible one, and 1 if nothing fits. Both sizes are in the denominator, so inventing links costs, and so does leaving them out. A head that ventured one safe link wouldn't look perfect. Our grammar is sure of everything, so $P = S$.
+# 0 if all right links are found and no other, and 1 if none is right. Both sizes are in the denominator, so inventing links costs, and so does leaving them out. (Where people disagree, the full formula also has *possible* links.)
 
 
 # %%
@@ -614,32 +524,31 @@ def align(weights, source_words):
 
 
 def alignment_error_rate(predicted, gold):
-    """The alignment error rate of sentences whose gold links are sure, 0 (best) to 1."""
+    """The alignment error rate of all sentences together, from 0 (best) to 1."""
     hits = sum(len(links & sure) for links, sure in zip(predicted, gold))
     count = sum(map(len, predicted)) + sum(map(len, gold))
     return 1 - 2 * hits / count
 
 
 # %% [markdown]
-# Two links of which one is right, against three sure ones, give $1 - (1 + 1)/(2 + 3) = 0.6$. With $P = S$ it's one minus the F-score, an independent check:
-
+# Two links of which one is right, against three right ones, give $1 - 2 \cdot 1/(2 + 3) = 0.6$. That is one minus the F-score of precision and recall, which is the reference here:
 
 # %%
 found, true = {(0, 0), (1, 2)}, {(0, 0), (1, 1), (2, 2)}
-precision, recall = len(found & true) / len(found), len(found & true) / len(true)
+precision, recall = 1 / 2, 1 / 3
 f_score = 2 * precision * recall / (precision + recall)
-print(f"{alignment_error_rate([found], [true]):.2f}")
+print(f"{alignment_error_rate([found], [true]):.2f} and {1 - f_score:.2f}")
 
 # %% tags=["remove-cell"]
 assert abs(alignment_error_rate([found], [true]) - (1 - f_score)) < 1e-9
 
 # %% [markdown]
-# ### The row of a word
+# ### Which heads find the word
 #
-# The shift returns. A target word has two rows, the one that *writes* it and the next one, which *reads* it. We count both, for each of the eight cross-attention heads, on 200 sentences that training hasn't seen. And since a rate by itself says little, we add a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion. We also add the mean of the four heads of a layer.
+# We count for each of the eight heads of cross-attention, and for the mean of the four heads of a layer. A rate by itself says little, so we add a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion. And we count both rows of a target word, the one that *writes* it and the next one, which *reads* it.
 
 
-# %% tags=["hide-input"]
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aer", "caption": "Which heads align words? Alignment error rate of each cross-attention head and of the mean of each layer, against the grammar's gold alignments, on 200 unseen sentences; lower is better. Above: the map row that writes a word. Below: the row that reads it. The dashed line is what a straight diagonal achieves without looking at any word."}}
 def cross_by_word(pair):
     """Cross-attention by word, (L, H, words, words + 1), for writing and for reading a word."""
     source = torch.tensor([[*subwords.encode(pair.source), EOS]])
@@ -660,7 +569,6 @@ by_word = [cross_by_word(pair) for pair in some]
 gold = [pair.alignment for pair in some]
 
 
-# %% tags=["hide-input", "nbval-ignore-output"]
 lengths = [(len(words(pair.source)), len(words(pair.target))) for pair in some]
 diagonal = [
     {(round(j * (m - 1) / max(n - 1, 1)), j) for j in range(n)} for m, n in lengths
@@ -681,22 +589,10 @@ for way, layer in product(("writes", "reads"), range(2)):
     means[way, layer] = error_rate(way, layer, [0, 1, 2, 3])
     for head in range(4):
         rates[way, layer, head] = error_rate(way, layer, [head])
-    each = ", ".join(f"{rates[way, layer, head]:.2f}" for head in range(4))
-    print(
-        f"the row that {way:6} it, layer {layer + 1}: {each}; their mean {means[way, layer]:.2f}"
-    )
-print(f"a straight diagonal: {baseline:.2f}")
 top = [rate for (way, layer, _), rate in rates.items() if (way, layer) == ("writes", 1)]
 rest = [
     rate for (way, layer, _), rate in rates.items() if (way, layer) != ("writes", 1)
 ]
-
-# %% tags=["remove-cell"]
-assert (
-    max(top) < baseline - 0.1 and min(rest) > baseline and means["writes", 1] < min(top)
-)
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aer", "caption": "Which heads align words? Alignment error rate of each cross-attention head and of the mean of each layer, against the grammar's gold alignments, on 200 unseen sentences; lower is better. Above: the map row that writes a word. Below: the row that reads it. The dashed line is what a straight diagonal achieves without looking at any word."}}
 ways = {
     "writes": "the row that writes the word",
     "reads": "the row that reads the word",
@@ -719,7 +615,7 @@ chart = alt.layer(
     bars.mark_bar(fillOpacity=0.15, fill=INK, stroke=INK, height=12),
     bars.mark_text(align="left", dx=4).encode(text=alt.Text("rate:Q", format=".2f")),
     line.encode(x=alt.datum(round(baseline, 3))),
-).properties(width=360, height=190)
+).properties(width=220, height=190)
 header = alt.Header(labelOrient="top", labelAnchor="start")
 chart = chart.facet(
     row=alt.Row("way:N", sort=list(ways.values()), title=None, header=header)
@@ -729,14 +625,14 @@ show(
     alt=f"In the row that writes a word, the four heads of layer 2 have error rates of {min(top):.2f} to {max(top):.2f} and their mean {means['writes', 1]:.2f}. All others are above the diagonal's {baseline:.2f}.",
 )
 
+# %% tags=["remove-cell"]
+assert max(top) < baseline - 0.1 and min(rest) > baseline
+assert means["writes", 1] < min(top)
 
 # %% [markdown]
-# The result is clear, and it isn't the one that pictures of single heads suggest. In the row that writes a word, *all four* heads of layer 2 align, far better than the diagonal. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all, and the pictures would have agreed.
+# In the row that writes a word, *all four* heads of layer 2 align, with error rates of 0.28 to 0.34 where the diagonal has 0.54. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four, with 0.23, beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all.
 #
-# The losing row is no accident: when a word is read, its translation is done, and the decoder is busy with the next one. It can be the other way round: head 1 of layer 1 in {numref}`fig-all-heads` looks at the word just read, and {cite:t}`chen2020accurate` get their best alignments from that row. So measure it for your own model.
-#
-# Even the mean isn't perfect, nor need it be. The model was trained to write the next word, not to point at its source. To write *not* after *does* it may look elsewhere, and a state at the top of the encoder has gathered from its neighbors, so that the meaning of *Hund* may be read at *der* as well.
-
+# When a word is read, its translation is done, and this decoder is busy with the next one. It can be the other way round, as in layer 1 of our first figure, and {cite:t}`chen2020accurate` get their best alignments from that row. So measure it for your own model. Even the mean isn't perfect, nor need it be. The model was trained to write the next word, not to point at its source.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Where do the heads of layer 2 look when a word is written? Mean of their weights, between words of an unseen sentence of the grammar. Framed cells are the gold alignment. Rows are target words, columns source words; the last column is `</s>`."}}
 chosen = next(
@@ -754,13 +650,377 @@ frames = frames.mark_rect(fillOpacity=0, stroke=POSITION, strokeWidth=3).encode(
 )
 hits = sum((i, j) in pair.alignment for i, j in align(weights, len(columns) - 1))
 show(
-    heatmap(weights.tolist(), rows, columns, cell=40) + frames,
+    heatmap(weights.tolist(), rows, columns, titles=titles, cell=27) + frames,
     alt=f"Of {len(rows)} target words, {hits} look most at a word of their gold alignment.",
 )
 
+# %% [markdown]
+# ## Take a head away
+#
+# The direct test of a head is to remove it. By {eq}`eq-heads-apart` a layer's output is a sum with one term for each head, and $W^O_h$ are the head's own columns of the output matrix as `nn.Linear` stores it. If they are zero, the head adds nothing.
+
+
+# %% tags=["export"]
+@contextmanager
+def without_head(model: nn.Module, kind: str, layer: int, head: int) -> Iterator[None]:
+    """Silence one head inside the block; afterwards the model is bit for bit as before.
+
+    `kind` is encoder, decoder or cross; layers and heads count from 0.
+    """
+    module = attention_modules(model)[kind][layer]
+    columns = module.output.weight.data.unflatten(1, (module.heads, -1))[:, head]
+    before = columns.clone()
+    columns.zero_()
+    try:
+        yield
+    finally:
+        columns.copy_(before)
+
 
 # %% [markdown]
-# ## What single heads do
+# Now every head in turn: silence it, translate 200 unseen sentences, and see how much BLEU is lost.
+
+# %% tags=["nbval-ignore-output"]
+lost = {}
+for kind in maps._fields:
+    for layer, head in product(range(2), range(4)):
+        with without_head(small, kind, layer, head):
+            lost[kind, layer, head] = whole - quality()
+cheap = sum(loss < 2 for loss in lost.values())
+print(f"whole model {whole:.1f}; {cheap} of 24 heads cost less than 2 BLEU")
+
+# %% tags=["remove-cell"]
+assert quality() == whole and max(lost.values()) > 7 and cheap in (14, 15)
+aligners = [lost["cross", 1, head] for head in range(4)]
+assert min(aligners) > 2
+assert rates["writes", 1, aligners.index(min(aligners))] == min(top)
+
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads-removed", "caption": "Which heads matter? BLEU lost when a single head is silenced, by kind and layer (rows) and head (columns), on 200 unseen sentences of the grammar. The fuller the cell, the greater the loss. Where the model seems to do better without a head, that is noise, and the figure shows 0."}}
+names = [f"{kind} {layer + 1}" for kind in maps._fields for layer in range(2)]
+matrix = [
+    [round(max(lost[kind, layer, head], 0), 1) for head in range(4)]
+    for kind in maps._fields
+    for layer in range(2)
+]
+most, top = max(lost, key=lost.get), max(lost.values())
+columns = [f"head {h + 1}" for h in range(4)]
+look = {"titles": ("attention, layer", "BLEU lost without it"), "limit": round(top, 1)}
+show(
+    heatmap(matrix, names, columns, **look, cell=52),
+    alt=f"Silencing {most[0]} layer {most[1] + 1} head {most[2] + 1} costs {top:.0f} BLEU, the most; {sum(loss < 2 for loss in lost.values())} of 24 heads cost less than 2.",
+)
+
+# %% [markdown]
+# Compare that with your guess: 14 of the 24 heads cost less than 2 BLEU, and most of these a point or less. The costliest head takes 14 BLEU with it, three others 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. Another training run gives other numbers and other heads. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+#
+# In the everyday model you can take heads away yourself:
+#
+# :::{what-if} maps
+# What would the model write without a head? The two sentences are written by the whole model and without the silenced heads; the map shows the weights of the chosen head, in percent. In cross-attention a row is a step of the decoder, the token that it reads and, after the arrow, the token that it writes; a column is a token of the source (+ joins it to the one before). Choose a head and silence it, or all heads of a layer, until the translation breaks.
+#
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/21_attention_maps.html#fig-what-if-maps).
+# :::
+#
+# ## What attention does not explain
+#
+# From "this head looks at that word" it's a short step to "the model wrote this because of that word". The step isn't safe, and we can test it. For each head we measure how *sharp* its maps are: the mean of the largest weight in a row. Then we flatten the head: its keys are set to zero, so all scores are $q \cdot 0 = 0$, and softmax looks at everything alike. If a map said why the model writes what it writes, flattening should change most where the map is sharpest. (We count next words, each with the right beginning given, so that one changed word doesn't drag later ones along.)
+
+
+# %%
+@contextmanager
+def flattened(model, kind, layer, head):
+    module = attention_modules(model)[kind][layer]
+    rows = module.key.weight.data[32 * head : 32 * (head + 1)]
+    before = rows.clone()
+    rows.zero_()
+    yield
+    rows.copy_(before)
+
+
+batch = collate(encode_pairs(subwords, unseen[:200]))
+
+
+def predicted():
+    with evaluating(small):
+        return small(batch.source, batch.target[:, :-1]).argmax(dim=-1)
+
+
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and how many of the next words, with the right beginning given, change when it looks at everything alike. The hazy heads on the left change little. Among the sharp ones on the right, sharpness doesn't tell how much depends on a head."}}
+real = batch.target[:, 1:] != PAD
+usual = predicted()
+sharp = [
+    attention_maps(small, one.source, one.target[:, :-1])
+    for one in (collate([example]) for example in encode_pairs(subwords, unseen[:40]))
+]
+records = []
+for kind, layer, head in lost:
+    peaks = torch.cat([getattr(one, kind)[layer, head].amax(dim=-1) for one in sharp])
+    with flattened(small, kind, layer, head):
+        changed = (predicted() != usual)[real].double().mean().item()
+    with without_head(small, kind, layer, head):
+        gone = (predicted() != usual)[real].double().mean().item()
+    values = {"peak": round(peaks.mean().item(), 3), "changed": round(100 * changed, 2)}
+    values["gone"] = round(100 * gone, 2)
+    records.append({"kind": kind, "head": f"{kind} {layer + 1}.{head + 1}", **values})
+
+
+def rank_correlation(chosen):
+    """Spearman's: the correlation of the ranks, 1 if the sharper head always changes more."""
+    ranks = [
+        torch.tensor([record[name] for record in chosen]).argsort().argsort().double()
+        for name in ("peak", "changed")
+    ]
+    return torch.corrcoef(torch.stack(ranks))[0, 1].item()
+
+
+print(f"rank correlation: all heads {rank_correlation(records):.2f}", end="")
+for kind in maps._fields:
+    chosen = [record for record in records if record["kind"] == kind]
+    print(f", {kind} {rank_correlation(chosen):.2f}", end="")
+print()
+shapes = alt.Scale(domain=list(maps._fields), range=["circle", "square", "triangle-up"])
+colors = alt.Scale(domain=list(maps._fields), range=["#8C8C8C", RESIDUAL, INK])
+sharpness = "sharpness: mean of the largest weight in a row"
+base = alt.Chart(alt.Data(values=records)).encode(
+    alt.X("peak:Q", title=sharpness, scale=alt.Scale(domain=[0, 1])),
+    alt.Y("changed:Q", title="next words changed, %"),
+)
+points = base.mark_point(filled=True, opacity=0.9, size=70).encode(
+    alt.Shape("kind:N", scale=shapes, title=None),
+    alt.Color(
+        "kind:N",
+        scale=colors,
+        title=None,
+        legend=alt.Legend(symbolType="circle", orient="top"),
+    ),
+)
+order = sorted(records, key=lambda r: -r["changed"])
+named = base.transform_filter(
+    alt.FieldOneOfPredicate("head", [r["head"] for r in order[:1]])
+)
+chart = points + named.mark_text(align="right", dx=-8).encode(text="head:N")
+show(
+    chart.properties(width=310, height=250),
+    alt=f"Heads with a large effect are all sharp, but among sharp heads the effect differs widely, up to {order[0]['changed']:.1f} percent of the next words.",
+)
+
+# %% tags=["remove-cell"]
+assert torch.equal(predicted(), usual)
+effects = [record["changed"] for record in records if record["peak"] > 0.6]
+assert len(effects) == 12 and max(effects) > 1.8 * min(effects) > 1.8 * 2.5
+assert max(record["changed"] for record in records if record["peak"] < 0.6) < 2.5
+first = [record["peak"] for record in records if record["head"].startswith("decoder 1")]
+assert min(first) > 0.82 and max(lost["decoder", 0, head] for head in range(4)) < 4
+
+# %% [markdown]
+# ### A clear map that matters little
+#
+# The hazy heads on the left change about 2% of the words at most, the sharp ones on the right 4% or more. That is half a truism: a hazy head has little to lose by being made gray. But among the sharp ones, how sharp a map is doesn't say how much depends on it. They change between 4.0 and 8.1% of the words, and not in the order of their sharpness. The rank correlation over all heads is 0.77, but most of that is the distance between the two groups; within the decoder it is −0.05. And the heads of the decoder's first layer, whose maps are among the sharpest, cost no more than 3.4 BLEU when they are taken away.
+#
+# Why would a clear map matter so little?
+#
+# - A weight says how much of a *value* is taken. The value may be small, as with sinks, or the output matrix may ignore it ({cite:t}`kobayashi2020attention` measure the product instead).
+# - Above the first layer, a column isn't a word any more. It's a state that has gathered from the whole sentence.
+# - The residual stream carries every word past each head. What one head misses, another may have brought.
+# - Different weights can lead to the same output ({cite:t}`jain2019attention`), so one map can't be *the* reason. (Would training find those other weights? {cite:t}`wiegreffe2019attention` doubt it.)
+#
+# A map is a fair answer to "where did this head look?" and a poor one to "why did the model write this?". For the second, change something and see what happens.
+#
+# ### What attention maps are good for
+#
+# They find mistakes: a mask that hides the wrong half, a source that's never looked at, a padding column that gets weight. They suggest what to test. And once a layer has passed a test, as layer 2 has here, its map on a new sentence can be read with some trust.
+#
+# ## What to remember
+#
+# - Record in evaluation mode, before dropout, and see that rows sum to 1. Queries are rows.
+# - In cross-attention, name a row after the word about to be written.
+# - In the small model, one layer of cross-attention aligns words, with every head, and best with their mean.
+# - A sharp map isn't necessarily an important one. Whether a head is needed, only removing it can say; whether its map is, only flattening it.
+# - Give a head a name only after a score on many sentences, against chance and a fixed distance.
+#
+# A head that is taken away leaves a hole that training might have filled. To learn what a part is worth, train the model without it.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. By hand.** (★, 5 min) The gold links of a pair are (0, 0), (1, 1) and (2, 2). A head gives (0, 0), (1, 1), (2, 2) and (2, 3). What is its alignment error rate?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Three hits, counted twice; four links found and three wanted: 1 - 6/7 = 0.14.
+rate = alignment_error_rate(
+    [{(0, 0), (1, 1), (2, 2), (2, 3)}], [{(0, 0), (1, 1), (2, 2)}]
+)
+assert abs(rate - 1 / 7) < 1e-9
+print(f"{rate:.2f}")
+
+# %% [markdown]
+# **2. What breaks if** (★, 10 min) the axes of a cross-attention map are swapped? Write the check that finds it even if the map is square.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Each row of the right map sums to 1. The rows of the swapped map are the columns of the right one,
+# and their sums say how much each source token is looked at: anything from 0 to the target's length.
+for name, weights in (("right", maps.cross), ("swapped", maps.cross.transpose(-2, -1))):
+    sums = weights.sum(dim=-1)
+    print(f"{name}: rows sum to {sums.min():.2f} up to {sums.max():.2f}")
+assert (sums - 1).abs().max() > 0.5
+
+# %% [markdown]
+# **3. How many heads make a good mean?** (★★, 20 min) In the row that writes, take the mean over one, two, three and all four heads of layer 2, for all ways to choose them. How does the error rate fall, and what does that say about their errors?
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# It falls with every head that joins, fastest at first: the heads look at the right word together
+# and at wrong words each in its own way, so that a mean keeps what they share.
+averages = []
+for size in (1, 2, 3, 4):
+    found = [
+        error_rate("writes", 1, list(heads)) for heads in combinations(range(4), size)
+    ]
+    averages.append(sum(found) / len(found))
+    print(
+        f"{size} heads: {averages[-1]:.2f} on average, from {min(found):.2f} to {max(found):.2f}"
+    )
+assert averages == sorted(averages, reverse=True)
+
+# %% [markdown]
+# **4. Two at a time.** (★★, 15 min) Silence two cross-attention heads of layer 2 together. Is the loss the sum of the single losses?
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# It is about twice as much: they do the same work, so each covers for the other. (Heads with
+# losses below 2 would be a poor choice, since on 200 sentences such losses are noise.)
+one, other = ("cross", 1, 0), ("cross", 1, 1)
+with without_head(small, *one), without_head(small, *other):
+    both = whole - quality()
+print(f"{lost[one]:.1f} and {lost[other]:.1f} apart, {both:.1f} together")
+assert quality() == whole and both > lost[one] + lost[other]
+
+# %% [markdown]
+# **5. Chance.** (★★, 15 min) A head looks at a random other word of a sentence of nine tokens. How often does the best of eight such heads hit on 20 sentences? Simulate it. What does it mean for finding heads by looking?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# A single one hits 1 in 8. The best of eight looks a good deal better, without having learned a thing.
+rng = Random(0)
+trials = [
+    max(sum(rng.random() < 1 / 8 for _ in range(20)) for _ in range(8)) / 20
+    for _ in range(1000)
+]
+print(f"a single head {1 / 8:.2f}, the best of eight {sum(trials) / 1000:.2f}")
+assert sum(trials) / 1000 > 0.2
+
+# %% [markdown]
+# **6. Without a grammar.** (★★★, an evening) Score the cross-attention of the captions model. There is no gold alignment, so align 50 captions by hand. Which layer and which row does it take, and does the mean of the heads win again?
+#
+# **7. Write it first** is [above](#taking-the-weights-out); the code below it is the solution.
+
+# %% [markdown]
+# ## Second reading
+#
+# ### How large are the sinks?
+#
+# :::{admonition} `<s>`, the full stop and `</s>` in two models
+# :class: dropdown
+#
+# Over six sentences, the cell compares the weight of such a column with an even share, layer by layer, and the size of its value with other tokens' values. In the decoder of the captions model, `<s>` gets 14, 36 and 62% of the weight from layer to layer, where an even share would be 24%, and at the top its value has a sixth of the usual size: a sink in the upper layers, and none yet in the first. In its cross-attention the full stop is as large a sink as `</s>`. Each gets half as much again as its share in the third layer, with a third of a usual value. In the everyday model, `<s>` gets about its share. {cite:t}`clark2019what` found that many heads of BERT park on its separator, and {cite:t}`xiao2024efficient` that language models break when a cache drops their first token.
+# :::
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the sinks", "code_prompt_hide": "Hide the sinks"}
+sentences = {
+    "captions": """Zwei Hunde spielen im Schnee.
+Ein Mann fährt auf einem Fahrrad durch die Stadt.
+Eine Frau liest ein Buch im Park.
+Drei Kinder spielen Fußball auf einer Wiese.
+Ein Mädchen springt ins Wasser.
+Ein Mann steht auf einer Leiter.""",
+    "everyday": """Die schwarze Katze mag Fisch.
+Zwei Hunde spielen im Schnee.
+Der Zug kommt heute später.
+Ich habe das Buch gelesen.
+Wir gehen morgen in die Stadt.
+Eine Frau liest ein Buch im Park.""",
+}
+
+
+def looked_at(name, kind, token):
+    """A token's column in each layer: its weight, an even share, and its value's relative size."""
+    model, tokenizer = load_pretrained(f"{name}-de-en")
+    found, sizes = [], []
+
+    def note(module, inputs, output):
+        values = split_heads(module.value(inputs[2]), module.heads)
+        size = values.norm(dim=-1).mean(dim=1)[0]
+        others = torch.cat([size[:token], size[token:][1:]])
+        sizes.append(size[token] / others.mean())
+
+    for module in attention_modules(model)[kind]:
+        module.register_forward_hook(note)
+    for text in sentences[name].splitlines():
+        source = torch.tensor([[*tokenizer.encode(text), EOS]])
+        target = torch.tensor([[BOS, *greedy_decode(model, source)[0]]])
+        sizes.clear()
+        weights = getattr(attention_maps(model, source, target), kind)[:, :, 1:-1]
+        seen = torch.ones_like(weights)
+        if kind == "decoder":
+            seen = seen.tril(diagonal=1)
+        even = seen / seen.sum(dim=-1, keepdim=True)
+        share = [each[..., token].mean(dim=(1, 2)) for each in (weights, even)]
+        found.append(torch.stack([*share, torch.stack(sizes)], dim=1))
+    return torch.stack(found).mean(dim=0)
+
+
+columns = [
+    ("captions", "decoder", "<s>", 0),
+    ("everyday", "decoder", "<s>", 0),
+    ("captions", "cross", ".", -2),
+    ("captions", "cross", "</s>", -1),
+]
+sinks = {}
+for name, kind, token, place in columns:
+    sinks[name, token] = weight, even, size = looked_at(name, kind, place).T.tolist()
+    print(f"{name} {kind:7} {token:4}: weight", *(f"{w:.2f}" for w in weight), end=", ")
+    print(f"even {even[0]:.2f}, value times", *(f"{s:.2f}" for s in size))
+
+# %% tags=["remove-cell"]
+weight, _, size = sinks["captions", "<s>"]
+assert weight[0] < 0.2 < 0.55 < weight[2] and size[2] < 0.25
+stop, end = sinks["captions", "."], sinks["captions", "</s>"]
+assert abs(stop[0][2] - end[0][2]) < 0.02 and 0.15 < stop[0][2] < 0.21
+assert max(sinks["everyday", "<s>"][0]) < 0.4 and max(stop[2][2], end[2][2]) < 0.36
+
+# %% [markdown]
+# ### Why is one of my weights above 1?
+#
+# :::{admonition} Because it was taken after dropout; and why maps change from call to call
+# :class: dropdown
+#
+# An implementation that drops attention weights divides the survivors by $1 - p$ ([regularization](17_regularization.ipynb#what-dropout-does)), and at $p = 0.1$ a weight of 0.99 becomes 1.10. Assert that rows sum to 1, and you'll notice.
+#
+# Weights taken *before* dropout, as ours are, have another trap. In training mode, dropout in the layers below changes queries and keys: the rows sum to 1, and the map is a different one at each call. So `attention_maps` switches to evaluation mode.
+#
+# Two more errors are common in published maps. The axes of cross-attention are swapped, so that German words seem to ask English ones, or the decoder's self-attention is labeled with source tokens. Both look fine as long as the two sentences have similar lengths. The shape decides, and exercise 2 finds a swap even in a square map.
+# :::
+#
+# ### How do I get the weights out of PyTorch's own module?
+#
+# :::{admonition} Ask for them head by head
+# :class: dropdown
+#
+# `nn.MultiheadAttention` returns them beside its output, but by default as a mean, from which the heads can't be recovered. `nn.TransformerEncoderLayer` calls its attention with `need_weights=False`, so a forward hook finds none in the output. It can compute them, as ours does, or a hook that is called *before* the module can change the arguments of the call.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the three calls", "code_prompt_hide": "Hide the three calls"}
+module = torch.nn.MultiheadAttention(embed_dim=8, num_heads=4, batch_first=True)
+x = torch.zeros(1, 5, 8)
+print("by default:                ", tuple(module(x, x, x)[1].shape))
+print(
+    "average_attn_weights=False:",
+    tuple(module(x, x, x, average_attn_weights=False)[1].shape),
+)
+print("need_weights=False:        ", module(x, x, x, need_weights=False)[1])
+
+# %% [markdown]
+# ### What single heads do
+#
+# :::{admonition} A score for the paper's figures 3 to 5, against chance and a fixed distance
+# :class: dropdown
 #
 # The paper names some heads, in three figures. All show self-attention in the encoder, layer 5 of 6, on one English sentence each.
 #
@@ -771,9 +1031,14 @@ show(
 # | 5 | two heads over a whole sentence, which seem to follow its structure | which structure, and against what chance? |
 #
 # We ask of many sentences what the figures ask of one, with a number, and with the number that chance would get. The grammar knows the structure of what it draws, so a relation becomes a pair (query word, key word). In *Er ruft den Hund an* the particle *an* belongs to the verb *ruft*: word 4 to word 1. German makes this a fair test, because time or object may come first, and then the subject follows the verb.
+#
+# The score of a head is its **hit rate**: the share of sentences in which the query word looks at the right word more than at any other. A look at itself doesn't count, since the residual stream keeps what a state has anyway. Two rivals stand beside it. *Chance* is a blind guess among the other words. The *best distance* is what a head could reach that always looks, say, two words to the right; only a head that beats it knows more than distances. And since the best of many heads is partly luck (exercise 5), we choose the head on one half of the sentences and report it on the other.
+#
+# The made-up map in the cell, by hand: the first three pairs are hits (row 0 looks most at itself, which doesn't count, and next at 1), the fourth is a miss. Of the distances +1, +1, −2 and −1 the best is right in 2 of 4.
+# :::
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show relations, hit rates, and the rival", "code_prompt_hide": "Hide relations, hit rates, and the rival"}
 def draw_known(rng):
     """A German main clause, its relations as pairs (query word, key word)."""
     clause = draw_main_clause(rng)
@@ -800,21 +1065,12 @@ for text, relations in map(draw_known, [Random(2), Random(5)]):
         print(f"   {name}: {words(text)[query]} → {words(text)[key]}")
 
 
-# %% [markdown]
-# The score of a head is its **hit rate**: the share of sentences in which the query word looks at the right word more than at any other. A look at itself doesn't count, since the residual stream keeps what a state has anyway. Two rivals stand beside it. *Chance* is a blind guess among the other words. The *best distance* is what a head could reach that always looks, say, two words to the right; only a head that beats it knows more than distances. And since the best of eight heads is partly luck (exercise 5), we choose the head on one half of the sentences and report it on the other.
-
-
-# %%
 def hit_rates(weights: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> Tensor:
     """Return how often each head's query word looks most at its key word, (L, H), 0 to 1.
 
-    One weights (L, H, T, S) between words and one (query, key) a sentence; what a word gives to
-    itself does not count. Raises ValueError if there are no sentences or the numbers differ.
+    For each sentence, weights (L, H, T, S) between words and one (query, key); what a word gives
+    to itself does not count.
     """
-    if not len(weights) or len(weights) != len(pairs):
-        raise ValueError(
-            f"{len(weights)} maps for {len(pairs)} pairs: give one pair a sentence"
-        )
     hits = []
     for maps, (query, key) in zip(weights, pairs):
         row = maps[:, :, query].clone()
@@ -823,7 +1079,6 @@ def hit_rates(weights: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> Te
     return torch.stack(hits).double().mean(dim=0)
 
 
-# %%
 def distance_rate(pairs):
     distances = [key - query for query, key in pairs]
     return max(distances.count(distance) for distance in distances) / len(distances)
@@ -833,19 +1088,29 @@ made_up = torch.tensor([[[[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.5, 0.4, 0.1]]]])
 print(hit_rates([made_up] * 4, [(0, 1), (1, 2), (2, 0), (2, 1)]).item())
 print(distance_rate([(0, 1), (1, 2), (2, 0), (2, 1)]))
 
-
 # %% [markdown]
-# By hand: the first three pairs are hits (row 0 looks most at itself, which doesn't count, and next at 1), the fourth is a miss. Of the distances +1, +1, −2 and −1 the best is right in 2 of 4.
+# :::{admonition} The best head of the everyday model for each relation
+# :class: dropdown
 #
-# Now 400 clauses, half of them with a separable verb, go through the encoders of both models. As a control we also ask for mere places, such as the word before the one in the middle. `probed` holds the best head for each, its rate of hits, what chance would give, and the rate of the best distance.
+# 400 clauses, half of them with a separable verb, go through the encoder. As a control we also ask for mere places, such as the word before the one in the middle. For each, the cell prints the rate of the best head, what chance would give, the rate of the best distance, and the head.
+#
+# Start with the controls. For a place the best distance is right by definition. Two heads of layer 2 keep a distance: head 2 finds the word before in 92% of the sentences, head 1 the word after in 81%. For two words back there is no such head.
+#
+# For the subject, distance is a strong rival. Most clauses begin with it and the verb comes right after, so that one fixed step is right in 76% of them. No head reaches that: from subject to verb the best one hits in 58%, from verb to subject in 52%. And they are the same two heads, those that look at the next word and at the word before. A picture of one such clause, with a thick line from subject to verb, would have looked like proof of grammar.
+#
+# For the particle no fixed distance gets beyond 24%, since anything may stand between it and its verb. Here one head of layer 3 finds the verb in 72% of the clauses, and another one finds the particle in 66%, on clauses that weren't used to choose them. Each rate rests on 100 clauses, so its standard error is $\sqrt{0.72 \cdot 0.28 / 100} = 0.045$. A lead of five points would say nothing; these leads are above forty. (From the verb it may still be a look at the last word, which is where the particle stands.)
+#
+# A low score proves little. The model may still know its subjects, since what a head has to fetch can come by way of another word, be spread over several heads, or be in the residual stream already. A high score doesn't prove everything either. That a head looks from verb to particle doesn't say what it takes from there, nor whether anything depends on it. For that one has to turn from looking to changing.
+# :::
 
 
-# %% tags=["nbval-ignore-output", "hide-input"]
-def encoder_by_word(model, tokenizer, text):
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the search for heads, and what it finds", "code_prompt_hide": "Hide the search for heads, and what it finds"}
+def encoder_by_word(text):
     source = torch.tensor([[*tokenizer.encode(text), EOS]])
-    maps = attention_maps(model, source, torch.tensor([[BOS]])).encoder
+    with evaluating(model), keeping_weights(model) as kept:
+        model.encode(source)
     place = [*word_of_token(tokenizer, text), len(words(text))]
-    return merge_tokens(maps, place, place)
+    return merge_tokens(torch.cat([*kept.values()]), place, place)
 
 
 rng = Random(5)
@@ -853,29 +1118,22 @@ drawn = [draw_known(rng) for _ in range(3000)]
 separable = [clause for clause in drawn if len(clause[1]) == 4]
 clauses = [*separable[:200], *[clause for clause in drawn if len(clause[1]) == 2][:200]]
 Random(0).shuffle(clauses)
-encoded = {
-    "small": [encoder_by_word(small, subwords, text) for text, _ in clauses],
-    "trained": [encoder_by_word(model, tokenizer, text) for text, _ in clauses],
-}
+encoded = [encoder_by_word(text) for text, _ in clauses]
 
 
-def probe(maps, relation_of):
+def probe(relation_of):
     """Find the best head on one half of the sentences; count on the other half."""
     known = [
         (i, pair) for i, clause in enumerate(clauses) if (pair := relation_of(*clause))
     ]
     rates = []
     for half in (known[::2], known[1::2]):
-        rates.append(hit_rates([maps[i] for i, _ in half], [pair for _, pair in half]))
+        maps_of_half = [encoded[i] for i, _ in half]
+        rates.append(hit_rates(maps_of_half, [pair for _, pair in half]))
     layer, head = divmod(int(rates[0].argmax()), rates[0].size(1))
-    chance = sum(1 / (maps[i].size(-1) - 1) for i, _ in known) / len(known)
+    chance = sum(1 / (encoded[i].size(-1) - 1) for i, _ in known) / len(known)
     distance = distance_rate([pair for _, pair in known])
-    return (
-        f"layer {layer + 1}, head {head + 1}",
-        rates[1][layer, head].item(),
-        chance,
-        distance,
-    )
+    return (layer + 1, head + 1), rates[1][layer, head].item(), chance, distance
 
 
 def middle(distance):
@@ -892,80 +1150,56 @@ places = {
     "two words back": middle(-2),
 }
 bonds = {name: relation(name) for name in separable[0][1]}
-probed = {
-    ("small", name): probe(encoded["small"], ask)
-    for name, ask in (places | bonds).items()
-}
-probed |= {
-    ("trained", name): probe(encoded["trained"], ask) for name, ask in places.items()
-}
-assert max(rate for _, rate, *_ in probed.values()) > 0.25
-
-
-# %% tags=["nbval-ignore-output"]
-print(f"{'':32}hit rate  chance  best distance")
-for (which, name), (head, rate, chance, distance) in probed.items():
-    print(f"{name:20}{which:12}{rate:8.0%}{chance:8.0%}{distance:15.0%}  {head}")
-_, rate, _, distance = probed["small", "verb → its particle"]
+probed = {name: probe(ask) for name, ask in (places | bonds).items()}
+print(f"{'':20}hit rate  chance  best distance")
+for name, ((layer, head), rate, chance, distance) in probed.items():
+    print(f"{name:20}{rate:8.0%}{chance:8.0%}{distance:15.0%}", end="")
+    print(f"  layer {layer}, head {head}")
 
 # %% tags=["remove-cell"]
-assert all(probed["small", name][1] < 0.5 for name in places)
-assert (
-    probed["trained", "previous word"][1] > 0.7
-    and probed["trained", "next word"][1] > 0.45
-)
-assert probed["small", "subject → its verb"][1] < 0.6
-assert rate > distance + 0.05
+assert probed["previous word"][1] > 0.85 and probed["next word"][1] > 0.7
+assert probed["subject → its verb"][0] == probed["next word"][0]
+assert probed["verb → its subject"][0] == probed["previous word"][0]
+assert max(probed["subject → its verb"][1], probed["verb → its subject"][1]) < 0.7
+for name in ("particle → its verb", "verb → its particle"):
+    _, rate, _, distance = probed[name]
+    assert rate > distance + 0.3
 
 # %% [markdown]
-# ### Place or grammar
+# ### How do I get one number for each source word, over all heads and layers?
 #
-# Start with the controls. For a place the best distance is right by definition. In the small model no head simply looks at the word before or after. The captions model has such heads: in layer 2, head 4 finds the word before in 88% of the sentences, head 1 the word after in 60%.
+# :::{admonition} There is no agreed way, only habits
+# :class: dropdown
 #
-# For the subject, distance is a strong rival. Most clauses begin with it and the verb comes right after, so that one fixed step is right in 76% of them. No head comes near that from subject to verb: the best one hits about as often as chance in the run on this page, and in 36% of the sentences in another run. A picture of one such clause, with a thick line from subject to verb, would have looked like proof of grammar.
+# The mean over heads of the top layer, the largest weight anywhere, or **rollout** ({cite:t}`abnar2020quantifying`), which multiplies the maps of all layers, each mixed half and half with the identity matrix for the residual stream. Rollout assumes that layers only mix and that the stream counts as much as attention. If the question is how much a source word matters, ask directly: take the word out or exchange it, and see how far the output changes.
+# :::
 #
-# For the particle no fixed distance gets beyond 24%, since anything may stand between it and its verb. (A fixed *place* would: here it is always the last word.) From verb to particle one head beats it, on clauses that weren't used to choose it. The rate rests on 100 clauses, so its standard error is $\sqrt{0.45 \cdot 0.55 / 100} = 0.05$. A lead of five points would say nothing; this one is about twenty. It may still be a look at the last word.
+# ### Are most heads superfluous?
 #
-# A low score proves little. The model may still know its subjects, since its translations mostly agree with them: what a head has to fetch can come by way of another word, be spread over several heads, or be in the residual stream already. A high score doesn't prove everything either. That a head looks from verb to particle doesn't say what it takes from there, nor whether anything depends on it. For that we have to turn from looking to changing.
-
-
-# %% [markdown]
-# ## Take a head away
+# :::{admonition} What removing one head at a time can't say
+# :class: dropdown
 #
-# The direct test is to remove the head. By {eq}`eq-heads-apart` a layer's output is a sum with one term a head, and $W^O_h$ are the head's own columns of the output matrix (`nn.Linear` stores it transposed): with a width of 128 and 4 heads, columns 0 to 31 belong to the first. If they're zero, the head adds nothing and all others are as before.
+# If two heads share a task, the loss of both is more than the sum of the single losses (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` pruned 38 of the 48 encoder heads of a translation model as they went on training it, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
+# :::
+#
+# ### Does silencing a head take away exactly one term?
+#
+# :::{admonition} A test of `without_head`
+# :class: dropdown
+#
+# What is missing inside the block should be one term of the sum in {eq}`eq-heads-apart`: the weights of this head times its values, times its columns of the output matrix. The cell computes both.
+# :::
 
-
-# %% tags=["export"]
-@contextmanager
-def without_head(model: nn.Module, kind: str, layer: int, head: int) -> Iterator[None]:
-    """Silence one head inside the block; afterwards the model is bit for bit as before.
-
-    `kind` is encoder, decoder or cross; layers and heads count from 0.
-    """
-    module = attention_modules(model)[kind][layer]
-    columns = module.output.weight.data.unflatten(1, (module.heads, -1))[:, head]
-    before = columns.clone()
-    columns.zero_()
-    try:
-        yield
-    finally:
-        columns.copy_(before)
-
-
-# %% [markdown]
-# The function works on a view of the stored weights, so it changes the model itself, at no cost, and afterwards the old numbers are copied back, bit for bit. What is missing inside the block should be exactly one term of the sum:
-
-
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the missing term", "code_prompt_hide": "Hide the missing term"}
 module = small.encoder.layers[0].self_attention
 x = torch.randn(1, 5, 128, generator=torch.Generator().manual_seed(1))
 with evaluating(small):
-    whole = module(x, x, x)
+    complete = module(x, x, x)
     values = split_heads(module.value(x), module.heads)
     looked_up = attention_weights(module, x, x, x)[:, 2] @ values[:, 2]
     term = looked_up @ module.output.weight[:, 64:96].T
     with without_head(small, "encoder", layer=0, head=2):
-        missing = whole - module(x, x, x)
+        missing = complete - module(x, x, x)
 difference = (missing - term).abs().max()
 print(f"the term of head 3 has size {term.norm():.1f}", end=", ")
 print(f"and what is missing differs from it by {difference:.4f}")
@@ -973,286 +1207,18 @@ print(f"and what is missing differs from it by {difference:.4f}")
 # %% tags=["remove-cell"]
 torch.testing.assert_close(missing, term, atol=1e-5, rtol=1e-4)
 with evaluating(small):
-    torch.testing.assert_close(module(x, x, x), whole)
-
-
-# %% [markdown]
-# Now every head in turn: silence it, translate 200 unseen sentences, and see how much BLEU is lost.
-
-
-# %% tags=["nbval-ignore-output"]
-held = unseen[200:]
-
-
-def quality():
-    texts = translate(small, subwords, [pair.source for pair in held], beam=1)
-    return score(texts, [pair.target for pair in held]).bleu
-
-
-whole, lost = quality(), {}
-for kind in axes:
-    for layer in range(2):
-        for head in range(4):
-            with without_head(small, kind, layer, head):
-                lost[kind, layer, head] = whole - quality()
-cheap = sum(loss < 2 for loss in lost.values())
-print(f"whole model {whole:.1f}; {cheap} of 24 heads cost less than 2 BLEU")
-print("the costliest:", *(f"{loss:.1f}" for loss in sorted(lost.values())[-5:]))
-print("cross, layer 2:", *(f"{lost['cross', 1, head]:.1f}" for head in range(4)))
-
-# %% tags=["remove-cell"]
-assert quality() == whole and max(lost.values()) > 3
-assert min(lost["cross", 1, head] for head in range(4)) > 1
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads-removed", "caption": "Which heads matter? BLEU lost when a single head is silenced, by kind and layer (rows) and head (columns), on 200 unseen sentences of the grammar. Darker is worse. Where the model seems to do better without a head, that is noise, and the figure shows 0."}}
-names = [f"{kind} {layer + 1}" for kind in axes for layer in range(2)]
-matrix = [
-    [round(max(lost[kind, layer, head], 0), 1) for head in range(4)]
-    for kind in axes
-    for layer in range(2)
-]
-most, top = max(lost, key=lost.get), max(lost.values())
-columns = [f"head {h + 1}" for h in range(4)]
-look = {"titles": ("attention, layer", "BLEU lost without it"), "limit": round(top, 1)}
-show(
-    heatmap(matrix, names, columns, **look, cell=52),
-    alt=f"Silencing {most[0]} layer {most[1] + 1} head {most[2] + 1} costs {top:.0f} BLEU, the most; {sum(loss < 2 for loss in lost.values())} of 24 heads cost less than 2.",
-)
-
+    torch.testing.assert_close(module(x, x, x), complete)
 
 # %% [markdown]
-# The losses are very uneven. One head of the decoder's self-attention costs 28 BLEU, four others some 10 each, and half of the 24 cost less than 2, most of these next to nothing (a second training run gives other numbers, and other heads). Compare with the alignments: the four heads that align, those of cross-attention in layer 2, are all missed, but the best aligner, head 4, is missed the least. Pointing at the right word is one thing, handing over what the decoder needs is another. Small losses shouldn't be ranked: a few changed words move BLEU as much.
-#
-# If two heads share a task, the loss of both is more than the sum of the single losses (exercise 4). And the model was trained with all of them; without a head *from the start*, another would have taken over. {cite:t}`voita2019analyzing` pruned 38 of the 48 encoder heads of a translation model as they went on training it, and lost 0.15 BLEU. That the heads weren't needed in the end doesn't mean that training could have done without them.
-#
-# In the everyday model, that of the first page, you can take heads away yourself:
-#
-# :::{what-if} maps
-# What would the model write without a head? The two sentences are written by the whole model and without the silenced heads; the map shows the weights of the chosen head, in percent. In cross-attention a row is a step of the decoder, the token that it reads and, after the arrow, the token that it writes; a column is a token of the source (+ joins it to the one before). Choose a head and silence it, or all heads of a layer, until the translation breaks.
-#
-# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/21_attention_maps.html#fig-what-if-maps).
-# :::
-
-
-# %% [markdown]
-# ## What attention does not explain
-#
-# From "this head looks at that word" it's a short step to "the model wrote this because of that word". The step isn't safe, and we can test it. For each head we measure how *sharp* its maps are: the mean of the largest weight in a row. Then we flatten the head: its keys are set to zero, so all scores are $q \cdot 0 = 0$, and softmax looks at everything alike. If a map said why the model writes what it writes, flattening should change most where the map is sharpest. (The head's keys are *rows* of their matrix, where its part of $W^O$ was columns.)
-
-
-# %%
-@contextmanager
-def flattened(model, kind, layer, head):
-    module = attention_modules(model)[kind][layer]
-    rows = module.key.weight.data[32 * head : 32 * (head + 1)]
-    before = rows.clone()
-    rows.zero_()
-    yield
-    rows.copy_(before)
-
-
-batch = collate(encode_pairs(subwords, unseen[:200]))
-
-
-def predicted():
-    with evaluating(small):
-        return small(batch.source, batch.target[:, :-1]).argmax(dim=-1)
-
-
-# %% tags=["hide-input", "nbval-ignore-output"]
-real = batch.target[:, 1:] != PAD
-usual = predicted()
-sharp = [
-    attention_maps(small, one.source, one.target[:, :-1])
-    for one in (collate([example]) for example in encode_pairs(subwords, unseen[:40]))
-]
-records = []
-for kind, layer, head in lost:
-    peaks = torch.cat([getattr(maps, kind)[layer, head].amax(dim=-1) for maps in sharp])
-    with flattened(small, kind, layer, head):
-        changed = (predicted() != usual)[real].double().mean().item()
-    with without_head(small, kind, layer, head):
-        gone = (predicted() != usual)[real].double().mean().item()
-    values = {"peak": round(peaks.mean().item(), 3), "changed": round(100 * changed, 2)}
-    values["gone"] = round(100 * gone, 2)
-    records.append({"kind": kind, "head": f"{kind} {layer + 1}.{head + 1}", **values})
-
-
-def rank_correlation(chosen):
-    """Spearman's: the correlation of the ranks, 1 if the sharper head always changes more."""
-    ranks = [
-        torch.tensor([record[name] for record in chosen]).argsort().argsort().double()
-        for name in ("peak", "changed")
-    ]
-    return torch.corrcoef(torch.stack(ranks))[0, 1].item()
-
-
-print(f"all 24 heads: rank correlation {rank_correlation(records):.2f}")
-for kind in axes:
-    chosen = [record for record in records if record["kind"] == kind]
-    changes = [record["changed"] for record in chosen]
-    print(
-        f"   {kind}: {rank_correlation(chosen):.2f}, {min(changes):.1f} to {max(changes):.1f}% changed"
-    )
-strong = [record["peak"] for record in records if record["changed"] > 2]
-clear = [record["changed"] for record in records if record["peak"] > min(strong) - 0.01]
-print(f"heads that change more than 2%: sharpness {min(strong):.2f} or more", end="")
-print(f"; heads as sharp change {min(clear):.1f} to {max(clear):.1f}%")
-costliest = records[list(lost).index(max(lost, key=lost.get))]
-print(
-    f"{costliest['head']}, the costliest to remove, changes {costliest['changed']:.1f}%",
-    end="",
-)
-print(f", and {costliest['gone']:.1f}% when it is removed")
-
-# %% tags=["remove-cell"]
-assert torch.equal(predicted(), usual)
-assert min(strong) > 0.6 and max(clear) > 2 * min(clear)
-assert rank_correlation(records) > 0.4
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and how many of the next words, with the right beginning given, change when it looks at everything alike. The points rise to the right, in part because the kinds differ: encoder maps are hazy, decoder maps sharp."}}
-shapes = alt.Scale(domain=list(axes), range=["circle", "square", "triangle-up"])
-colors = alt.Scale(domain=list(axes), range=["#8C8C8C", RESIDUAL, INK])
-sharpness = "sharpness: mean of the largest weight in a row"
-base = alt.Chart(alt.Data(values=records)).encode(
-    alt.X("peak:Q", title=sharpness, scale=alt.Scale(domain=[0, 1])),
-    alt.Y("changed:Q", title="next words changed, %"),
-)
-points = base.mark_point(filled=True, opacity=0.9, size=70).encode(
-    alt.Shape("kind:N", scale=shapes, title=None),
-    alt.Color(
-        "kind:N", scale=colors, title=None, legend=alt.Legend(symbolType="circle")
-    ),
-)
-order = sorted(records, key=lambda r: -r["changed"])
-named = base.transform_filter(
-    alt.FieldOneOfPredicate("head", [r["head"] for r in order[:1]])
-)
-chart = points + named.mark_text(align="right", dx=-8).encode(text="head:N")
-show(
-    chart.properties(width=420, height=260),
-    alt=f"Heads with a large effect are all sharp, but among sharp heads the effect differs widely, up to {order[0]['changed']:.1f} percent of the next words.",
-)
-
-
-# %% [markdown]
-# Flattening is mostly gentler than removing, as the head still hands over the mean of all values, and we count next words, so that one changed word doesn't drag later ones along.
-#
-# ### A clear map that matters little
-#
-# Read the figure from both ends. Most of the hazy heads on the left change less than any of the sharp ones on the right, which is half a truism: they have little to lose by being made gray. But among the sharp heads, how sharp a map is doesn't say how much depends on it: they change between 1.0 and 3.9% of the words, and not in the order of their sharpness. The head whose *removal* cost 28 BLEU changes 3.5% when it is flattened and 4.8% when it is removed: **for this head, where it looks is most of what counts.** The rank correlation over all heads is about 0.7, but much of it is the difference between kinds: the encoder's maps are hazy, the decoder's sharp. Within the decoder it is −0.2. Only in cross-attention is it high, 0.88, because its layer 1 is hazy and mostly idle and its layer 2 sharp and needed. (With eight heads, chance gives more than 0.74 or less than −0.74 in one case in twenty, and for the encoder, where it is 0.6 here, another training run gave −0.1.)
-#
-# Why would a clear map matter so little?
-#
-# - A weight says how much of a *value* is taken, and the value may be small, as with sinks, or the output matrix may ignore it. {cite:t}`kobayashi2020attention` measure the product instead.
-# - Above the first layer, a column isn't a word any more. It's a state that has gathered from the whole sentence, and a look at the column of *Hund* may fetch what it knows about the verb.
-# - The residual stream carries every word past each head. What one head misses, another may have brought.
-# - Different weights can lead to the same output ({cite:t}`jain2019attention`), so one map can't be *the* reason. Whether training would find those other weights is another question, as {cite:t}`wiegreffe2019attention` reply.
-#
-# A map is a fair answer to "where did this head look?" and a poor one to "why did the model write this?". For the second, change something and see what happens.
-
-
-# %% [markdown]
-# ### How do I get one number for each source word, over all heads and layers?
-#
-# There is no agreed way, only habits: the mean over heads of the top layer, the largest weight anywhere, or **rollout** ({cite:t}`abnar2020quantifying`), which multiplies the maps of all layers, each mixed half and half with the identity matrix for the residual stream. Rollout assumes that layers only mix and that the stream counts as much as attention. If the question is how much a source word matters, ask directly: take the word out or exchange it, and see how far the output changes.
-#
 # ### Do two training runs give the same heads?
 #
-# No. Swap two heads together with their parts of $W^O$, and the model computes the same, so their order means nothing and the seed decides which does what. That's one more reason to describe a head by what it does, and a layer rather than a head where all of its heads do it.
+# :::{admonition} No, and their order means nothing
+# :class: dropdown
 #
-# ### What attention maps are good for
-#
-# They prove nothing, but they find mistakes: a mask that hides the wrong half, a source that's never looked at, a padding column that gets weight. They suggest what to test. And once a layer has passed such a test, its map on a new sentence can be read with some trust.
-#
-# ## What to remember
-#
-# - Record in evaluation mode, before dropout, and assert that rows sum to 1. Queries are rows, labeled with the tokens that ask.
-# - In the decoder, the row that writes a word is one above the row that reads it.
-# - In the small model, cross-attention aligns words in one layer and one row, with every head, and best with their mean.
-# - Give a head a name only after a score on many sentences, against chance and the best distance, on sentences that weren't used to find it.
-# - A sharp map isn't necessarily an important one. Whether a head is needed, only removing it can say; whether its map is, only flattening it.
-#
-# A head that is taken away leaves a hole that training might have filled. To learn what a part is worth, train the model without it.
-#
-# ## Exercises
-#
-# **1. By hand.** (★, 5 min) The gold links of a pair are (0, 0), (1, 1) and (2, 2). A head gives (0, 0), (1, 1), (2, 2) and (2, 3). What is its alignment error rate?
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Three hits, counted twice; four links found and three wanted: 1 - 6/7 = 0.14.
-rate = alignment_error_rate(
-    [{(0, 0), (1, 1), (2, 2), (2, 3)}], [{(0, 0), (1, 1), (2, 2)}]
-)
-assert abs(rate - 1 / 7) < 1e-9
-print(f"{rate:.2f}")
-
+# Swap two heads together with their parts of $W^O$, and the model computes the same, so their order means nothing and the seed decides which does what. That's one more reason to describe a head by what it does, and a layer rather than a head where all of its heads do it.
+# :::
 
 # %% [markdown]
-# **2. What breaks if** (★, 10 min) the axes of a cross-attention map are swapped? Write the check that finds it even if the map is square.
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Each row of the right map sums to 1. The rows of the swapped map are the columns of the right one,
-# and their sums say how much each source token is looked at: anything from 0 to the target's length.
-for name, weights in (("right", maps.cross), ("swapped", maps.cross.transpose(-2, -1))):
-    sums = weights.sum(dim=-1)
-    print(f"{name}: rows sum to {sums.min():.2f} up to {sums.max():.2f}")
-assert (sums - 1).abs().max() > 0.5
-
-
-# %% [markdown]
-# **3. How many heads make a good mean?** (★★, 20 min) In the row that writes, take the mean over one, two, three and all four heads of layer 2, for all ways to choose them. How does the error rate fall, and what does that say about their errors?
-
-
-# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# It falls with every head that joins, fastest at first: the heads look at the right word together
-# and at wrong words each in its own way, so that a mean keeps what they share.
-averages = []
-for size in (1, 2, 3, 4):
-    found = [
-        error_rate("writes", 1, list(heads)) for heads in combinations(range(4), size)
-    ]
-    averages.append(sum(found) / len(found))
-    print(
-        f"{size} heads: {averages[-1]:.2f} on average, from {min(found):.2f} to {max(found):.2f}"
-    )
-assert averages == sorted(averages, reverse=True)
-
-
-# %% [markdown]
-# **4. Two at a time.** (★★, 15 min) Silence two cross-attention heads of layer 2 together. Is the loss the sum of the single losses?
-
-
-# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# It is about twice as much: they do the same work, so each covers for the other. (Heads with
-# losses below 2 would be a poor choice, since on 200 sentences such losses are noise.)
-one, other = ("cross", 1, 0), ("cross", 1, 1)
-with without_head(small, *one), without_head(small, *other):
-    both = whole - quality()
-print(f"{lost[one]:.1f} and {lost[other]:.1f} apart, {both:.1f} together")
-assert quality() == whole and both > lost[one] + lost[other]
-
-
-# %% [markdown]
-# **5. Chance.** (★★, 15 min) A head looks at a random other word of a sentence of nine tokens. How often does the best of eight such heads hit on 20 sentences? Simulate it. What does it mean for finding heads by looking?
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# A single one hits 1 in 8. The best of eight looks a good deal better, without having learned a thing.
-rng = Random(0)
-trials = [
-    max(sum(rng.random() < 1 / 8 for _ in range(20)) for _ in range(8)) / 20
-    for _ in range(1000)
-]
-print(f"a single head {1 / 8:.2f}, the best of eight {sum(trials) / 1000:.2f}")
-assert sum(trials) / 1000 > 0.2
-
-
-# %% [markdown]
-# **6. Without a grammar.** (★★★, an evening) Score the cross-attention of the captions model. There is no gold alignment, so align 50 captions by hand. Which layer and which row does it take, and does the mean of the heads win again?
-#
 # ## Sources
 #
 # The three uses of attention are from section 3.2.3 of {cite:t}`vaswani2017attention`, its maps from Figures 3 to 5. That many heads can be removed was found by {cite:t}`michel2019sixteen` and {cite:t}`voita2019analyzing`. The dispute over attention as explanation began with {cite:t}`jain2019attention` and {cite:t}`wiegreffe2019attention`.

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown] needs=["multi30k"]
@@ -73,7 +74,7 @@ from book.figures import INK, POSITION, RESIDUAL, style
 # %% [markdown]
 # ## Which part of the model does the work
 #
-# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-a-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition in the forward pass, twice that in the backward pass. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
+# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-per-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition in the forward pass, twice that in the backward pass. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
 #
 # $$ 6 \, \big[ \, L \, (3 d w + 2 d \, d_\text{ff}) (S + T) + L \, w \, (S^2 + T^2 + S T) + d \, |V| \, T \, \big] $$ (eq-operations)
 #
@@ -476,7 +477,6 @@ assert readable > 4 * fused
 CHUNK = 1024  # positions
 
 
-@torch.enable_grad()
 def chunked_loss(
     states: Tensor,
     weight: Tensor,
@@ -498,9 +498,12 @@ def chunked_loss(
     for part, part_labels in zip(parts, labels.split(chunk)):
         logits = F.linear(part.requires_grad_(), table)
         loss = label_smoothed_loss(logits, part_labels, label_smoothing=0)
-        loss.backward()
+        if loss.requires_grad:
+            loss.backward()
         total = total + loss.detach()
 
+    if not torch.is_grad_enabled():  # as in a validation
+        return total
     # Add nothing but the gradients, which are known already
     state_gradient = torch.cat([part.grad for part in parts])
     carrier = (states * state_gradient).sum() + (weight * table.grad).sum()
@@ -589,10 +592,7 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.
 
 
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, and with "bf16" with products in 16 bits.
-
-    Measure it under no_grad: inference_mode would keep it from its gradient.
-    """
+    """The same loss in chunks, and with "bf16" with products in 16 bits."""
 
     def __init__(
         self,

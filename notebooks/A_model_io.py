@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -20,50 +21,85 @@ import tempfile
 from annotated_transformer import preset
 
 # %% tags=["export"]
+import errno
+import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.presets import make_config, parameter_count
-from annotated_transformer.transformer import Transformer
+from annotated_transformer.toolkit.presets import make_config
+from annotated_transformer.transformer import Transformer, TransformerConfig
 
 # %% [markdown]
 # ## Whole or not at all
 #
-# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. Whatever a killed process leaves behind ends in `.unfinished`; the next training run or `prepare` there removes its own, and you can delete the rest.
+# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. A killed process leaves `NAME.PID.unfinished` behind, with the number of the process. The next training run or `prepare` there removes its own of these and no others, and you can delete the rest.
+#
+# Several files that belong together are all written aside before the first of them gets its name. A disk that is full then leaves the old ones as they were.
 #
 # Two processes that write into one folder would destroy each other's work, so a folder can be locked. The operating system releases the lock when its holder ends, even if it was killed.
 
 
 # %% tags=["export"]
+class DiskFull(OSError):
+    """There was no space left to write a file, which the message names."""
+
+
+@contextmanager
+def naming_a_full_disk(path: Path) -> Iterator[None]:
+    """Raise DiskFull, which names the file, where the block fails because the disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull(f"there is no space left to write {path}") from error
+        raise
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Give a path to write a file or folder to; it gets its name at the end, whole, or not at all.
 
-    An existing file is replaced; an existing folder that is not empty raises OSError.
+    An existing file is replaced; an existing folder that is not empty raises OSError. A full disk
+    raises DiskFull.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     try:
-        yield aside
-        for written in (aside, *aside.rglob("*")):
-            if written.is_file():
-                with written.open("r+b") as file:
-                    os.fsync(file.fileno())
-        aside.replace(path)
+        with naming_a_full_disk(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield aside
+            for written in (aside, *aside.rglob("*")):
+                if written.is_file():
+                    with written.open("r+b") as file:
+                        os.fsync(file.fileno())
+            aside.replace(path)
     finally:
         remove(aside)
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files into a folder: all of them aside first, then they get their names, in order.
+
+    So a full disk, which raises DiskFull, changes none of them.
+    """
+    with ExitStack() as renamings:
+        for name in reversed([*contents]):  # the last one is renamed first
+            aside = renamings.enter_context(atomic_write(folder / name))
+            aside.write_bytes(contents[name])
 
 
 def remove(path: Path) -> None:
@@ -72,10 +108,21 @@ def remove(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def clear(folder: Path, name: str = "*") -> None:
-    """Remove what killed processes left half-written in a folder, of one name or of all."""
-    for path in folder.glob(f"{name}.[0-9]*.unfinished"):
-        remove(path)
+def half_written(folder: Path) -> list[tuple[Path, str]]:
+    """Return what killed processes left unfinished in a folder, and the name each was to get."""
+    leftovers = []
+    for path in folder.glob("*.unfinished"):
+        match = re.fullmatch(r"(.+)\.[0-9]+\.unfinished", path.name, re.DOTALL)
+        if match:
+            leftovers.append((path, match[1]))
+    return leftovers
+
+
+def clear(folder: Path, name: str) -> None:
+    """Remove what killed processes left half-written in a folder of the file with this name."""
+    for path, intended_name in half_written(folder):
+        if intended_name == name:
+            remove(path)
 
 
 @contextmanager
@@ -98,7 +145,11 @@ def folder_lock(folder: Path) -> Iterator[None]:
 # %% [markdown]
 # ## Saving and loading
 #
-# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. `save` writes these two notes in any order; we put them into one, so that equal models are equal files. Before anything of the size that the configuration claims is built, the weights are counted: all that a damaged or malicious `config.json` can still ask for is a table of positions, a million rows at most and as wide as the stream.
+# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](I_run_folder.ipynb#checkpoints).) Its header also records which tokenizer and which configuration the weights belong to, so three files from different models are refused instead of loaded. `save` writes these two notes in any order; we put them into one, so that equal models are equal files.
+#
+# A `config.json` that is damaged or malicious may claim any size. So the tensors in the file are compared with those that the configuration asks for, by name, number and shape, before anything is built. The one thing that a model has and the file hasn't is the table of sinusoids, and [its size is limited](M_presets.ipynb#checks).
+#
+# A file that was cut off is noticed. A number that has changed within the weights, on a bad disk say, is not: if you archive models, keep a checksum of the files.
 
 # %% tags=["export"]
 WEIGHTS = "model.safetensors"
@@ -130,28 +181,51 @@ def safetensors_file(tensors: dict[str, Tensor], notes: dict[str, str]) -> bytes
     return raw[:8] + text.encode().ljust(length) + raw[8 + length :]
 
 
-def save_model(
-    model: Transformer, tokenizer: Tokenizer, folder: str | Path, half: bool = False
-) -> None:
-    """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights.
+def half_precision(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in 16 bits; raises ValueError for one that does not fit into their range."""
+    halves = {name: tensor.half() for name, tensor in weights.items()}
+    for name, half in halves.items():
+        if not half.isfinite().all():
+            largest = weights[name].abs().max()
+            raise ValueError(
+                f"{name} has a weight of {largest:.3g}, half precision ends at 65504: "
+                "store the whole precision"
+            )
+    return halves
 
-    Raises ValueError if the tokenizer has ids for which the model has no embedding.
+
+def model_files(
+    model: Transformer, tokenizer: Tokenizer, half: bool = False
+) -> dict[str, bytes]:
+    """Return the content of the files of a model, by name; `half` stores 16-bit weights.
+
+    Raises ValueError if the tokenizer has ids for which the model has no embedding, or for a
+    weight beyond the range of half precision.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
     check_vocabulary(model, tokenizer)
     weights = model.state_dict()
     if half:
-        weights = {name: tensor.half() for name, tensor in weights.items()}
+        weights = half_precision(weights)
     config = json.dumps(asdict(model.config), indent=2)
     notes = {"tokenizer": tokenizer.sha256, "config": config}
-    contents = {
-        CONFIG: config.encode(),
-        TOKENIZER: tokenizer.text.encode(),
+    return {
         WEIGHTS: safetensors_file(weights, notes),
+        TOKENIZER: tokenizer.text.encode(),
+        CONFIG: config.encode(),
     }
-    for name, content in contents.items():
-        with atomic_write(Path(folder) / name) as aside:
-            aside.write_bytes(content)
+
+
+def save_model(
+    model: Transformer, tokenizer: Tokenizer, folder: str | Path, half: bool = False
+) -> None:
+    """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights.
+
+    Raises ValueError if the tokenizer has ids for which the model has no embedding, or for a
+    weight beyond the range of half precision; DiskFull if there is no space left, and what was in
+    the folder is as it was.
+    """
+    write_files(Path(folder), model_files(model, tokenizer, half))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -168,26 +242,63 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ) from error
 
 
-def build_model(config_text: str, weights: Mapping[str, Tensor]) -> Transformer:
-    """Return the model that a configuration describes, with these weights; counts them first.
+def weight_shapes(config: TransformerConfig) -> Iterator[tuple[str, torch.Size]]:
+    """Yield name and shape of each weight of a model; one layer of it is built, without memory."""
+    with torch.device("meta"):
+        one_layer = Transformer(replace(config, layers=1))
+    for name, tensor in one_layer.state_dict().items():
+        layers = config.layers if ".layers.0." in name else 1
+        for layer in range(layers):
+            yield name.replace(".layers.0.", f".layers.{layer}."), tensor.shape
+
+
+def check_weights(config: TransformerConfig, weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError if these are not the weights of a model of this configuration.
+
+    It takes no longer than the weights are many, whatever the configuration claims.
+    """
+    count = 0
+    for name, shape in weight_shapes(config):
+        if name not in weights:
+            raise ValueError(f"there is no {name}")
+        if weights[name].shape != shape:
+            sizes = f"{list(weights[name].shape)}, not {list(shape)}"
+            raise ValueError(f"the shape of {name} is {sizes}")
+        if not weights[name].is_floating_point():
+            raise ValueError(f"{name} has numbers of type {weights[name].dtype}")
+        count += 1
+    if count < len(weights):
+        raise ValueError(f"there are {len(weights)} tensors, not {count}")
+
+
+def build_model(
+    config_fields: dict[str, Any], weights: Mapping[str, Tensor]
+) -> Transformer:
+    """Return the model that a configuration describes, with these weights; compares them first.
 
     Raises RuntimeError, TypeError or ValueError if they do not fit.
     """
-    config = make_config(json.loads(config_text))
-    count = sum(tensor.numel() for tensor in weights.values())
-    if parameter_count(config) != count:
-        raise ValueError(f"a model of this shape has other than {count:,} weights")
+    config = make_config(config_fields)
+    check_weights(config, weights)
     model = Transformer(config)
     model.load_state_dict(weights)
     return model
 
 
+def weights_hash(model: Transformer) -> str:
+    """Return the SHA-256 of a model's weights: the same for every copy of it, wherever it lies."""
+    digest = hashlib.sha256()
+    for name, weights in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(weights.cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
 def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     """Read what `save_model` wrote; the model is in evaluation mode.
 
-    Raises FileNotFoundError if a file is missing, ValueError if one is damaged or they do not
-    belong together. Before that, nothing of the size that the configuration claims is built,
-    except the table of positions, which has a million rows at most.
+    Raises FileNotFoundError if a file is missing, ValueError if one is cut off or something else,
+    or if they do not belong together. A number that has changed within the weights is not noticed.
     """
     folder = Path(folder)
     names = (WEIGHTS, CONFIG, TOKENIZER)
@@ -206,7 +317,7 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
             f"{folder / WEIGHTS} was trained with another {' and '.join(different)}"
         )
     try:
-        model = build_model(config_text, weights)
+        model = build_model(json.loads(config_text), weights)
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
             f"{folder / WEIGHTS} does not fit {CONFIG}: {error}"
@@ -229,21 +340,43 @@ print(f"{sum(same)} of {len(same)} tensors read back to the bit")
 # ## Models that come with the package
 #
 # There are three: `everyday-de-en`, the default, `everyday-en-de`, and `captions-de-en`. Each has a card beside it, `README.md`, with its data, command and scores.
+#
+# Where a command takes the folder or the name of a model, a folder that holds one goes first: a model of yours in a folder `captions-de-en` is taken, and the package's only where there is no such folder.
 
 
 # %% tags=["export"]
+PRETRAINED = Path(str(files("annotated_transformer"))) / "pretrained"
+
+
+def pretrained_names() -> list[str]:
+    """Return the names of the models that come with the package."""
+    return sorted(entry.name for entry in PRETRAINED.iterdir() if entry.is_dir())
+
+
 def load_pretrained(name: str = "everyday-de-en") -> tuple[Transformer, Tokenizer]:
     """Read a trained model that comes with the package, in evaluation mode.
 
     Raises ValueError if there is none of that name.
     """
-    home = Path(str(files("annotated_transformer"))) / "pretrained"
-    names = sorted(entry.name for entry in home.iterdir() if entry.is_dir())
+    names = pretrained_names()
     if name not in names:
         raise ValueError(
             f'there is no model "{name}"; the package has: {", ".join(names)}'
         )
-    return load_model(home / name)
+    return load_model(PRETRAINED / name)
+
+
+def load_by_name(name: str | Path) -> tuple[Transformer, Tokenizer]:
+    """Read a model by its folder, or by its name one that comes with the package.
+
+    A folder goes first if it holds weights; then a model of the package. Raises what `load_model`
+    raises for a folder, and ValueError for a name that is neither.
+    """
+    folder = Path(name)
+    is_in_package = str(name) in pretrained_names()
+    if folder.exists() and ((folder / WEIGHTS).exists() or not is_in_package):
+        return load_model(folder)
+    return load_pretrained(str(name))
 
 
 # %%

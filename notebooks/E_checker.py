@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -28,7 +29,7 @@ def mine(query, key, value, mask):
 print(check("attention", mine))
 
 # %% [markdown]
-# It runs, and without a mask it is right. With one, the product makes a hidden score 0, and 0 is a score like any other.
+# It runs, and without a mask it is right. With one, the product makes a hidden score 0, and 0 is a score like any other. (What `check` returns is a text. A program, such as a teacher's, reads its `passed`, or all of it with `as_dict()`.)
 #
 # Wrong implementations are seldom wrong in new ways ([Common mistakes](../book/mistakes.md) lists the usual ones), and each mistake leaves its mark on the numbers. The checker therefore makes the known mistakes itself and looks for the one that gives exactly *your* numbers.
 #
@@ -128,7 +129,9 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 # %% [markdown]
 # ## The checker
 #
-# Code under test may raise, exit, change its arguments, return a tuple, a list or a number. It gets copies, and what it does becomes tensors or a sentence. Two outcomes are compared from the outside in: did it run, how many tensors came back, of what shape and type, with which numbers. Extra tensors are ignored, so an attention may return its weights as well.
+# Code under test may raise, exit, change its arguments, return a tuple, a list, a number or an array of NumPy. It gets copies, and what it does becomes tensors or a sentence. Two outcomes are compared from the outside in: did it run, how many tensors came back, of what shape and type, with which numbers. Extra tensors are ignored, so an attention may return its weights as well.
+#
+# A known mistake is named if it gives your numbers on every input on which your code runs at all. An inverted mask, `~mask`, fails where the mask is None; with a mask, its numbers still tell what is wrong.
 
 
 # %% tags=["export"]
@@ -193,9 +196,23 @@ def tensor_difference(yours: Tensor, right: Tensor) -> str:
         return f"{is_nan.sum()} of {is_nan.numel()} numbers are NaN"
     mean_size = float(right.nan_to_num(0.0, 0.0, 0.0).abs().mean())
     close = torch.isclose(yours, right, rtol=0.0, atol=1e-4 * mean_size, equal_nan=True)
-    if not close.all():
-        return f"{(~close).sum()} of {close.numel()} numbers differ"
-    return ""
+    return "" if close.all() else wrong_numbers(yours, right, ~close)
+
+
+def wrong_numbers(yours: Tensor, right: Tensor, differs: Tensor) -> str:
+    """Say how many numbers differ, and show the one that is furthest from the right one."""
+    distance = (yours - right).abs().nan_to_num(math.inf).where(differs, -1.0)
+    index = int(distance.argmax())
+    position = [
+        int(axis) for axis in torch.unravel_index(distance.argmax(), right.shape)
+    ]
+    your_number = float(yours.flatten()[index])
+    right_number = float(right.flatten()[index])
+    where = f" at {position}" if position else ""
+    return (
+        f"{differs.sum()} of {differs.numel()} numbers differ, "
+        f"the furthest{where}: {your_number:.6g}, not {right_number:.6g}"
+    )
 
 
 # %% tags=["export"]
@@ -210,15 +227,51 @@ def outcomes(code: Code, exercise: Exercise) -> dict[str, Outcome]:
 def differences(yours: dict[str, Outcome], right: dict[str, Outcome]) -> dict[str, str]:
     """Say how outcomes differ from the right ones, by input, where they do."""
     described = {name: difference(yours[name], right[name]) for name in right}
-    return {name: text for name, text in described.items() if text}
+    return {name: description for name, description in described.items() if description}
 
 
-def check(part: str, yours: Code) -> str:
+# %% tags=["export"]
+class Verdict(str):
+    """What `check` says, as a text with a few fields for a program to read."""
+
+    part: str
+    passed: bool
+    mistake: str | None  # the known mistake that gives these numbers
+    failures: dict[str, str]  # what is wrong, by input
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields and the text, as JSON can hold them."""
+        return {**vars(self), "text": str(self)}
+
+
+def verdict(part: str, failures: dict[str, str], mistake: str | None = None) -> Verdict:
+    """Put into words what is wrong with a part, if anything is.
+
+    With a known mistake, `failures` are what it does not explain.
+    """
+    lines = [f"{name}: {description}" for name, description in failures.items()]
+    if mistake:
+        text = f"{part}: wrong. You get these numbers when {mistake}."
+        if lines:
+            text += f" Besides, {lines[0]}."
+    elif lines:
+        text = f"{part}: wrong {lines[0]}. None of the mistakes known here gives this."
+    else:
+        text = f"{part}: right"
+    result = Verdict(text)
+    result.part = part
+    result.passed = not failures and mistake is None
+    result.mistake = mistake
+    result.failures = failures
+    return result
+
+
+def check(part: str, yours: Code) -> Verdict:
     """Run your implementation of a part of the model; say that it is right, or what is wrong.
 
-    Parts: attention, padding_mask, causal_mask, multi_head_attention, feed_forward, embedding,
-    positions, layer_norm, residual, shift, learning_rate, smoothed_loss, length_penalty.
-    Raises ValueError for another one.
+    What it returns is a text, with a field `passed`. Parts: attention, padding_mask, causal_mask,
+    multi_head_attention, feed_forward, embedding, positions, layer_norm, residual, shift,
+    learning_rate, smoothed_loss, length_penalty. Raises ValueError for another one.
     """
     if part not in EXERCISES:
         parts = ", ".join(EXERCISES)
@@ -226,14 +279,20 @@ def check(part: str, yours: Code) -> str:
     with torch.device("cpu"):
         exercise = EXERCISES[part]()
         your_outcomes = outcomes(yours, exercise)
-        wrong = differences(your_outcomes, outcomes(exercise.right, exercise))
-        if not wrong:
-            return f"{part}: right"
-        for description, code in exercise.mistakes.items():
-            if not differences(your_outcomes, outcomes(code, exercise)):
-                return f"{part}: wrong. You get these numbers when {description}."
-    name, text = next(iter(wrong.items()))
-    return f"{part}: wrong {name}: {text}. None of the mistakes known here gives this."
+        failures = differences(your_outcomes, outcomes(exercise.right, exercise))
+        if not failures:
+            return verdict(part, {})
+        without_result = {
+            name: description
+            for name, description in failures.items()
+            if isinstance(your_outcomes[name], str)
+        }
+        if len(without_result) < len(failures):  # there are wrong numbers to explain
+            for mistake, code in exercise.mistakes.items():
+                unlike = differences(your_outcomes, outcomes(code, exercise))
+                if unlike.keys() <= without_result.keys():
+                    return verdict(part, without_result, mistake)
+        return verdict(part, failures)
 
 
 # %% [markdown]
@@ -297,6 +356,13 @@ def attention_exercise() -> Exercise:
         "the scores are divided by 2 d_k (`/ d_k ** 1/2`)",
         partial(attend, divisor=lambda d_k: 2 * d_k),
     )
+
+    @exercise.mistake("the softmax runs over all scores together, not over the keys")
+    def softmax_of_all(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.mT / math.sqrt(k.size(-1))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
+        return scores.flatten().softmax(0).view_as(scores) @ v
 
     @exercise.mistake("the mask is inverted: True means `may attend`")
     def inverted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -465,8 +531,7 @@ def multi_head_attention_exercise() -> Exercise:
         partial(all_heads, scale=1 / math.sqrt(30)),
     )
     exercise.add(
-        "the scores are not divided by sqrt(d_k)",
-        partial(all_heads, scale=1.0),
+        "the scores are not divided by sqrt(d_k)", partial(all_heads, scale=1.0)
     )
     exercise.add(
         "there is one wide head only",
@@ -474,14 +539,18 @@ def multi_head_attention_exercise() -> Exercise:
     )
 
     @exercise.mistake("W_O is missing")
-    def without_w_o(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-        w_q, w_k, w_v, _, heads = others
+    def without_w_o(
+        query: Tensor, key: Tensor, value: Tensor, *parameters: Any
+    ) -> Tensor:
+        w_q, w_k, w_v, _, heads = parameters
         identity = torch.eye(30, dtype=torch.float64)
         return all_heads(query, key, value, w_q, w_k, w_v, identity, heads)
 
     @exercise.mistake("keys and values are exchanged")
-    def exchanged(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> Tensor:
-        return all_heads(query, value, key, *others)
+    def exchanged(
+        query: Tensor, key: Tensor, value: Tensor, *parameters: Any
+    ) -> Tensor:
+        return all_heads(query, value, key, *parameters)
 
     exercise.add(
         "the matrices are transposed: it is x @ W, and nn.Linear keeps W.T",
@@ -509,6 +578,17 @@ def feed_forward_exercise() -> Exercise:
     exercise.inputs[f"on numbers of shape {shapes[0]}"] = normal(3, *shapes)
     shapes = [(5, 2, 3), (3, 11), (11,), (11, 3), (3,)]
     exercise.inputs[f"on numbers of shape {shapes[0]}"] = normal(4, *shapes)
+
+    def with_gelu(
+        x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor, approximate: str
+    ) -> Tensor:
+        return F.gelu(x @ w_1 + b_1, approximate=approximate) @ w_2 + b_2
+
+    exercise.add("it is a GELU, not a ReLU", partial(with_gelu, approximate="none"))
+    exercise.add(
+        "it is a GELU, in its approximation by tanh, not a ReLU",
+        partial(with_gelu, approximate="tanh"),
+    )
 
     @exercise.mistake("the ReLU is missing")
     def linear(x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
@@ -573,10 +653,7 @@ def positions_exercise() -> Exercise:
         table = waves(length, d_model)
         return torch.stack([table[:, 1::2], table[:, 0::2]], dim=-1).flatten(1)
 
-    exercise.add(
-        "the first position is 1, not 0",
-        partial(waves, first=1),
-    )
+    exercise.add("the first position is 1, not 0", partial(waves, first=1))
     exercise.add(
         "the cosine has a rate of its own; each pair shares one",
         partial(waves, exponent=lambda column: column),
@@ -630,13 +707,9 @@ def layer_norm_exercise() -> Exercise:
     exercise.inputs["at width 7"] = (*normal(7, (5, 2, 7), (7,), (7,)), 0.01)
 
     exercise.add(
-        "the variance divides by D - 1, not by D",
-        partial(normalize, correction=1),
+        "the variance divides by D - 1, not by D", partial(normalize, correction=1)
     )
-    exercise.add(
-        "epsilon is outside the root",
-        partial(normalize, divisor=sum_of_root),
-    )
+    exercise.add("epsilon is outside the root", partial(normalize, divisor=sum_of_root))
     exercise.add(
         "the variance divides by D - 1, and epsilon is outside the root",
         partial(normalize, correction=1, divisor=sum_of_root),
@@ -764,25 +837,17 @@ def learning_rate_exercise() -> Exercise:
         exercise.inputs[name] = (step, d_model, warmup)
 
     exercise.add(
-        "the larger of the two terms is taken, not the smaller",
-        partial(rate, pick=max),
+        "the larger of the two terms is taken, not the smaller", partial(rate, pick=max)
     )
-    exercise.add(
-        "d_model is missing",
-        partial(rate, d_model_power=0),
-    )
-    exercise.add(
-        "there is no warm-up",
-        partial(rate, pick=lambda fall, rise: fall),
-    )
+    exercise.add("d_model is missing", partial(rate, d_model_power=0))
+    exercise.add("there is no warm-up", partial(rate, pick=lambda fall, rise: fall))
 
     @exercise.mistake("`d ** -1/2` is half of 1 / d")
     def halved(step: int, d_model: int, warmup: int) -> float:
         return rate(step, d_model, warmup, d_model_power=-1) / 2
 
     exercise.add(
-        "the warm-up's exponent is -0.5, not -1.5",
-        partial(rate, warmup_power=-0.5),
+        "the warm-up's exponent is -0.5, not -1.5", partial(rate, warmup_power=-0.5)
     )
     return exercise
 
@@ -829,10 +894,7 @@ def smoothed_loss_exercise() -> Exercise:
     labels = torch.tensor([0, 10, 3, 0, 1])
     exercise.inputs["on large logits"] = (1000 * logits, labels, 0.1)
 
-    exercise.add(
-        "padding counts",
-        partial(smoothed, padding=-100),
-    )
+    exercise.add("padding counts", partial(smoothed, padding=-100))
 
     @exercise.mistake("nothing is smoothed")
     def plain(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
@@ -852,16 +914,13 @@ def smoothed_loss_exercise() -> Exercise:
         return smoothed(logits, labels, smoothing) * share_of_words
 
     exercise.add(
-        "the label keeps 1 - smoothing and the others share the rest",
-        others_only,
+        "the label keeps 1 - smoothing and the others share the rest", others_only
     )
     exercise.add(
-        "padding gets no share of the smoothing",
-        partial(others_only, first=1),
+        "padding gets no share of the smoothing", partial(others_only, first=1)
     )
     exercise.add(
-        "it is the KL divergence, which is lower by the target's entropy",
-        divergence,
+        "it is the KL divergence, which is lower by the target's entropy", divergence
     )
     return exercise
 

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 # %% [markdown]
 # # Command line
@@ -33,7 +34,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 # | `log.jsonl` | loss, speed and scores, one line a report | `train` | you; copied by `average` |
 # | `--output` of `export` | a folder for CTranslate2; with `--format page`, one HTML file | `export` | any machine without this package |
 # | `averaged.json` | how many checkpoints it is the mean of, and the settings of their training | `average` | you |
-# | `validation.tsv`, `test.tsv` | pairs put aside | `train`, `prepare` | `train`, `evaluate` |
+# | `validation.tsv`, `test.tsv` | pairs put aside | `train`, `prepare`; copied by `average` | `train`, `evaluate` |
 #
 # Any folder with a model will do: `translate` also takes `my-run`, where `train` leaves the weights with the best validation score.
 
@@ -46,13 +47,20 @@ warnings.filterwarnings(
 
 # %% tags=["export"]
 import argparse
+import errno
+import io
 import json
 import os
+import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -77,7 +85,9 @@ from annotated_transformer.toolkit import (
 from annotated_transformer.toolkit.downloads import MissingData, multi30k
 from annotated_transformer.toolkit.own_data import (
     Splits,
+    cleaning_report,
     filter_pairs,
+    letters,
     read_pairs,
     split_pairs,
     utf8_lines,
@@ -94,7 +104,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 # %% [markdown]
 # ## Which pairs
 #
-# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. `train` [cleans and divides](C_own_data.ipynb#cleaning) your own files, with one pair in a hundred for validation and one for the test (of fewer than 5,000 pairs, about fifty each); `evaluate` scores them whole. A folder that `prepare` has filled needs neither. A model is given by its folder or, if it comes with the package, by its name.
+# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. `train` [cleans and divides](C_own_data.ipynb#cleaning) your own files, with one pair in a hundred for validation and one for the test (of fewer than 5,000 pairs, about fifty each). With `--validation` and `--test` you give it files of your own for either. What was put aside is in the folder of the run, where `evaluate` finds it; other files of yours it scores whole. A folder that `prepare` has filled needs none of this. A model is given by its folder or, if it comes with the package, by its name.
 
 
 # %% tags=["export"]
@@ -104,56 +114,100 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+Files = tuple[Path] | tuple[Path, Path]  # a TSV, or two text files
+
+
 @dataclass(frozen=True)
 class Data:
     """Which sentence pairs."""
 
-    corpus: Literal["grammar", "multi30k"] = "grammar"
+    corpus: Literal["grammar", "multi30k"] | None = None
     """A corpus of the book, German to English."""
-    data: tuple[Path] | tuple[Path, Path] | None = None
+    data: Files | None = None
     """Your own pairs: a TSV, or two text files."""
     columns: tuple[int, int] = (0, 1)
     """Those of source and target, counted from 0."""
     reverse: bool = False
-    """Translate the other way round."""
+    """Translate a corpus of the book the other way round."""
     prepared: Path | None = None
     """Folder that `prepare` has filled, in place of all these."""
     limit: int | None = None
     """Learn from, or score, so many pairs at most, the first ones."""
 
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit must be above 0, not {self.limit}")
-        chosen = [self.data is not None, self.prepared is not None, self.reverse]
-        if sum(chosen) > 1:
-            raise ValueError(
-                "give only one of data (exchange its columns), prepared, reverse"
-            )
+    @property
+    def named(self) -> bool:
+        """Whether any pairs were asked for."""
+        return bool(self.corpus or self.data or self.prepared)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Pairs that are not learned from, if they are not to be a share of the data."""
+
+    validation: Files | None = None
+    """Your own pairs to choose the best weights by, in files like those of --data."""
+    test: Files | None = None
+    """Your own pairs to keep for `evaluate`, in files like those of --data."""
+
+
+def check_data(data: Data) -> None:
+    """Raise ValueError for options that do not go together."""
+    if data.limit is not None and data.limit < 1:
+        raise ValueError(f"limit must be above 0, not {data.limit}")
+    corpus = data.corpus is not None or data.reverse
+    if [corpus, data.data is not None, data.prepared is not None].count(True) > 1:
+        raise ValueError(
+            "give only one of --corpus (with --reverse), --data (whose --columns can be "
+            "exchanged) and --prepared"
+        )
 
 
 # %% tags=["export"]
-def read_own_pairs(data: Data) -> list[Pair]:
-    """Read the pairs of the files that were named."""
-    assert data.data is not None
-    source, *target = data.data
-    return read_pairs(source, target[0] if target else None, data.columns)
+def read_files(files: Files, columns: tuple[int, int]) -> list[Pair]:
+    """Read the pairs of a table, or of two text files."""
+    source, *target = files
+    return read_pairs(source, target[0] if target else None, columns, report=say)
 
 
-def read_splits(data: Data, seed: int) -> Splits:
+def read_clean(files: Files, columns: tuple[int, int]) -> list[Pair]:
+    """Read the pairs of files, and leave out those that are not worth learning from."""
+    pairs, dropped = filter_pairs(read_files(files, columns))
+    say(f"{files[0]}: {cleaning_report(len(pairs), dropped)}")
+    if not pairs:
+        raise ValueError(
+            f"{files[0]}: no pair is left. Is it the right file, and are --columns "
+            f"{columns[0]} {columns[1]} those of the two languages?"
+        )
+    return pairs
+
+
+def divide(pairs: list[Pair], held_out: HeldOut, seed: int) -> Splits:
+    """Put pairs aside for what has no file of its own: a hundredth, or about fifty."""
+    fifty = 50 / len(pairs)
+    share = min(0.1, max(0.01, fifty))
+    validation = 0.0 if held_out.validation else share
+    test = 0.0 if held_out.test else share
+    return split_pairs(pairs, validation, test, seed, report=say)
+
+
+def read_splits(data: Data, seed: int, held_out: HeldOut = HeldOut()) -> Splits:
     """Return pairs to learn from, to choose by and to measure on."""
     if data.data:
-        pairs, dropped = filter_pairs(read_own_pairs(data))
-        say(f"{len(pairs):,} pairs; dropped: {dropped}")
-        fifty = 50 / max(len(pairs), 1)  # pairs at least, if there are 500
-        share = min(0.1, max(0.01, fifty))
-        return split_pairs(pairs, share, share, seed)
-    if data.corpus == "multi30k":
+        splits = divide(read_clean(data.data, data.columns), held_out, seed)
+    elif data.corpus == "multi30k":
         names = ("train", "val", "test_2016_flickr")
         splits = Splits(*(multi30k(name) for name in names))
     else:
         splits = split_pairs(grammar(10_000, seed), 0.01, 0.01, seed)
     if data.reverse:
-        return Splits(*(reversed_pairs(part) for part in splits))
+        splits = Splits(*(reversed_pairs(part) for part in splits))
+    if held_out.validation:
+        validation = read_clean(held_out.validation, data.columns)
+        splits = splits._replace(validation=validation)
+    if held_out.test:
+        splits = splits._replace(test=read_clean(held_out.test, data.columns))
+    if held_out != HeldOut():
+        warn_of_known_sentences(splits)
     return splits
 
 
@@ -162,11 +216,27 @@ def reversed_pairs(pairs: list[Pair]) -> list[Pair]:
     return [Pair(pair.target, pair.source) for pair in pairs]
 
 
+def warn_of_known_sentences(splits: Splits) -> None:
+    """Say how many pairs to learn from have a sentence that is put aside, too."""
+    sources = set()
+    targets = set()
+    for pair in [*splits.validation, *splits.test]:
+        sources.add(letters(pair.source))
+        targets.add(letters(pair.target))
+    count = 0
+    for pair in splits.train:
+        if letters(pair.source) in sources or letters(pair.target) in targets:
+            count += 1
+    if count:
+        say(
+            f"{count:,} pairs to learn from share a sentence with the validation or the "
+            "test pairs: scores on these will flatter"
+        )
+
+
 def load(model: Path) -> tuple[Transformer, Tokenizer]:
     """Load a model from its folder, or by its name one that comes with the package."""
-    if model.exists():
-        return model_io.load_model(model)
-    return model_io.load_pretrained(str(model))
+    return model_io.load_by_name(model)
 
 
 # %% [markdown]
@@ -202,6 +272,13 @@ def recipe(preset: str) -> TrainingConfig:
 
 
 # %% tags=["export"]
+class Settings(TrainingConfig):
+    """The settings as they were typed; `TrainingConfig`, made of them, checks them."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
 class Material(NamedTuple):
     """What a training learns from, and what it is watched and measured by."""
 
@@ -212,26 +289,35 @@ class Material(NamedTuple):
 
 
 def read_material(
-    data: Data, seed: int, tokenizer: Tokenizer | None, vocabulary_size: int
+    data: Data,
+    held_out: HeldOut,
+    seed: int,
+    tokenizer: Tokenizer | None,
+    vocabulary_size: int,
 ) -> Material:
     """Read and encode the pairs; without a tokenizer, one is learned from them."""
     if data.prepared:
         return Material(*large_corpora.open_corpus(data.prepared))
-    pairs, validation, test = read_splits(data, seed)
+    if not data.named:
+        say("no pairs were given: this trains on the grammar of the book")
+    pairs, validation, test = read_splits(data, seed, held_out)
     pairs = pairs[: data.limit]
     if tokenizer is None:
         tokenizer = Tokenizer.train(pairs, vocabulary_size)
+        if len(tokenizer) < vocabulary_size:
+            say(large_corpora.small_vocabulary(tokenizer, vocabulary_size))
     return Material(encode_pairs(tokenizer, pairs), tokenizer, validation, test)
 
 
 def identified(
-    corpus: EncodedCorpus, limit: int | None, start: Path | None
+    corpus: EncodedCorpus, limit: int | None, start: Transformer | None
 ) -> EncodedCorpus:
     """Return the first `limit` examples, under a name that changes with all that was asked for.
 
-    By this name a run that is continued recognizes its corpus.
+    By this name a run that is continued recognizes its corpus, and the model that it began with.
     """
-    name = f"{runs.content_hash(corpus)}{limit or ''}{start or ''}"
+    start_hash = model_io.weights_hash(start) if start is not None else ""
+    name = f"{runs.content_hash(corpus)}{limit or ''}{start_hash}"
     return EncodedCorpus(corpus.tokens, corpus.lengths[:limit], name)
 
 
@@ -241,9 +327,55 @@ def shape_of(
     """Return the shape of the model to train: that of `start`, or of the preset."""
     changes: dict[str, Any] = {} if dropout is None else {"dropout": dropout}
     if start is not None:
-        presets.check_config(changes)
         return replace(start.config, **changes)
     return presets.preset(preset, vocabulary_size=len(tokenizer), **changes)
+
+
+def check_numbers(
+    seed: int, dropout: float | None, peak: float | None, gpus: int
+) -> None:
+    """Raise ValueError for a number that cannot be meant, before anything is read."""
+    if dropout is not None:
+        presets.check_config({"dropout": dropout})
+    if seed >= 2**63:
+        raise ValueError(f"seed must be below 2**63, not {seed}")
+    if peak is not None and not 0 < peak < float("inf"):
+        raise ValueError(f"--peak must be a number above 0, not {peak}")
+    if gpus < 1:
+        raise ValueError(f"--gpus must be 1 or more, not {gpus}")
+
+
+def check_output(folder: Path) -> None:
+    """Raise OSError if no run can be kept in this folder, before anything is read."""
+    if folder.is_dir():
+        run_folder.check_belongs(folder)
+    elif folder.is_symlink():
+        raise FileNotFoundError(f"{folder} is a link that leads nowhere: remove it")
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise NotADirectoryError(f"{existing} is a file: take another folder")
+    try:
+        with TemporaryDirectory(dir=existing, suffix=".unfinished"):
+            pass
+    except OSError as error:
+        raise PermissionError(
+            f"nothing can be written into {existing} ({error.strerror}): "
+            "take another folder for --output"
+        ) from error
+
+
+def say_where_it_stands(folder: Path, steps: int) -> None:
+    """Say how far the run in a folder has come, if there is one."""
+    newest = run_folder.last_checkpoint(folder)
+    if newest is None:
+        return
+    step = run_folder.step_of(newest)
+    if step < steps:
+        say(f"{folder} has made {step:,} of {steps:,} steps, and goes on from there")
+    else:
+        say(f"{folder} has made all of its {step:,} steps: give more --steps to go on")
 
 
 def print_plan(
@@ -263,6 +395,7 @@ def print_plan(
 
 
 # %% tags=["export"]
+HELD_OUT_FILES = {"validation": "validation.tsv", "test": "test.tsv"}
 MOST_WATCHED = 2000  # pairs whose translations are scored at each validation
 
 
@@ -275,14 +408,28 @@ def translate_together(
 ) -> list[str]:
     """Translate sentences, each process its share of them; all processes get all translations."""
     rank, world_size = rank_and_world_size()
-    max_tokens = 16_384 if model.embedding.weight.is_cuda else 2048
     share = translation.translate(
-        model, tokenizer, lines[rank::world_size], beam, alpha, max_tokens=max_tokens
+        model,
+        tokenizer,
+        lines[rank::world_size],
+        beam,
+        alpha,
+        max_tokens=tokens_of_a_batch(model),
     )
     translations = [""] * len(lines)
     for number, texts in enumerate(gather_texts(share)):
-        translations[number::world_size] = [text.replace("\n", " ") for text in texts]
+        translations[number::world_size] = [on_one_line(text) for text in texts]
     return translations
+
+
+def tokens_of_a_batch(model: Transformer) -> int:
+    """Return how many source tokens are translated at a time."""
+    return 16_384 if model.embedding.weight.is_cuda else 2048
+
+
+def on_one_line(text: str) -> str:
+    """Return a translation with a space for each end of a line in it."""
+    return " ".join(text.splitlines())
 
 
 def bleu_on(tokenizer: Tokenizer, pairs: list[Pair]) -> Callable[[Transformer], float]:
@@ -292,8 +439,8 @@ def bleu_on(tokenizer: Tokenizer, pairs: list[Pair]) -> Callable[[Transformer], 
     references = [pair.target for pair in watched]
 
     def bleu(model: Transformer) -> float:
-        written = translate_together(model, tokenizer, sources, beam=1, alpha=0.6)
-        return score(written, references).bleu
+        translations = translate_together(model, tokenizer, sources, beam=1, alpha=0.6)
+        return score(translations, references).bleu
 
     return bleu
 
@@ -304,20 +451,35 @@ def write_pairs(path: Path, pairs: list[Pair]) -> None:
     run_folder.write_text(path, "".join(rows))
 
 
-def report_progress(line: dict[str, Any]) -> None:
-    """Say how a validation went."""
-    if "score" in line:
-        say(
-            f"step {line['step']}: loss {line['loss']:.3f}, "
-            f"validation loss {line['validation_loss']:.3f}, BLEU {line['score']:.1f}"
-        )
+SECONDS_BETWEEN_LINES = 30  # where no progress bar is shown
+
+
+class ProgressReport:
+    """Says how each validation went; without a terminal, also that the training goes on."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        text = f"step {line['step']}: loss {line['loss']:.3f}"
+        seconds = time.monotonic() - self.last
+        if "score" in line:
+            text += f", validation loss {line['validation_loss']:.3f}"
+            text += f", BLEU {line['score']:.1f}"
+        elif sys.stderr.isatty() or seconds < SECONDS_BETWEEN_LINES:
+            return
+        else:
+            text += f", {line['tokens_per_second']:,} tokens per second"
+        say(text)
+        self.last = time.monotonic()
 
 
 # %% tags=["export"]
 def train(
     output: Path,
-    settings: TrainingConfig,
+    settings: Settings,
     data: Data = Data(),
+    held_out: HeldOut = HeldOut(),
     preset: str = "tiny",
     start: Path | None = None,
     dropout: float | None = None,
@@ -333,7 +495,12 @@ def train(
 
     Args:
         output: Folder for log, checkpoints and model; made if it is not there.
-        preset: Shape of the model: tiny, small, base, big, a row of the paper's Table 3 ...
+        preset: Shape of the model: tiny, small, base, big; captions
+            and everyday, those of the package's models; of the
+            paper's Table 3 A-h1, A-h4, A-h16, A-h32, B-dk16,
+            B-dk32, C-N2, C-N4, C-N8, C-d256, C-d1024, C-ff1024,
+            C-ff4096, D-dropout0.0, D-dropout0.2,
+            D-smoothing0.0, D-smoothing0.2, E-learned.
         start: Model to begin with, a folder or a name; its shape and vocabulary stay.
         dropout: Share of numbers dropped in training, if not the preset's.
         vocabulary_size: Entries of the vocabulary; a prepared corpus has its own.
@@ -344,11 +511,22 @@ def train(
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.
         gpus: For --dry-run: so many GPUs.
     """
-    begun, vocabulary = load(start) if start else (None, None)
+    checked = TrainingConfig(**vars(settings))
+    check_data(data)
+    if data.prepared and held_out != HeldOut():
+        raise ValueError(
+            "a prepared corpus has parts of its own: no --validation, --test"
+        )
+    check_numbers(checked.seed, dropout, peak, gpus)
     presets.preset(preset)  # a wrong name fails before anything is read
+    if not dry_run:
+        check_output(output)
+    begun, vocabulary = load(start) if start else (None, None)
     with process_group(device) as own_device:
-        material = read_material(data, settings.seed, vocabulary, vocabulary_size)
-        corpus = identified(material.corpus, data.limit, start)
+        material = read_material(
+            data, held_out, checked.seed, vocabulary, vocabulary_size
+        )
+        corpus = identified(material.corpus, data.limit, begun)
         say(
             f"{len(corpus):,} pairs to learn from, "
             f"{len(material.validation):,} for validation"
@@ -356,15 +534,16 @@ def train(
         tokenizer = material.tokenizer
         if vocabulary and vocabulary.sha256 != tokenizer.sha256:
             raise ValueError(
-                f"{data.prepared} needs the vocabulary of {start}: see --tokenizer"
+                f"{data.prepared} needs the vocabulary of {start}: "
+                f"prepare it with --tokenizer"
             )
         config = shape_of(preset, begun, tokenizer, dropout)
         precision = precision or planning.best_precision(own_device)
         if dry_run:
             peak = peak or planning.measured_peak(own_device, precision)
-            print_plan(config, settings, corpus, precision, gpus, peak)
+            print_plan(config, checked, corpus, precision, gpus, peak)
             return
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(checked.seed)
         model = Transformer(config).to(own_device)
         if begun:
             model.load_state_dict(begun.state_dict())
@@ -373,10 +552,10 @@ def train(
         train_in_folder(
             model,
             material._replace(corpus=corpus),
-            settings,
+            checked,
             output,
             precision,
-            bool(data.data),
+            keep_splits=bool(data.data or held_out.validation or held_out.test),
         )
 
 
@@ -390,19 +569,21 @@ def train_in_folder(
 ) -> None:
     """Train; with keep_splits, the pairs that were put aside are written into the folder."""
     tokenizer = material.tokenizer
+    report_progress = ProgressReport()
     written: list[str] = []
 
     def write_splits() -> None:
         """Write the pairs that were put aside, once, when the folder is the run's."""
         if keep_splits and not written:
-            write_pairs(folder / "validation.tsv", material.validation)
-            write_pairs(folder / "test.tsv", material.test)
+            write_pairs(folder / HELD_OUT_FILES["validation"], material.validation)
+            write_pairs(folder / HELD_OUT_FILES["test"], material.test)
             written.append("both")
 
     def report(line: dict[str, Any]) -> None:
         write_splits()
         report_progress(line)
 
+    say_where_it_stands(folder, settings.steps)
     runs.train(
         model,
         tokenizer,
@@ -416,6 +597,7 @@ def train_in_folder(
     )
     if rank_and_world_size()[0] == 0:
         write_splits()  # where a run was killed before its first report
+    say(f"the model is in {folder}")
 
 
 # %% [markdown]
@@ -434,55 +616,106 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
         last: How many checkpoints.
         half: Store the weights in half precision, in half the space.
     """
-    model, tokenizer = run_folder.average_checkpoints(run, last)
-    note = output / "averaged.json"
-    settings = run_folder.read_settings(run / run_folder.SETTINGS)
-    model_io.clear(output, note.name)
-    if any(output.glob("*")) and not averages_same_run(note, settings):
-        raise FileExistsError(f"{output} holds something else: take an empty folder")
-    run_folder.write_text(note, json.dumps({"last": last, **settings}, indent=2))
-    log = (run / run_folder.LOG).read_text("utf-8")
-    run_folder.write_text(output / run_folder.LOG, log)
-    model_io.save_model(model, tokenizer, output, half)
-
-
-def averages_same_run(note: Path, settings: dict[str, Any]) -> bool:
-    """Return whether the note of an averaged model tells of a run with these settings."""
-    noted = run_folder.read_settings(note) if note.exists() else {}
-    changed = {name for name, value in settings.items() if noted.get(name) != value}
-    return changed <= run_folder.FREE
+    run_folder.save_average(run, output, last, half)
+    for name in HELD_OUT_FILES.values():
+        if (run / name).exists():
+            run_folder.write_text(output / name, (run / name).read_text("utf-8"))
+    say(f"the mean of {last} checkpoints is in {output}")
 
 
 # %% [markdown]
 # ## Translating
 #
-# Line 7 of the output is the translation of line 7 of the input, and an empty line stays empty.
+# Line 7 of the output is the translation of line 7 of the input, and an empty line stays empty. A line ends where [a line of the training data ends](C_own_data.ipynb#reading): at `\n`, and not at the rarer characters that some programs take for ends of lines. All other white space is [one space each](L_translation.ipynb#from-lines-to-ids), however much there is. With `--nbest 3` there are up to three lines for each, with its number, a score and a translation, separated by tabs, best first. The score is the log-probability divided by the length penalty.
 
 
 # %% tags=["export"]
 def translate(
-    model: Path, beam: int = 4, alpha: float = 0.6, device: str | None = None
+    model: Path,
+    input: Path | None = None,
+    output: Path | None = None,
+    beam: int = 4,
+    alpha: float = 0.6,
+    nbest: int = 1,
+    device: str | None = None,
 ) -> None:
     """Translate standard input to standard output, line for line, once all of it is read.
 
     Args:
         model: Folder of a trained model, or the name of one of the package's.
+        input: File to translate, in place of standard input.
+        output: New file for the translations, in place of standard output.
         beam: Hypotheses kept at each step; 1 is greedy.
         alpha: Exponent of the length penalty; 0 for none.
+        nbest: Write so many translations of each line, with their scores.
         device: cpu or cuda; if not given, a GPU if there is one.
     """
+    if beam < 1:
+        raise ValueError(f"--beam must be 1 or more, not {beam}")
+    if not 1 <= nbest <= beam:
+        raise ValueError(f"--nbest {nbest} needs a --beam of {max(nbest, 1)} or more")
+    if output is not None and output.exists():
+        raise FileExistsError(f"{output} is there already: take a new name")
     loaded, tokenizer = load(model)
-    lines = list(utf8_lines(sys.stdin.buffer, "the input"))
+    lines = read_lines(input)
     loaded.to(find_device(device))
-    for line in translate_together(loaded, tokenizer, lines, beam, alpha):
-        sys.stdout.buffer.write(f"{line}\n".encode())
-    sys.stdout.buffer.flush()
+    if nbest == 1:
+        translations = translate_together(loaded, tokenizer, lines, beam, alpha)
+    else:
+        translations = n_best_lines(loaded, tokenizer, lines, nbest, beam, alpha)
+    write_lines(translations, output)
+
+
+def n_best_lines(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    lines: list[str],
+    nbest: int,
+    beam: int,
+    alpha: float,
+) -> list[str]:
+    """Return rows with the number of a line, a score and a translation, separated by tabs."""
+    candidates = translation.translate_n_best(
+        model,
+        tokenizer,
+        lines,
+        nbest,
+        beam,
+        alpha,
+        max_tokens=tokens_of_a_batch(model),
+    )
+    rows = []
+    for number, translations in enumerate(candidates, start=1):
+        for text, value in translations:
+            rows.append(f"{number}\t{value:.4f}\t{on_one_line(text)}")
+    return rows
+
+
+def read_lines(path: Path | None) -> list[str]:
+    """Read the lines of a file, or of standard input."""
+    if path is not None:
+        with path.open("rb") as file:
+            return list(utf8_lines(file, path))
+    if sys.stdin is None:
+        raise ValueError("standard input is closed: give a file with --input")
+    return list(utf8_lines(sys.stdin.buffer, "the input"))
+
+
+def write_lines(lines: Iterable[str], path: Path | None) -> None:
+    """Write lines into a file, whole or not at all, or to standard output."""
+    text = "".join(f"{line}\n" for line in lines)
+    if path is not None:
+        run_folder.write_text(path, text)
+        say(f"the translations are in {path}")
+    else:
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
 
 
 # %% [markdown]
 # ## Scoring
 #
-# For WMT14 there are [two test sets](27_wmt14.ipynb#3003-or-2737-test-sentences), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
+# Without `--data`, `--corpus` or `--prepared`, a model is scored on the pairs that its own training put aside. For WMT14 there are [two test sets](27_wmt14.ipynb#3003-or-2737-test-sentences), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
 
 
 # %% tags=["export"]
@@ -515,12 +748,27 @@ def prepared_test_sets(folder: Path, split: Split) -> dict[str, list[Pair]]:
     return {split: {"train": [], "validation": validation, "test": test}[split]}
 
 
-def test_sets(data: Data, split: Split, seed: int) -> dict[str, list[Pair]]:
+def own_test_set(model: Path, split: Split) -> list[Pair]:
+    """Return the pairs that the training of a model has put aside in its folder."""
+    path = model / HELD_OUT_FILES.get(split, "train.tsv")
+    if not path.is_file():
+        raise ValueError(
+            f"there is no {path}: say which pairs, with --data, --corpus or --prepared"
+        )
+    say(f"the pairs are those of {path}, put aside when it was trained")
+    return read_pairs(path)
+
+
+def test_sets(
+    model: Path, data: Data, split: Split, seed: int
+) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name; raises MissingData."""
     if data.prepared:
         return prepared_test_sets(data.prepared, split)
     if data.data:
-        return {split: read_own_pairs(data)}
+        return {split: read_files(data.data, data.columns)}
+    if data.corpus is None:
+        return {split: own_test_set(model, split)}
     splits = read_splits(data, seed)
     return {split: getattr(splits, split)}
 
@@ -547,26 +795,29 @@ def evaluate(
         json: Print a line of JSON for each test set.
         device: cpu or cuda; if not given, a GPU if there is one.
     """
+    check_data(data)
+    if data.reverse and data.corpus is None:
+        raise ValueError("--reverse turns a corpus of the book: name it with --corpus")
     loaded, tokenizer = load(model)
     with process_group(device) as own_device:
         loaded.to(own_device)
-        for name, pairs in test_sets(data, split, seed).items():
+        for name, pairs in test_sets(model, data, split, seed).items():
             pairs = pairs[: data.limit]
             sources = [str(pair.source) for pair in pairs]
             references = [str(pair.target) for pair in pairs]
-            written = translate_together(loaded, tokenizer, sources, beam, alpha)
-            record = {"split": name, "sentences": len(written), "beam": beam}
-            record |= {"alpha": alpha, **scores_of(written, references)}
+            translations = translate_together(loaded, tokenizer, sources, beam, alpha)
+            record = {"split": name, "sentences": len(translations), "beam": beam}
+            record |= {"alpha": alpha, **scores_of(translations, references)}
             if name == "wmt14/full":
-                split_bleu = compound_split_bleu(written, references)
+                split_bleu = compound_split_bleu(translations, references)
                 record["not_comparable"] = round(split_bleu, 2)
             if rank_and_world_size()[0] == 0:
                 print_record(record, as_json=json)
 
 
-def scores_of(written: list[str], references: list[str]) -> dict[str, Any]:
+def scores_of(translations: list[str], references: list[str]) -> dict[str, Any]:
     """Return BLEU and chrF, rounded, with their signatures."""
-    scores = score(written, references)._asdict()
+    scores = score(translations, references)._asdict()
     for name in ("bleu", "chrf"):
         scores[name] = round(scores[name], 2)
     return scores
@@ -604,6 +855,7 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
         export_page(loaded, tokenizer, output)
     else:
         export_ctranslate2(loaded, tokenizer, output)
+    say(f"the exported model is in {output}")
 
 
 # %% [markdown]
@@ -614,24 +866,87 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
 # | exit code | what happened | what is printed |
 # |---|---|---|
 # | 0 | all went well | the results |
-# | 2 | an option or the input is wrong | tyro's box about the option, or one sentence: what, where, and what to do |
+# | 2 | an option or the input is wrong, or the memory too small | tyro's box about the option, or one sentence: what, where, and what to do |
 # | 141 | the next program in a pipe stopped reading, as in `head -1` | nothing |
-# | 130 | Ctrl+C, outside a training run | nothing (but a traceback in the first second or two, while Python still imports) |
-# | 143 | a training run was asked to stop, by Ctrl+C or SIGTERM | the step, and that the same command continues there |
-# | 1 | a bug, or a GPU out of memory | Python's traceback |
+# | 130 | Ctrl+C | nothing; of a training run the step, and that the same command continues there |
+# | 143 | a training run was asked to stop by SIGTERM | the same |
+# | 1 | a bug, or any error with `--traceback` | Python's traceback |
+#
+# A sentence can hide a bug of ours. `--traceback`, which every command takes, shows where it came from.
 
 
 # %% tags=["export"]
 PROGRAM = "annotated-transformer"
+VERSION = import_module("annotated_transformer").__version__
+DESCRIPTION = (
+    "Prepare a corpus, train, average, translate, score, export. Every command has --help, "
+    "and takes --traceback, which shows where in the program an error came from. "
+    f"--version prints the version, {VERSION}."
+)
 MISTAKES = (
-    runs.Stopped,
     MissingData,
     ValueError,
     ArithmeticError,
     OSError,
-    MemoryError,
     ImportError,
 )
+SYSTEM_ERRORS = {
+    errno.ENOENT: "there is no file or folder {name}",
+    errno.EISDIR: "{name} is a folder, where a file is needed",
+    errno.ENOTDIR: "{name} cannot be: one of its folders is a file",
+    errno.EEXIST: "{name} is there already: take another name",
+    errno.ENOTEMPTY: "{name} is not empty: take another folder",
+    errno.EACCES: "{name} may not be read or written: change who may, or take another",
+    errno.EPERM: "{name} may not be read or written: change who may, or take another",
+    errno.EROFS: "{name} is on a disk that cannot be written: take another folder",
+    errno.ENOSPC: "there is no space left to write {name}: make room, and repeat the command",
+    errno.EDQUOT: "there is no space left to write {name}: make room, and repeat the command",
+    errno.ENAMETOOLONG: "the name {name} is too long: take a shorter one",
+}
+MEMORY = re.compile(r"out of memory|not enough memory|allocate memory|ALLOC_FAILED")
+MEMORY_REMEDIES = {
+    "train": "take a smaller --max-tokens with as much larger --grad-accum-steps, which "
+    "makes the same updates; --dry-run says what a training needs",
+    "translate": "take a smaller --beam, or split the longest lines",
+    "evaluate": "take a smaller --beam, or leave out the longest pairs",
+}
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error says that the memory, of the machine or of a GPU, is too small."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    by_torch = isinstance(error, RuntimeError | OSError)
+    return by_torch and MEMORY.search(str(error)) is not None
+
+
+def explain(error: Exception, command: str) -> str | None:
+    """Return a line for a user that says what is wrong and what helps, or None for a bug."""
+    if is_out_of_memory(error):
+        remedy = MEMORY_REMEDIES.get(
+            command, "end other programs, or take less at a time"
+        )
+        return f"the memory is too small: {remedy}"
+    if isinstance(error, OSError) and error.errno in SYSTEM_ERRORS:
+        name = error.filename or "the output"
+        return SYSTEM_ERRORS[error.errno].format(name=name)
+    if isinstance(error, MISTAKES):
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+def check_streams() -> None:
+    """Make standard output and error take any text; raises ValueError if there is no output.
+
+    What the encoding of a terminal lacks is written as a question mark.
+    """
+    if sys.stderr is None:
+        sys.stderr = io.StringIO()
+    if sys.stdout is None:
+        raise ValueError("standard output is closed: send it to a file or to /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def chosen_preset(arguments: Sequence[str]) -> str:
@@ -644,7 +959,11 @@ def chosen_preset(arguments: Sequence[str]) -> str:
 
 def run_command(arguments: Sequence[str]) -> None:
     """Do what the arguments say."""
-    settings = recipe(chosen_preset(arguments))
+    check_streams()
+    if list(arguments) == ["--version"]:
+        print(f"{PROGRAM} {VERSION}")
+        return
+    settings = Settings(**vars(recipe(chosen_preset(arguments))))
     commands: dict[str, Callable[..., Any]] = {
         "prepare": large_corpora.prepare,
         "train": partial(train, settings=settings),
@@ -656,28 +975,39 @@ def run_command(arguments: Sequence[str]) -> None:
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog=PROGRAM,
+        description=DESCRIPTION,
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )
+    sys.stdout.flush()  # here, where an error is still one line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with code 2 and says what is wrong with bad input."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    show_traceback = "--traceback" in arguments
+    if show_traceback:
+        arguments.remove("--traceback")
     try:
-        run_command(sys.argv[1:] if arguments is None else arguments)
+        run_command(arguments)
     except BrokenPipeError:  # whoever read our output has enough, as in `| head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except KeyboardInterrupt:
-        sys.exit(130)
-    except MISTAKES as error:
-        message = " ".join(str(error).split())
+        sys.exit(128 + signal.SIGINT)
+    except runs.Stopped as stop:
+        print(f"{PROGRAM}: {stop}", file=sys.stderr)
+        sys.exit(128 + stop.signal)
+    except Exception as error:
+        message = explain(error, arguments[0] if arguments else "")
+        if message is None or show_traceback:
+            raise
         print(f"{PROGRAM}: {message}", file=sys.stderr)
-        sys.exit(143 if isinstance(error, runs.Stopped) else 2)
+        sys.exit(2)
 
 
 # %% [markdown]
-# `pyproject.toml` ties `annotated-transformer` in the shell to `main`. `python -m annotated_transformer` is the same, for `torchrun`.
+# In the shell, `annotated-transformer` calls `main`, and so does `python -m annotated_transformer`, for `torchrun`.
 #
 # ## A day in the life
 #
@@ -709,11 +1039,11 @@ def run(*arguments, lines=""):
 home = tempfile.TemporaryDirectory()
 folder, averaged = f"{home.name}/run", f"{home.name}/averaged"
 options = ("--limit", 500, "--steps", 30, "--save-every", 10, "--vocabulary-size", 500)
-code, _, told = run("train", "--output", folder, *options, "--device", "cpu")
-print("exit code", code, "|", told.splitlines()[0])
+code, _, errors = run("train", "--output", folder, *options, "--device", "cpu")
+print("exit code", code, "|", errors.splitlines()[0])
 print(sorted(path.name for path in Path(folder).iterdir() if path.name[0] != "."))
-code, _, told = run("train", "--output", folder, *options, "--device", "cpu")
-print("exit code", code, "| nothing left to do:", "step" not in told)
+code, _, errors = run("train", "--output", folder, *options, "--device", "cpu")
+print("exit code", code, "|", errors.splitlines()[-2].replace(f"{home.name}/", ""))
 
 # %% [markdown]
 # The same command once more finds that all is done; had it been killed, it would have continued.
@@ -751,19 +1081,20 @@ for name, start in (("new", ()), ("begun", ("--start", averaged))):
         "cpu",
         *start,
     )
-    *_, told = run("train", "--output", f"{home.name}/{name}", *again)
-    first[name] = float(re.findall(r"validation loss (\d+\.\d+)", told)[0])
+    *_, errors = run("train", "--output", f"{home.name}/{name}", *again)
+    first[name] = float(re.findall(r"validation loss (\d+\.\d+)", errors)[0])
 print("after ten steps:", first)
 assert first["begun"] < first["new"]
 
 # %% [markdown]
-# `evaluate` finds the grammar's pairs again from the seed that the training had, and `--json` prints one line for a program to read. To compare two beams, loop over them, on the validation pairs if you mean to choose:
+# `evaluate --corpus grammar` finds the grammar's pairs again from the seed that the training had, and `--json` prints one line for a program to read. To compare two beams, loop over them, on the validation pairs if you mean to choose:
 
 # %%
 table = []
 for beam in (1, 2):
-    search = ("--limit", 20, "--beam", beam, "--split", "validation", "--json")
-    _, output, _ = run("evaluate", "--model", averaged, *search)
+    pairs = ("--corpus", "grammar", "--split", "validation", "--limit", 20)
+    search = ("--beam", beam, "--json")
+    _, output, _ = run("evaluate", "--model", averaged, *pairs, *search)
     table.append(json.loads(output))
 print(*table[0])
 print([(record["beam"], record["split"], record["sentences"]) for record in table])

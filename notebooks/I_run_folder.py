@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 # %% [markdown]
@@ -19,17 +20,18 @@ sys.path.insert(0, "..")  # where book.figures stands
 # | `training.json` | the settings | at each start |
 # | `log.jsonl` | loss, rate, speed, scores | every 50 steps and with each checkpoint |
 # | `checkpoints/step-00000500.pt` | weights, averages of Adam, place in the corpus, best score | every `save_every` steps; the last few stay |
-# | `checkpoints/stop-00000512.pt` | the same | after a signal or some minutes; stays until the next |
+# | `checkpoints/stop-00000512.pt` | the same | after a signal or some minutes, and before a validation; stays until the next |
 # | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb#saving-and-loading) so far | after a better score; without validation, at the end |
 # | `.lock` | nothing | [held](A_model_io.ipynb#whole-or-not-at-all) while a run lasts |
 #
 # | killed while | what the next start does |
 # |---|---|
-# | it makes a step, or validates | makes the steps since the last checkpoint again |
+# | it makes a step | makes the steps since the last checkpoint again |
+# | it validates | validates again |
 # | it writes the log | drops half a line, or a line beyond the last checkpoint |
 # | it writes a checkpoint | removes the `.unfinished` file; the one before is whole |
 # | it removes old checkpoints | removes the one too many |
-# | it saves the best model | makes the steps, and the model, again |
+# | it saves the best model | validates, and saves the model, again |
 
 # %%
 import tempfile
@@ -39,15 +41,27 @@ from annotated_transformer.toolkit.presets import preset
 # %% tags=["export"]
 import json
 import platform
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
+from zipfile import ZIP_STORED, ZipFile
 
 import torch
 
-from annotated_transformer.toolkit.model_io import WEIGHTS, atomic_write, clear
+from annotated_transformer.toolkit.model_io import (
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    atomic_write,
+    check_weights,
+    half_written,
+    model_files,
+    naming_a_full_disk,
+    remove,
+    write_files,
+)
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.presets import make_config
 from annotated_transformer.transformer import Transformer
@@ -57,13 +71,14 @@ from annotated_transformer.transformer import Transformer
 #
 # A checkpoint gets its name only when it is [whole](A_model_io.ipynb#whole-or-not-at-all), and old ones are removed after the new one is there. (The other way round, each attempt on a full disk would leave one fewer.)
 #
-# `torch.save` writes a pickle, which can contain any program. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else, so a checkpoint can't run code. A file that was cut off or renamed is refused as well.
+# `torch.save` writes a pickle, which can contain any program. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else, so a checkpoint can't run code. A file that was cut off, changed or renamed is refused as well. So is one that is compressed, because a few megabytes of it could unpack to more than the memory holds.
 
 # %% tags=["export"]
 SETTINGS = "training.json"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
-KINDS = ("step", "stop")  # regular, and after a signal or some minutes
+KINDS = ("step", "stop")  # regular, and the others
+CHECKPOINT = re.compile(r"(step|stop)-([0-9]{8})\.pt")
 
 
 def step_of(checkpoint: Path) -> int:
@@ -72,17 +87,28 @@ def step_of(checkpoint: Path) -> int:
 
 
 def checkpoints(folder: Path, kinds: Sequence[str] = ("step",)) -> list[Path]:
-    """Return the checkpoints of a run, oldest first: the regular ones, or those of some kinds."""
-    paths: list[Path] = []
-    for kind in kinds:
-        paths += (folder / CHECKPOINTS).glob(f"{kind}-{'[0-9]' * 8}.pt")
-    return sorted(paths, key=step_of)
+    """Return the checkpoints of a run, oldest first: the regular ones, or those of some kinds.
+
+    Of two of the same step the regular one is the last: it was written after the validation.
+    """
+    paths = []
+    for path in (folder / CHECKPOINTS).glob("*.pt"):
+        match = CHECKPOINT.fullmatch(path.name)
+        if match and match[1] in kinds:
+            paths.append(path)
+    return sorted(paths, key=lambda path: (step_of(path), path.name.startswith("step")))
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint to continue from, if there is one."""
     paths = checkpoints(folder, KINDS)
     return paths[-1] if paths else None
+
+
+def steps_made(folder: Path) -> int:
+    """Return the step from which a run in a folder goes on: 0 for one that has saved nothing."""
+    newest = last_checkpoint(folder)
+    return 0 if newest is None else step_of(newest)
 
 
 def remove_old_checkpoints(folder: Path, keep: int) -> None:
@@ -98,35 +124,55 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, whole or not at all; the last `keep` regular ones stay.
 
-    One written after a signal or some minutes stays until the next. Raises OSError if the disk is
-    full.
+    Another one, as after a signal, stays until the next. Raises DiskFull, which names the file.
     """
     kind = "step" if regular else "stop"
     path = folder / CHECKPOINTS / f"{kind}-{content['step']:08}.pt"
-    try:
-        with atomic_write(path) as aside:
-            torch.save(content, aside)
-    except RuntimeError as error:  # what torch makes of a full disk
-        raise OSError(f"{path} could not be written: {error.__context__}") from error
+    with atomic_write(path) as aside:
+        write_pickle(content, aside)
     remove_old_checkpoints(folder, keep)
 
 
-def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
-    """Read a checkpoint, which cannot run code; raises ValueError if the file is not one.
+def write_pickle(content: dict[str, Any], path: Path) -> None:
+    """Write a file with `torch.save`; raises OSError if that fails."""
+    try:
+        with path.open("wb") as file:
+            torch.save(content, file)
+    except RuntimeError as error:  # what torch makes of it
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise
 
-    With `mmap`, tensors are read from the file when they are used.
+
+def check_archive(path: Path) -> None:
+    """Raise ValueError for an archive that is damaged, or would unpack to more than its size."""
+    with ZipFile(path) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != ZIP_STORED for member in members):
+            raise ValueError("it is compressed")
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("its parts are larger than the file")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"the checksum of {damaged} is wrong")
+
+
+def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
+    """Read a checkpoint, which cannot run code.
+
+    With `mmap`, tensors are read from the file when they are used. Raises FileNotFoundError if
+    there is no such file, ValueError if it is no checkpoint.
     """
     try:
+        check_archive(path)
         content: dict[str, Any] = torch.load(
             path, map_location="cpu", weights_only=True, mmap=mmap
         )
-        with ZipFile(path) as archive:
-            damaged = archive.testzip()
-        if damaged is not None:
-            raise ValueError(f"the checksum of {damaged} is wrong")
         if content["step"] != step_of(path):
             raise ValueError(f"it is of step {content['step']}")
         return content
+    except FileNotFoundError:
+        raise
     except Exception as error:  # of many kinds, with advice not to be followed
         raise ValueError(
             f"{path} is not a whole checkpoint of its step: move it away"
@@ -150,11 +196,25 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # A run is continued only with its own settings. Those that have no part in an update may change: how long to train, how often to save, how many checkpoints to keep, how patient to be. Until something is saved, all may.
 #
-# A folder that belongs to something else, such as a prepared corpus, an average or your letters, is left alone. So is one with a model whose checkpoints are gone.
+# A folder that belongs to something else, such as a prepared corpus, an average or your letters, is left alone. So is one with a model whose checkpoints are gone, and one with a `training.json` of another program.
+#
+# What a training began with is known by the hash of its weights, so a model may be moved, or its path be written in another way. Older versions noted the path. It isn't compared any more: the checkpoints of such a run hold its weights, wherever these came from.
 
 # %% tags=["export"]
 MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")
 FREE = {f"training.{name}" for name in MAY_CHANGE}
+IN_EVERY_RUN = {  # of what `training.json` holds, in all versions
+    "training.steps",
+    "training.max_tokens",
+    "training.seed",
+    "model.layers",
+    "model.d_model",
+    "tokenizer",
+    "pairs",
+    "validation",
+}
+# The validation and test pairs are written by the command line
+FILES = (SETTINGS, LOG, CONFIG, TOKENIZER, WEIGHTS, "validation.tsv", "test.tsv")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -167,23 +227,55 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Read the settings of a training run; raises ValueError if the file holds something else."""
     try:
         settings: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        settings["pairs"] = str(settings["pairs"])
+        missing = IN_EVERY_RUN - settings.keys()
+        if missing:
+            raise ValueError(f"it lacks {min(missing)}")
         return settings
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{path} holds no settings of a run: take another folder"
         ) from error
 
 
+def leftovers(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Return what a killed process left half-written of the files with these names."""
+    return [path for path, name in half_written(folder) if name in names]
+
+
 def check_belongs(folder: Path) -> None:
     """Raise FileExistsError for a folder that holds anything but a run with its checkpoints."""
-    names = {path.name for path in folder.iterdir() if path.suffix != ".unfinished"}
-    names -= {".lock"}
+    paths = {*folder.iterdir()} - {*leftovers(folder, FILES)}
+    names = {path.name for path in paths} - {".lock"}
     lacks_checkpoints = (folder / WEIGHTS).exists() and CHECKPOINTS not in names
     if names and (SETTINGS not in names or lacks_checkpoints):
         raise FileExistsError(
             f"{folder} is no run, it holds {min(names)}: take another folder"
         )
+
+
+def same_pairs(before: str, now: str) -> bool:
+    """Return whether two names of what a run learns from are the same.
+
+    Such a name is the hash of a corpus, how many examples of it are used if not all, and the hash
+    of the model to begin with if there is one. Older versions wrote its path in place of that.
+    """
+    parts = re.fullmatch("([0-9a-f]{64}[0-9]*)[0-9a-f]{64}", now)
+    if before == now or parts is None:
+        return before == now
+    has_path = not re.fullmatch("[0-9a-f]{64}[0-9]*([0-9a-f]{64})?", before)
+    return has_path and before.startswith(parts[1])
+
+
+def other_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the names of the settings that differ, without those that may change."""
+    names = []
+    for name in sorted({*before, *now} - FREE):
+        is_same = before.get(name) == now.get(name)
+        if name == "pairs":
+            is_same = same_pairs(str(before.get(name)), str(now.get(name)))
+        if not is_same:
+            names.append(name)
+    return names
 
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -193,14 +285,14 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     saved = read_settings(folder / SETTINGS)
     if not (folder / WEIGHTS).exists() and last_checkpoint(folder) is None:
         return
-    for name in sorted({*saved, *settings} - FREE):
-        before = saved.get(name)
-        now = settings.get(name)
-        if before != now:
-            raise ValueError(
-                f"{folder} has a run with {name}={before}, not {now}: "
-                "repeat its settings to continue it, or take another folder"
-            )
+    different = other_settings(saved, settings)
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"{folder} has a run with {name}={saved.get(name)}, "
+            f"not {settings.get(name)}: "
+            "repeat its settings to continue it, or take another folder"
+        )
 
 
 def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
@@ -212,17 +304,21 @@ def begin_in_folder(folder: Path, settings: dict[str, Any]) -> None:
     check_settings(folder, settings)
     write_text(folder / SETTINGS, json.dumps(settings, indent=2))
     (folder / CHECKPOINTS).mkdir(exist_ok=True)
-    clear(folder)
-    clear(folder / CHECKPOINTS)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left half-written of the files of a run, and nothing else."""
+    for path in leftovers(folder, FILES):
+        remove(path)
+    for path, name in half_written(folder / CHECKPOINTS):
+        if CHECKPOINT.fullmatch(name):
+            remove(path)
 
 
 # %%
-settings = {
-    "training.steps": 9,
-    "training.keep_checkpoints": 5,
-    "training.seed": 0,
-    "pairs": "abc",
-}
+settings = dict.fromkeys(IN_EVERY_RUN, "...")
+settings |= {"training.steps": 9, "training.seed": 0}
 with tempfile.TemporaryDirectory() as folder:
     begin_in_folder(Path(folder), settings)
     begin_in_folder(
@@ -278,7 +374,8 @@ def begin_log(folder: Path, step: int, processes: int) -> None:
 def write_log(folder: Path, record: dict[str, Any]) -> None:
     """Append a line with the time of day to the log."""
     line = json.dumps({**record, "time": time.strftime("%Y-%m-%d %H:%M:%S%z")})
-    with (folder / LOG).open("a", encoding="utf-8") as file:
+    path = folder / LOG
+    with naming_a_full_disk(path), path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
@@ -296,23 +393,54 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # ## The mean of checkpoints
 #
-# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains. Adam's averages are left out: translating and `--start` need only weights. Sums are in double precision, so the mean of five equal numbers is that number. Mapped into memory, large files are read one tensor at a time.
+# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains. Adam's averages are left out: translating and `--start` need only weights. Sums are in double precision, so the mean of five equal numbers is that number. Mapped into memory, large files are read one tensor at a time. The training may go on meanwhile. If it removes a checkpoint before we have opened it, we look again which are the last.
 
 
 # %% tags=["export"]
+def read_last_checkpoints(folder: Path, last: int) -> dict[Path, dict[str, Any]]:
+    """Read the last regular checkpoints, oldest first, of a run that may still be going on.
+
+    Raises FileNotFoundError if there are fewer, ValueError if one is damaged.
+    """
+    while True:
+        paths = checkpoints(folder)
+        if not 0 < last <= len(paths):
+            raise FileNotFoundError(
+                f"checkpoints in {folder}: {len(paths)}, asked for: {last}"
+            )
+        try:
+            return {path: read_checkpoint(path, mmap=True) for path in paths[-last:]}
+        except FileNotFoundError:
+            continue  # the run has removed it, and has written a newer one before
+
+
+def check_same_model(contents: Mapping[Path, dict[str, Any]]) -> None:
+    """Raise ValueError unless all checkpoints hold weights of one model with one tokenizer."""
+    newest_path, newest = [*contents.items()][-1]
+    for path, content in contents.items():
+        for name in ("config", "tokenizer"):
+            if content.get(name) != newest.get(name):
+                raise ValueError(
+                    f"{path} has another {name} than {newest_path.name}: "
+                    "move away the checkpoints that are not of this run"
+                )
+        try:
+            check_weights(make_config(content["config"]), content["model"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} holds no model: {error}") from error
+
+
 def average_checkpoints(
     folder: str | Path, last: int = 5
 ) -> tuple[Transformer, Tokenizer]:
     """Return the model whose weights are the mean of the last checkpoints (section 6.1).
 
-    Raises FileNotFoundError if the folder of the training has fewer.
+    Raises FileNotFoundError if the folder of the training has fewer, ValueError if one is damaged
+    or of another model.
     """
-    paths = checkpoints(Path(folder))
-    if not 0 < last <= len(paths):
-        raise FileNotFoundError(
-            f"checkpoints in {folder}: {len(paths)}, asked for: {last}"
-        )
-    contents = [read_checkpoint(path, mmap=True) for path in paths[-last:]]
+    checkpoint_contents = read_last_checkpoints(Path(folder), last)
+    check_same_model(checkpoint_contents)
+    contents = [*checkpoint_contents.values()]
     model = Transformer(make_config(contents[0]["config"]))
     for name, weights in model.state_dict().items():
         total = sum(content["model"][name].double() for content in contents)
@@ -331,3 +459,40 @@ with tempfile.TemporaryDirectory() as folder:
     mean, _ = average_checkpoints(folder, last=3)
 by_hand = torch.stack([model.embedding.weight for model in models]).mean(dim=0)
 print("the mean of three:", torch.allclose(mean.embedding.weight, by_hand))
+
+# %% [markdown]
+# The folder of an average is no run: in place of `training.json` it has a note, `averaged.json`, of how many checkpoints were averaged and which training they are of. A second average of the same training replaces it.
+
+
+# %% tags=["export"]
+NOTE = "averaged.json"
+
+
+def check_average_belongs(output: Path, run: Path) -> None:
+    """Raise FileExistsError if a folder holds anything but an average of a run."""
+    files = (NOTE, LOG, CONFIG, TOKENIZER, WEIGHTS)
+    if not {*output.glob("*")} - {*leftovers(output, files)}:
+        return
+    noted = read_settings(output / NOTE) if (output / NOTE).exists() else {}
+    noted.pop("last", None)
+    if other_settings(noted, read_settings(run / SETTINGS)):
+        raise FileExistsError(f"{output} holds something else: take an empty folder")
+
+
+def save_average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
+    """Write the mean of the last checkpoints of a run into a folder, as a model.
+
+    Its log comes along, and the note is the last that is written. Raises FileExistsError if the
+    folder holds anything but an average of this run, and what `average_checkpoints` raises.
+    """
+    check_average_belongs(output, run)
+    model, tokenizer = average_checkpoints(run, last)
+    note = {"last": last, **read_settings(run / SETTINGS)}
+    contents = {
+        **model_files(model, tokenizer, half),
+        LOG: (run / LOG).read_bytes(),
+        NOTE: json.dumps(note, indent=2).encode(),
+    }
+    for path in leftovers(output, [*contents]):
+        remove(path)
+    write_files(output, contents)

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
@@ -64,8 +65,9 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
         ValueError: there is no preset of that name, or the changed one is no valid model.
     """
     if name not in ALL_PRESETS:
-        names = ", ".join(ALL_PRESETS)
-        raise ValueError(f'there is no preset "{name}": take one of {names}')
+        names = ", ".join(preset for preset in ALL_PRESETS if preset not in TABLE_3)
+        rows = f"or a row of Table 3, such as {min(TABLE_3)}"
+        raise ValueError(f'there is no preset "{name}": take one of {names}, {rows}')
     fields = {"vocabulary_size": 37_000, **ALL_PRESETS[name], **changes}
     return make_config(fields)
 
@@ -73,7 +75,7 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
 # %% [markdown]
 # ## Checks
 #
-# A wrong number fails here, in one line that says what would do, and not an hour later inside a matrix product. The sizes have an upper limit, since a configuration may come from a file of unknown origin.
+# A wrong number fails here, in one line that says what would do, and not an hour later inside a matrix product. The sizes have an upper limit, since a configuration may come from a file of unknown origin. The table of sinusoids has one of its own: it is the only thing that a model builds without a number of it in the file of weights. At a width of 512, it may have 65,536 positions.
 
 # %% tags=["export"]
 SIZES = ("vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length")
@@ -81,6 +83,7 @@ OPTIONAL_SIZES = ("d_k", "d_v")
 RATES = ("dropout", "attention_dropout", "relu_dropout")
 SWITCHES = ("attention_bias", "pre_norm")
 LARGEST_SIZE = 1_000_000
+LARGEST_TABLE = 2**25  # numbers of the table of sinusoids
 
 
 def check_config(fields: dict[str, Any]) -> None:
@@ -120,6 +123,13 @@ def make_config(fields: dict[str, Any]) -> TransformerConfig:
     if config.positions == "sinusoidal" and config.d_model % 2:
         raise ValueError(
             f"d_model={config.d_model} must be even, or take positions='learned'"
+        )
+    table_size = config.max_length * config.d_model
+    if config.positions == "sinusoidal" and table_size > LARGEST_TABLE:
+        longest = LARGEST_TABLE // config.d_model
+        raise ValueError(
+            f"max_length={config.max_length} must be {longest} or less "
+            f"for d_model={config.d_model}"
         )
     return config
 

@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
@@ -68,10 +69,25 @@ print(hashlib.sha256(b"Ein Hund rennt!").hexdigest()[:8])
 
 
 # %% tags=["export"]
+class MissingData(RuntimeError):
+    """A data set is neither cached nor downloadable; one line names the files and a remedy."""
+
+
 def cache_folder() -> Path:
-    """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder."""
+    """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder.
+
+    Raises MissingData where a user has no home, as in some containers.
+    """
     chosen = os.getenv("ANNOTATED_TRANSFORMER_CACHE")
-    return Path(chosen or pooch.os_cache("annotated-transformer"))
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path(pooch.os_cache("annotated-transformer"))
+    except RuntimeError as error:
+        raise MissingData(
+            "there is no home folder to keep data sets in: "
+            "set ANNOTATED_TRANSFORMER_CACHE to a folder of yours"
+        ) from error
 
 
 # %% [markdown]
@@ -79,10 +95,6 @@ def cache_folder() -> Path:
 
 
 # %% tags=["export"]
-class MissingData(RuntimeError):
-    """A data set is neither cached nor downloadable; one line names the files and a remedy."""
-
-
 def read_multi30k(name: str) -> list[str]:
     """Return the lines of one of the files, which is downloaded unless the cache has it.
 

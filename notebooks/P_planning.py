@@ -1,10 +1,11 @@
 # %% tags=["remove-cell"]
 import os, sys
 
+url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    book = "https://github.com/annotated-transformer/annotated-transformer"
-    os.system(f"git clone -q --depth 1 {book} /book; pip install -q '/book[notebooks]'")
-    os.chdir("/book/notebooks")
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
+os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
 sys.path.insert(0, "..")  # where book.figures stands
 
 
@@ -16,6 +17,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 # `train --dry-run` prints these estimates. [Speed](25_speed.ipynb#memory-and-hours-before-a-run) holds them against measurements.
 
 # %% tags=["export"]
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -99,7 +101,7 @@ def activations(
 # %% [markdown]
 # ## The estimate
 #
-# One object holds it. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes.
+# One object holds it. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes. A validation needs no more: it has batches of the same size and takes its loss in the same chunks, but keeps nothing for a backward pass.
 
 
 # %% tags=["export"]
@@ -111,7 +113,13 @@ class Estimate(NamedTuple):
     memory_bytes: float
 
     def hours(self, peak: float, gpus: int = 1, mfu: float = 0.2) -> float:
-        """Return the hours on GPUs of some peak, of which training gets a share."""
+        """Return the hours on GPUs of some peak, of which training gets a share.
+
+        Raises ValueError for a peak, a number of GPUs or a share that is not above 0.
+        """
+        for name, value in (("peak", peak), ("gpus", gpus), ("mfu", mfu)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a number above 0, not {value}")
         return self.flops / (gpus * peak * mfu) / 3600
 
 

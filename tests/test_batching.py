@@ -64,6 +64,14 @@ def test_small_integers_and_mapped_files_are_the_same_corpus(tmp_path: object) -
         assert all(map(torch.equal, one, other))
 
 
+def test_plain_tuples_are_encoded_and_what_is_no_pair_is_refused() -> None:
+    tuples = [pair[:2] for pair in PAIRS]
+    assert np.array_equal(encode_pairs(TOKENIZER, tuples).tokens, CORPUS.tokens)
+    for wrong in ({"de": "Ja.", "en": "Yes."}, "Ja.", ("Ja.",), ("Ja.", None)):
+        with pytest.raises(ValueError, match="is no pair: give two texts"):
+            encode_pairs(TOKENIZER, [*tuples, wrong])
+
+
 # --- A batch ---
 
 
@@ -142,6 +150,16 @@ def test_what_does_not_fit_is_named() -> None:
         ValueError, match="training pair 2 has 60 tokens, max_tokens allows 50: "
     ):
         plan_batches(np.array([(3, 3), (60, 2)]), 50, 0, 0)
+    with pytest.raises(
+        ValueError, match=r'pair 2 has 60 tokens.*it begins "Der Hund"$'
+    ):
+        check_fits(
+            np.array([(3, 3), (60, 2)]),
+            50,
+            "training",
+            "max_tokens",
+            first_words=["Die Katze", "Der Hund"].__getitem__,
+        )
     check_fits(np.array([(3, 3), (60, 2)]), 60, "training", "max_tokens")
     assert len(plan_batches(np.zeros((3, 2), int), 10, 0, 0)) == 1
     check_fits(np.zeros((0, 2), int), 1, "training", "max_tokens")

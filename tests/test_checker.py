@@ -6,10 +6,12 @@ import ast
 import functools
 import inspect
 import itertools
+import json
 import math
 import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -1055,3 +1057,65 @@ def test_the_checker_needs_nothing_of_the_package():
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             assert not node.module.startswith("annotated_transformer")
+
+
+def test_a_known_mistake_is_named_though_it_fails_on_another_input():
+    """`~mask` fails without a mask; with one, its numbers tell what is wrong."""
+
+    def inverted(query, key, value, mask):
+        return checker.attend(query, key, value, ~mask)
+
+    verdict = check("attention", inverted)
+    assert verdict.startswith(
+        "attention: wrong. You get these numbers when the mask is"
+    )
+    assert verdict.endswith(
+        "Besides, without a mask: it raises TypeError "
+        "(bad operand type for unary ~: 'NoneType')."
+    )
+    assert not verdict.passed and list(verdict.failures) == ["without a mask"]
+
+
+def test_code_that_fails_everywhere_is_no_known_mistake():
+    verdict = check("attention", lambda query, key, value, mask: query @ value.no)
+    assert "it raises AttributeError" in verdict and verdict.mistake is None
+    assert len(verdict.failures) == 3
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_a_gelu_is_known(approximate):
+    def gelu(x, w_1, b_1, w_2, b_2):
+        return F.gelu(x @ w_1 + b_1, approximate=approximate) @ w_2 + b_2
+
+    assert check("feed_forward", gelu).mistake.startswith("it is a GELU")
+
+
+def test_a_softmax_of_numpy_without_an_axis_is_known():
+    def mine(query, key, value, mask):
+        scores = query.numpy() @ key.mT.numpy() / math.sqrt(query.size(-1))
+        if mask is not None:
+            scores[:, ~mask.numpy()] = -np.inf
+        powers = np.exp(scores - scores.max())
+        return powers / powers.sum() @ value.numpy()
+
+    assert check("attention", mine).mistake.startswith("the softmax runs over all")
+
+
+def test_wrong_numbers_are_shown():
+    verdict = check("length_penalty", lambda length, alpha: 2.5)
+    assert "1 of 1 numbers differ, the furthest: 2.5, not 1.73286" in verdict
+    verdict = check("causal_mask", lambda length: torch.ones(length, length).bool())
+    assert "15 of 36 numbers differ, the furthest at [0, 1]: 1, not 0" in verdict
+
+
+def test_a_program_can_read_what_is_said():
+    right = check("causal_mask", lambda length: torch.ones(length, length).tril() > 0)
+    assert isinstance(right, str) and right == "causal_mask: right" and right.passed
+    wrong = check("causal_mask", lambda length: torch.ones(length, length).triu() > 0)
+    assert json.loads(json.dumps(wrong.as_dict())) == {
+        "part": "causal_mask",
+        "passed": False,
+        "mistake": "it is transposed: a query sees the future",
+        "failures": {},
+        "text": str(wrong),
+    }

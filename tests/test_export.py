@@ -15,7 +15,7 @@ from annotated_transformer.decoding import beam_search
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.downloads import MissingData, multi30k
-from annotated_transformer.toolkit.export import export_ctranslate2
+from annotated_transformer.toolkit.export import export_ctranslate2, export_page
 from annotated_transformer.toolkit.model_io import load_pretrained, save_model
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating
@@ -187,12 +187,11 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
-def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[bytes]:
+def run_script(folder: Path, text: str | bytes) -> subprocess.CompletedProcess[bytes]:
     """Give text to the script that an export has written."""
     command = [sys.executable, "-c", ALONE, str(folder / "translate.py")]
-    return subprocess.run(
-        command, input=text.encode(), capture_output=True, timeout=120
-    )
+    content = text.encode() if isinstance(text, str) else text
+    return subprocess.run(command, input=content, capture_output=True, timeout=120)
 
 
 def test_the_script_needs_neither_torch_nor_this_package(pretrained: Path) -> None:
@@ -216,9 +215,64 @@ def test_the_script_needs_neither_torch_nor_this_package(pretrained: Path) -> No
     assert all(translations[3:])
 
 
+def test_any_white_space_is_one_space_for_the_script(pretrained: Path) -> None:
+    """The model's own translation, of every odd white space and a mark within the text."""
+    words = ["Ein", "Hund", "läuft", "über", "die", "Wiese."]
+    spaces = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
+    spaces = [space for space in spaces if space != "\n"] + ["\ufeff", "  "]
+    lines = [space.join(["", *words, ""]) for space in spaces]
+    done = run_script(pretrained, "".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0, done.stderr
+    expected = translate(*load_pretrained("captions-de-en"), [" ".join(words)])
+    assert done.stdout.decode() == f"{expected[0]}\n" * len(lines)
+
+
+def test_lines_of_an_old_macintosh_are_lines_for_the_script(pretrained: Path) -> None:
+    lines = ["Ein Hund läuft.", "", "Eine Frau liest."]
+    done = run_script(pretrained, "\r".join(lines))
+    expected = translate(*load_pretrained("captions-de-en"), lines)
+    assert done.stdout.decode().splitlines() == expected
+
+
 def test_the_script_translates_nothing(pretrained: Path) -> None:
     done = run_script(pretrained, "")
-    assert (done.returncode, done.stdout) == (0, b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_what_is_no_text_is_one_line_of_the_script(pretrained: Path) -> None:
+    done = run_script(pretrained, "gut\nKäse\n".encode("latin-1"))
+    assert (done.returncode, done.stdout) == (1, b"")
+    (message,) = done.stderr.decode().splitlines()
+    assert message.startswith("line 2 is no UTF-8 text")
+
+
+def test_the_script_takes_closed_streams_quietly(pretrained: Path) -> None:
+    """A reader that has enough, as `head -0`; no standard input or output at all."""
+    script = f"{sys.executable} {pretrained / 'translate.py'}"
+    for command, code in (
+        (f"set -o pipefail; echo Ja. | {script} | head -0", 141),
+        (f"{script} <&-", 1),
+        (f"echo Ja. | {script} >&-", 1),
+    ):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=120)
+        assert (done.returncode, done.stdout) == (code, b""), done.stderr
+        assert done.stderr.count(b"\n") == (code == 1), done.stderr
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """Only what would have had its name."""
+    for name in (
+        "model.1234.unfinished",
+        "model.old.77.unfinished",
+        "page.html.5.unfinished",
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.bin").touch()
+    model = random_model(TOY)
+    export_ctranslate2(model, TOKENIZER, tmp_path / "model")
+    export_page(model, TOKENIZER, tmp_path / "page.html")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"model", "page.html", "model.old.77.unfinished"}
 
 
 def test_the_tokenizer_beside_it_is_ours(pretrained: Path) -> None:
@@ -309,7 +363,7 @@ def test_a_missing_engine_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    message = r'pip install "annotated-transformer\[export\]"'
+    message = r'pip install "\.\[export\]" in the folder of the book'
     with pytest.raises(ImportError, match=message):
         export_ctranslate2(random_model(TOY), TOKENIZER, tmp_path / "model")
     assert not list(tmp_path.iterdir())

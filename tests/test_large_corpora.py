@@ -2,14 +2,17 @@
 often preparing it was interrupted; and a damaged or foreign folder is refused.
 """
 
+import errno
 import gzip
 import json
 import math
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-datasets = pytest.importorskip(
-    "datasets", reason='pip install "annotated-transformer[wmt14]"'
-)
-pytest.importorskip("pyarrow")
+datasets = pytest.importorskip("datasets", reason='pip install ".[wmt14]"')
+pa = pytest.importorskip("pyarrow")
 
+from pyarrow import parquet  # noqa: E402
 from wmt14_hub import build, serve, write_parquet  # noqa: E402
 
 from annotated_transformer.batching import batches, encode_pairs  # noqa: E402
@@ -29,12 +31,22 @@ from annotated_transformer.data import Pair  # noqa: E402
 from annotated_transformer.tokenization import Tokenizer  # noqa: E402
 from annotated_transformer.toolkit import large_corpora  # noqa: E402
 from annotated_transformer.toolkit.large_corpora import open_corpus, prepare  # noqa: E402
+from annotated_transformer.toolkit.own_data import hash_share, letters, read_pairs  # noqa: E402
 from annotated_transformer.toolkit.synchronous_grammar import grammar  # noqa: E402
 
 PAIRS = [Pair(english, german) for german, english, _ in grammar(700, seed=0)]
 NEAR = next(
     p for p in PAIRS[1:10] if abs(len(p.source) - len(p.target)) < 4
 )  # in length
+
+
+def position(pair: Pair) -> float:
+    """Where chance puts a pair; the lowest are held out, for validation and test by turns."""
+    return hash_share(letters(pair.source), seed=0)
+
+
+# Before the odd lines, which are the same to chance
+FIRST, SECOND = sorted(PAIRS[:50], key=position)[:2]
 ODD = {  # lines of a TSV, and what becomes of them
     "": "empty",
     "nothing else": "empty",
@@ -43,8 +55,8 @@ ODD = {  # lines of a TSV, and what becomes of them
     "word " * 300 + "\t" + "Wort " * 300: "too long",
     "the cat sleeps well here now\tKatze": "lengths apart",
     "the same words here\tthe  same words here": "untranslated",
-    f"{PAIRS[0].source[0].swapcase()}{PAIRS[0].source[1:]}\t{PAIRS[0].target}!": "held out",
-    f"{PAIRS[10].source}?\t{PAIRS[10].target}": "held out",
+    f"{FIRST.source[0].swapcase()}{FIRST.source[1:]}\t{FIRST.target}!": "held out",
+    f"{SECOND.source}?\t{SECOND.target}": "held out",
     NEAR.source.replace(" ", "\u2028 \r\u0085") + f"\t\xa0{NEAR.target}\r": "train",
     "a dog says </s> and <pad>\tein Hund sagt </s> und <pad>": "train",
 }
@@ -93,12 +105,15 @@ def test_it_is_what_encode_pairs_makes_of_the_rows_that_are_kept(
     corpus, tokenizer, validation, test = open_corpus(prepared)
     lines = table.read_bytes().decode("utf-8-sig").split("\n")
     pairs = list(map(tidied, lines))
-    parts: dict[str, list[Pair]] = {"validation": pairs[::20], "test": pairs[10::20]}
-    held_out = {
-        text.lower() for part in parts.values() for pair in part for text in pair[:2]
+    usable = [p for p in pairs if p.source and p.target and p.source != p.target]
+    drawn = sorted({position(pair): pair for pair in reversed(usable)}.items())
+    drawn = drawn[: math.ceil(len(usable) / 10)]
+    parts = {
+        id(pair): ("validation", "test")[n % 2] for n, (_, pair) in enumerate(drawn)
     }
+    held_out = {text.lower() for _, pair in drawn for text in pair[:2]}
     outcomes = []
-    for number, pair in enumerate(pairs):
+    for pair in pairs:
         shorter, longer = sorted(len(tokenizer.encode(text)) for text in pair[:2])
         if shorter == 0:
             outcomes.append("empty")
@@ -108,8 +123,8 @@ def test_it_is_what_encode_pairs_makes_of_the_rows_that_are_kept(
             outcomes.append("lengths apart")
         elif pair.source == pair.target:
             outcomes.append("untranslated")
-        elif number % 10 == 0:
-            outcomes.append("test" if number % 20 else "validation")
+        elif id(pair) in parts:
+            outcomes.append(parts[id(pair)])
         else:
             apart = {text.lower() for text in pair[:2]}.isdisjoint(held_out)
             outcomes.append("train" if apart else "held out")
@@ -177,6 +192,22 @@ def write_table(folder: Path) -> list[Path]:
     return [path]
 
 
+def write_csv(folder: Path) -> list[Path]:
+    path = folder / "pairs [v2].CSV"
+    lines = [f'"{pair.source}";"a ""name""";"{pair.target}"' for pair in PAIRS]
+    path.write_text("\r\n".join(lines), encoding="utf-8-sig", newline="")
+    return [path]
+
+
+def write_array(folder: Path) -> list[Path]:
+    path = folder / "pairs*.JSON"
+    path.write_text(
+        json.dumps([{"en": pair[0], "de": pair[1]} for pair in PAIRS], indent=1)
+    )
+    (folder / "pairs of another.JSON").write_text('[{"en": "WRONG", "de": "FALSCH"}]')
+    return [path]
+
+
 def write_lines(folder: Path) -> list[Path]:
     rows = [{"n": n, "de": pair[1], "en": pair[0]} for n, pair in enumerate(PAIRS)]
     path = folder / "pairs.jsonl.gz"
@@ -187,9 +218,11 @@ def write_lines(folder: Path) -> list[Path]:
 
 
 def write_files(folder: Path) -> list[Path]:
-    paths = [folder / "a.parquet", folder / "b.parquet"]
+    """A name that could be a pattern for another's, and one that could be an address."""
+    paths = [folder / "a[1].PARQUET", folder / "file::b.parquet"]
     write_parquet(paths[0], PAIRS[:333])
     write_parquet(paths[1], PAIRS[333:])
+    write_parquet(folder / "a1.PARQUET", [("WRONG", "FALSCH")])
     return paths
 
 
@@ -198,13 +231,15 @@ def write_files(folder: Path) -> list[Path]:
     [
         (write_texts, ()),
         (write_table, ("2", "0")),
+        (write_csv, (0, 2)),
         (write_lines, ("en", "de")),
+        (write_array, ()),
         (write_files, ("translation.en", "translation.de")),
     ],
 )
 def test_all_formats_give_the_same(
     write: Callable[[Path], list[Path]],
-    columns: tuple[str, ...],
+    columns: tuple[Any, ...],
     prepared: Path,
     tmp_path: Path,
 ) -> None:
@@ -217,11 +252,13 @@ def test_all_formats_give_the_same(
         max_ratio=9,
     )
     corpus, tokenizer, validation, test = open_corpus(tmp_path / "out")
-    texts = {text.lower() for pair in PAIRS[::10] for text in pair[:2]}
+    drawn = sorted(PAIRS, key=position)[:70]
+    texts = {text.lower() for pair in drawn for text in pair[:2]}
     train = [p for p in PAIRS if not {p.source.lower(), p.target.lower()} & texts]
     expected = encode_pairs(tokenizer, train)
     assert np.array_equal(corpus.tokens, expected.tokens)
-    assert (validation, test) == (PAIRS[::20], PAIRS[10::20])
+    assert validation == sorted(drawn[::2], key=PAIRS.index)
+    assert test == sorted(drawn[1::2], key=PAIRS.index)
 
 
 def test_workers_and_batches_of_rows_change_nothing(
@@ -256,7 +293,8 @@ def test_a_large_vocabulary_takes_wider_numbers(
     prepare([table], tmp_path / "out", **options)
     corpus = open_corpus(tmp_path / "out")[0]
     assert corpus.tokens.dtype == np.uint32 and len(corpus) > 10
-    assert "".join(chr(i - 65_540) for i in corpus[0].source[:-1]) == PAIRS[1].source
+    written = "".join(chr(i - 65_540) for i in corpus[0].source[:-1])
+    assert written in {pair.source for pair in PAIRS}
 
 
 # --- Interruptions ---
@@ -426,6 +464,50 @@ def cut(name: str) -> Callable[[Path], None]:
     return damage
 
 
+def save_lengths(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        lengths = np.load(folder / "lengths.npy")
+        np.save(folder / "lengths.npy", change(lengths))
+
+    return damage
+
+
+def moved(lengths: np.ndarray) -> np.ndarray:
+    """The first source is a token longer, its target a token shorter."""
+    return lengths + np.array([[1, -1]] + [[0, 0]] * (len(lengths) - 1), np.int32)
+
+
+def negative(lengths: np.ndarray) -> np.ndarray:
+    lengths[:2, 0] = lengths[:2, 0].sum() + 9, -9
+    return lengths
+
+
+def of_zero(lengths: np.ndarray) -> np.ndarray:
+    shorter = lengths[0] - [1, 0]
+    return np.vstack([[0, 0], shorter, lengths[1:]]).astype(np.int32)
+
+
+def huge_claim(folder: Path) -> None:
+    """A header that speaks of 10^12 rows."""
+    content = (folder / "lengths.npy").read_bytes()
+    header = {"descr": "<i4", "fortran_order": False, "shape": (10**12, 2)}
+    text = repr(header).encode().ljust(117) + b"\n"
+    (folder / "lengths.npy").write_bytes(
+        content[:8] + struct.pack("<H", 118) + text + b"1234"
+    )
+
+
+def short_line(folder: Path) -> None:
+    (folder / "test.tsv").write_text("no translation\n")
+
+
+def flipped_bit(folder: Path) -> None:
+    """Another token that is in the vocabulary."""
+    content = bytearray((folder / "tokens.bin").read_bytes())
+    content[4] ^= 1
+    (folder / "tokens.bin").write_bytes(content)
+
+
 def strange_word(folder: Path) -> None:
     content = bytearray((folder / "tokens.bin").read_bytes())
     content[5] ^= 0x80
@@ -452,7 +534,25 @@ def redirect(folder: Path) -> None:
     ("damage", "message"),
     [
         (cut("tokens.bin"), "tokens.bin or lengths.npy was changed"),
-        (strange_word, "tokens.bin or lengths.npy was changed"),
+        (strange_word, "tokens.bin was changed"),
+        (flipped_bit, "tokens.bin was changed"),
+        (save_lengths(moved), "lengths.npy was changed"),
+        (save_lengths(negative), "lengths.npy does not hold two lengths"),
+        (save_lengths(of_zero), "lengths.npy does not hold two lengths"),
+        (
+            save_lengths(lambda x: x.reshape(-1)),
+            "lengths.npy does not hold two lengths",
+        ),
+        (
+            save_lengths(lambda x: np.hstack([x, x])),
+            "lengths.npy does not hold two lengths",
+        ),
+        (
+            save_lengths(lambda x: x.astype(float)),
+            "lengths.npy does not hold two lengths",
+        ),
+        (huge_claim, "is damaged"),
+        (short_line, "is no pair"),
         (archive, "is damaged"),
         (cut("lengths.npy"), "is damaged"),
         (cut("summary.json"), "is damaged"),
@@ -469,6 +569,19 @@ def test_a_damaged_folder_is_refused(
     with pytest.raises(ValueError, match=message) as caught:
         open_corpus(folder)
     assert str(folder) in str(caught.value) and "prepare it again" in str(caught.value)
+
+
+def test_of_several_processes_one_reads_all_tokens(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        large_corpora, "check_content", fails(AssertionError("read again"))
+    )
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert len(open_corpus(prepared)[0]) > 300
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(AssertionError, match="read again"):
+        open_corpus(prepared)
 
 
 def test_what_is_no_prepared_folder_is_not_opened(
@@ -496,14 +609,27 @@ def test_bad_input_is_named(
     two_lines.write_text("a\nb\n")
     numbers.write_text('{"n": 1, "en": "a"}\n')
     (tmp_path / "lists.jsonl").write_text('{"de": ["a"], "en": "a"}\n')
+    (tmp_path / "broken.jsonl").write_text('{"de": "a", "en": "b"}\n{"de": "a"\n')
+    (tmp_path / "words.jsonl").write_text('"words"\n')
+    (tmp_path / "deep.jsonl").write_text('{"de":' + "[" * 100_000 + "\n")
     (tmp_path / "no.parquet").write_text("no Parquet")
     (tmp_path / "latin.tsv").write_bytes("one\teins\ntwo\tzwö\n".encode("latin-1"))
     wrong: dict[Any, str] = {
         (three_lines, two_lines): r"only \S*two\.txt ends before line 3",
-        (numbers,): "n and en are not two columns of text",
-        (tmp_path / "lists.jsonl",): "de and en are not two columns of text",
+        (numbers,): r"numbers\.jsonl, line 1: the column n holds '1', which is no text",
+        (
+            tmp_path / "lists.jsonl",
+        ): r"lists\.jsonl, line 1: the column de holds .* no text",
+        (tmp_path / "broken.jsonl",): r"broken\.jsonl, line 2: it is no JSON",
+        (tmp_path / "words.jsonl",): r"words\.jsonl, line 1: it is no object such as",
+        (tmp_path / "deep.jsonl",): r"deep\.jsonl, line 1: it is no JSON",
+        (tmp_path,): "is a folder or a pipe",
+        (
+            three_lines,
+        ): r"three\.txt: no line has a column 1 .counted from 0, tab-separated",
+        (three_lines, numbers): "give one TSV, or two texts, or files of JSON lines",
         (tmp_path / "no.parquet",): r"no\.parquet cannot be read \(.*: mend it",
-        (three_lines,) * 3: r"three\.txt.*cannot be read .give one TSV, or two texts",
+        (three_lines,) * 3: r"three\.txt.*: give one TSV, or two texts",
         (tmp_path / "latin.tsv",): r"latin\.tsv, line 2: .*UTF-8",
     }
     for files, message in wrong.items():
@@ -511,25 +637,221 @@ def test_bad_input_is_named(
             prepare(files, output, vocabulary_size=300)
         assert "\n" not in str(caught.value)
     with pytest.raises(
-        ValueError, match=r"no pair is left to train on.*'untranslated': 2"
+        ValueError,
+        match=r"no pair is left to train on.* 2 untranslated. So many untranslated: was one",
     ):
         copy = Path(shutil.copy(three_lines, two_lines))
         prepare([three_lines, copy], output, vocabulary_size=300, limit=2)
-    with pytest.raises(ValueError, match=r"Current columns.*'n', 'en'"):
+    with pytest.raises(ValueError, match="has not the columns en and de, but n, en"):
         prepare([numbers], output, columns=("en", "de"), vocabulary_size=300)
-    with pytest.raises(ValueError, match="en and en are not two columns of text"):
-        prepare([numbers], output, columns=("en", "en"), vocabulary_size=300)
+    for columns in (("en", "en"), ("en",), (0, 1, 2)):
+        with pytest.raises(ValueError, match="columns must be two, source and target"):
+            prepare([numbers], output, columns=columns, vocabulary_size=300)
+    for columns in ((-1, -2), ("de", "en"), (0.5, 1)):
+        with pytest.raises(ValueError, match="there is no column"):
+            prepare([table], output, columns=columns, vocabulary_size=300)
+    with pytest.raises(ValueError, match="there is no column 2"):
+        prepare([three_lines, two_lines], output, columns=(0, 2), vocabulary_size=300)
     with pytest.raises(ValueError, match="give wmt14-en-de, wmt14-en-fr, or files"):
         prepare([], output, vocabulary_size=300)
     for data in ("wmt14-en-xx", ["wmt14-en-de", three_lines]):
         with pytest.raises(FileNotFoundError, match="wmt14-en"):
             prepare(data, output, vocabulary_size=300)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(
-        ImportError, match=r"pip install .annotated-transformer\[wmt14\]"
-    ):
+    with pytest.raises(ImportError, match=r"pip install .\.\[wmt14\]"):
         prepare([table], output, vocabulary_size=300)
     assert not output.exists()
+
+
+def test_a_pipe_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"Hund\tdog\n")
+    os.close(writing)
+    with pytest.raises(
+        ValueError, match="is a folder or a pipe: write the pairs into a file"
+    ):
+        prepare([f"/dev/fd/{reading}"], tmp_path / "out", vocabulary_size=300)
+    assert os.read(reading, 100) == b"Hund\tdog\n"
+    os.close(reading)
+
+
+def test_a_full_disk_is_named_and_not_the_source(
+    table: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for owner, name in ((large_corpora, "position_of"), (np, "save"), (os, "fsync")):
+        with monkeypatch.context() as patch, pytest.raises(OSError) as caught:
+            patch.setattr(owner, name, fails(full))
+            prepare([table], tmp_path / "out", vocabulary_size=400)
+        assert f"no space left on the disk of {tmp_path}" in str(caught.value)
+        assert "pairs.tsv" not in str(caught.value)
+    prepare([table], tmp_path / "out", vocabulary_size=400)
+    assert contents(tmp_path / "out") == contents(prepared)
+
+
+# --- What is held out ---
+
+
+def test_what_comes_at_regular_distances_is_not_what_is_held_out(
+    tmp_path: Path,
+) -> None:
+    """Rows without text, or headings, in each tenth line, where once the held-out rows were."""
+    headings = [Pair(f"Chapter {n}", f"Kapitel {n}") for n in range(70)]
+    nulls = [(None, None)] * 70
+    for name, intruders in {"headings": headings, "nulls": nulls}.items():
+        rows = [tuple(pair[:2]) for pair in PAIRS[:630]]
+        for number, row in enumerate(intruders):
+            rows.insert(10 * number, row[:2])
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"en": s, "de": t}) + "\n" for s, t in rows))
+        summary = prepare([path], tmp_path / name, vocabulary_size=300, max_ratio=9)
+        validation, test = open_corpus(tmp_path / name)[2:]
+        usable = 700 if name == "headings" else 630
+        assert len(validation) + len(test) == usable / 10
+        assert 0 <= len(validation) - len(test) <= 1
+        number_of_headings = sum("Chapter" in pair.source for pair in validation + test)
+        assert number_of_headings < 20
+        assert summary["pairs"]["empty"] == 700 - usable
+
+
+def test_the_order_of_rows_and_repeated_rows_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    held_out = []
+    for pairs in (PAIRS, PAIRS[::-1], [*PAIRS, *PAIRS[:1]]):
+        path.write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+        output = tmp_path / str(len(held_out))
+        prepare([path], output, vocabulary_size=300, max_ratio=9)
+        held_out.append([sorted(part) for part in open_corpus(output)[2:]])
+    assert held_out[0] == held_out[1]
+    assert all(len(set(part)) == len(part) for part in held_out[2])
+
+
+def test_held_out_sentences_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """Also where all that is held out looks quoted."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text(
+        "".join(f'"{p.source}"\t"{p.target}"\n' for p in PAIRS) + "Yes.\tJa.\n"
+    )
+    prepare([path], tmp_path / "out", vocabulary_size=300, max_ratio=9)
+    validation, test = open_corpus(tmp_path / "out")[2:]
+    assert {*validation, *test} <= {*read_pairs(path)}
+    assert any(pair.source.startswith('"') for pair in validation)
+
+
+# --- Bounds ---
+
+
+def test_a_very_long_cell_costs_little_and_is_dropped(
+    prepared: Path, tmp_path: Path
+) -> None:
+    """Neither does a vocabulary learn from it, nor is it encoded."""
+    path = tmp_path / "pairs.tsv"
+    lines = [f"{pair.source}\t{pair.target}\n" for pair in PAIRS[:60]]
+    path.write_text(
+        "".join([*lines, "ha" * 400_000 + "\tha\n", "=\t" + "=" * 120_000 + "\n"])
+    )
+    start = time.process_time()
+    summary = prepare([path], tmp_path / "out", vocabulary_size=300, max_ratio=9)
+    assert time.process_time() - start < 5
+    assert summary["pairs"]["too long"] == 2 and summary["pairs"]["train"] > 50
+
+
+def test_huge_cells_of_json_and_parquet_take_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "cell.jsonl"
+    path.write_text(json.dumps({"en": "x" * 25_000_000, "de": "y"}) + "\n")
+    with pytest.raises(
+        ValueError, match=r"cell\.jsonl, line 1: it has 1,000,000 bytes"
+    ):
+        prepare([path], tmp_path / "out", vocabulary_size=300)
+    path = tmp_path / "same.parquet"
+    texts = [*PAIRS[:200], Pair("x " * 500_000, "y")]
+    numbers = pa.array([*range(200), *[200] * 2000])
+    columns = {
+        name: pa.DictionaryArray.from_arrays(numbers, [pair[side] for pair in texts])
+        for side, name in enumerate(("en", "de"))
+    }
+    parquet.write_table(pa.table(columns), path)
+    assert path.stat().st_size < 1_000_000
+    script = (
+        "import resource, sys; from annotated_transformer import prepare;"
+        "print(prepare([sys.argv[1]], sys.argv[2], vocabulary_size=300)['pairs']['too long'],"
+        " resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, path, tmp_path / "out"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HF_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    too_long, megabytes = map(int, done.stdout.split())
+    assert too_long == 2000 and megabytes < 1500
+
+
+def test_a_parquet_file_of_books_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "books.parquet"
+    write_parquet(path, [Pair(f"{n} " * 50_000, "y") for n in range(10)])
+    with pytest.raises(
+        ValueError, match=r"books\.parquet: a text of the column .* bytes on average"
+    ):
+        prepare(
+            [path],
+            tmp_path / "out",
+            columns=("translation.en", "translation.de"),
+            vocabulary_size=300,
+        )
+
+
+# --- What is said ---
+
+
+def test_it_says_what_it_read_and_what_became_of_it(
+    table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal in lines, not in progress bars."""
+    summary = prepare([table], tmp_path / "out", vocabulary_size=50_000)
+    lines = capfd.readouterr().err.splitlines()
+    counts = summary["pairs"]
+    assert lines[0] == "pairs.tsv: tab-separated"
+    assert f"{len(PAIRS) + len(ODD)} rows are read" in lines
+    assert any("entries, not of 50,000" in line for line in lines)
+    assert lines[-1].startswith(
+        f"{counts['train']} pairs to learn from, {counts['validation']} for validation, "
+    )
+    assert not any("examples/s" in line for line in lines)
+
+
+def test_an_output_of_something_else_is_refused_before_anything_is_read(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    monkeypatch.setattr(
+        large_corpora, "settings_of_corpus", fails(AssertionError("hashed"))
+    )
+    with pytest.raises(FileExistsError, match="take another"):
+        prepare([table], tmp_path, vocabulary_size=400)
+
+
+def test_what_another_has_put_beside_the_output_stays(
+    table: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "out.prepare.cache"
+    cache.mkdir()
+    (cache / "thesis.txt").write_text("mine")
+    prepare([table], tmp_path / "out", vocabulary_size=400)
+    assert contents(cache) == {"thesis.txt": b"mine"}
+
+
+def test_the_next_call_removes_what_a_killed_one_left_at_its_end(
+    table: Path, tmp_path: Path
+) -> None:
+    prepare([table], tmp_path / "out", vocabulary_size=400)
+    cache = tmp_path / "out.prepare.cache"
+    (cache / "0123456789abcdef").mkdir(parents=True)
+    (cache / "0123456789abcdef.arrow").touch()
+    (tmp_path / "out.123.unfinished").mkdir()
+    prepare([table], tmp_path / "out", vocabulary_size=400)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 # --- WMT14 ---

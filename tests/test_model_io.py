@@ -2,6 +2,7 @@
 only if its three files belong together; nothing that is read can run code.
 """
 
+import errno
 import json
 import os
 import pickle
@@ -13,20 +14,27 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 import annotated_transformer
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import model_io
 from annotated_transformer.toolkit.model_io import (
+    PRETRAINED,
+    DiskFull,
     atomic_write,
     check_vocabulary,
     clear,
     folder_lock,
+    load_by_name,
     load_model,
     load_pretrained,
+    pretrained_names,
     read_tensors,
     save_model,
+    weights_hash,
 )
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
@@ -113,9 +121,65 @@ def test_only_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     clear(tmp_path, "prepared")
     assert {*names(tmp_path)} == {*foreign, unfinished[0]}
-    clear(tmp_path)
+    clear(tmp_path, "model.safetensors")
     assert {*names(tmp_path)} == {*foreign}
     assert (tmp_path / "inside" / "tokens.bin.9.unfinished").exists()
+
+
+LIKE_A_NAME = st.text("ab.1[]*?\n-é", min_size=1, max_size=6).filter(
+    lambda name: name not in (".", "..")
+)
+
+
+@given(st.sets(LIKE_A_NAME, min_size=1, max_size=6), LIKE_A_NAME, st.data())
+def test_what_is_cleared_is_of_exactly_this_name(
+    tmp_path_factory: pytest.TempPathFactory,
+    others: set[str],
+    name: str,
+    data: st.DataObject,
+) -> None:
+    """Whatever characters a name has, and whatever stands before or after it elsewhere."""
+    folder = tmp_path_factory.mktemp("clear")
+    foreign = {f"{other}.unfinished" for other in others | {name}}
+    foreign |= {f"{other}.77.unfinished" for other in others - {name}}
+    foreign |= {
+        f"{name}.7x.unfinished",
+        f"{name}.7.unfinished.1",
+        f"x{name}.7.unfinished",
+    }
+    foreign -= {f"{name}.{number}.unfinished" for number in (1, 11, 77)}
+    for file in {*foreign, f"{name}.77.unfinished"}:
+        (folder / file).write_text("x")
+    clear(folder, name)
+    assert {*names(folder)} == foreign
+
+
+FULL = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG]
+
+
+@pytest.mark.parametrize("number", FULL)
+def test_a_full_disk_is_named_with_the_file_and_changes_none_of_a_model(
+    saved: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+    write_bytes = Path.write_bytes
+
+    def write_less(path: Path, content: bytes) -> int:
+        if path.name.startswith("tokenizer.json"):
+            raise OSError(number, os.strerror(number))
+        return write_bytes(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", write_less)
+    model = Transformer(TransformerConfig(len(TOKENIZER), 2, 16, 32, 2))
+    with pytest.raises(DiskFull, match=r"no space left to write .*tokenizer\.json$"):
+        save_model(model, TOKENIZER, saved)
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+
+
+def test_another_error_is_no_full_disk(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotADirectoryError):
+        save_model(make(), TOKENIZER, tmp_path / "file" / "model")
 
 
 HOLD = """
@@ -192,6 +256,29 @@ def test_half_precision_halves_the_file(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("weight", [70_000.0, -1e30, torch.nan])
+def test_a_weight_beyond_half_precision_is_refused_and_nothing_written(
+    tmp_path: Path, weight: float
+) -> None:
+    model = make()
+    with torch.no_grad():
+        model.embedding.weight[3, 5] = weight
+    with pytest.raises(ValueError, match=r"embedding\.weight has a weight of .*65504"):
+        save_model(model, TOKENIZER, tmp_path / "half", half=True)
+    assert not (tmp_path / "half").exists()
+    save_model(model, TOKENIZER, tmp_path / "whole")
+
+
+def test_the_hash_of_weights_is_that_of_every_copy(saved: Path, tmp_path: Path) -> None:
+    copy, _ = load_model(saved)
+    save_model(copy, TOKENIZER, tmp_path / "elsewhere")
+    again, _ = load_model(tmp_path / "elsewhere")
+    assert weights_hash(again) == weights_hash(make())
+    with torch.no_grad():
+        again.embedding.weight[0, 0] += 1
+    assert weights_hash(again) != weights_hash(make())
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_missing_file_is_named(saved: Path, name: str) -> None:
     (saved / name).unlink()
@@ -264,9 +351,10 @@ def test_the_tokenizer_of_another_model_is_refused(saved: Path) -> None:
         load_model(saved)
 
 
-def forge(folder: Path, text: str) -> None:
-    """Make a configuration that the weights claim to belong to."""
+def forge(folder: Path, text: str, more: dict[str, torch.Tensor] | None = None) -> None:
+    """Make a configuration that the weights, and some more, claim to belong to."""
     tensors, notes = read_tensors(folder / "model.safetensors")
+    tensors |= more or {}
     (folder / "config.json").write_text(text)
     save_file(tensors, folder / "model.safetensors", notes | {"config": text})
 
@@ -278,17 +366,45 @@ ABSURD = [
     {"d_model": 10**10},
 ]
 WRONG = [{"layers": 2}, {"d_ff": 64}, {"heads": 5}, {"colour": "red"}, {"d_ff": 10**30}]
+LARGE = [{"max_length": 10**6, "d_model": 1000}, {"layers": 10**6}, {"layers": 20_000}]
+SIZES_OF_JUNK = [0, 1, 10**4]
 
 
-@pytest.mark.parametrize("change", ABSURD + WRONG)
+def not_built(config: TransformerConfig) -> Transformer:
+    """A shape may be built of which no number takes memory."""
+    assert torch.empty(0).device.type == "meta" and config.layers == 1, config
+    return Transformer(config)
+
+
+@pytest.mark.parametrize("size", SIZES_OF_JUNK)
+def test_junk_of_the_right_size_builds_no_layers(
+    saved: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = json.loads((saved / "config.json").read_text())
+    junk = {f"junk.{number}": torch.zeros(size) for number in range(30)}
+    for change in ({}, {"layers": 2}, {"layers": 20_000}):
+        forge(saved, json.dumps(fields | change), junk)
+        with monkeypatch.context() as patch:
+            patch.setattr(model_io, "Transformer", not_built)
+            with pytest.raises(ValueError, match=r"does not fit config\.json: there "):
+                load_model(saved)
+
+
+def test_weights_that_are_no_numbers_of_a_model_are_refused(saved: Path) -> None:
+    weights = make().embedding.weight
+    text = (saved / "config.json").read_text()
+    for wrong in (torch.zeros(weights.shape, dtype=torch.int32), weights.flatten()):
+        forge(saved, text, {"embedding.weight": wrong.detach()})
+        with pytest.raises(ValueError, match=r"fit config\.json: .*embedding\.weight"):
+            load_model(saved)
+
+
+@pytest.mark.parametrize("change", ABSURD + WRONG + LARGE)
 def test_a_forged_configuration_is_refused_before_anything_is_built(
     saved: Path, change: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def built(config: TransformerConfig) -> None:
-        raise AssertionError(f"built {config}")
-
     forge(saved, json.dumps(json.loads((saved / "config.json").read_text()) | change))
-    monkeypatch.setattr(model_io, "Transformer", built)
+    monkeypatch.setattr(model_io, "Transformer", not_built)
     with pytest.raises(
         ValueError, match=r"model\.safetensors does not fit config\.json"
     ):
@@ -326,3 +442,27 @@ def test_the_pretrained_models_are_small_and_whole() -> None:
         ValueError, match=f'model "latin"; the package has: {", ".join(models)}'
     ):
         load_pretrained("latin")
+
+
+def test_a_folder_with_a_model_goes_before_the_package_s_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the package's before a folder that holds something else."""
+    monkeypatch.chdir(tmp_path)
+    name = pretrained_names()[0]
+    of_package, _ = load_model(PRETRAINED / name)
+    for content in ("nothing", "letters", "a model"):
+        folder = tmp_path / name
+        if content != "nothing":
+            folder.mkdir(exist_ok=True)
+            (folder / "letter.txt").write_text("x")
+        if content == "a model":
+            save_model(make(), TOKENIZER, folder)
+        model, _ = load_by_name(name)
+        expected = make() if content == "a model" else of_package
+        assert weights_hash(model) == weights_hash(expected)
+    with pytest.raises(ValueError, match='no model "mine"; the package has: '):
+        load_by_name("mine")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(FileNotFoundError, match="mine holds no model: "):
+        load_by_name(Path("mine"))

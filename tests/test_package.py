@@ -8,8 +8,10 @@ import math
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
 from dataclasses import asdict
 from importlib.metadata import requires, version
 from pathlib import Path
@@ -22,6 +24,7 @@ import annotated_transformer
 from annotated_transformer import preset
 from annotated_transformer.toolkit import cli
 from annotated_transformer.toolkit.checker import EXERCISES
+from annotated_transformer.toolkit.downloads import cache_folder
 from annotated_transformer.toolkit.runs import TrainingConfig
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
@@ -69,6 +72,10 @@ def test_every_public_name_is_there():
     }
     with pytest.raises(AttributeError, match="no attribute 'attend'"):
         _ = annotated_transformer.attend
+
+
+def test_a_list_of_names_has_public_ones_alone():
+    assert dir(annotated_transformer) == sorted([*PUBLIC, "__version__"])
 
 
 def test_no_public_name_is_the_name_of_a_module():
@@ -132,6 +139,63 @@ def test_everything_that_is_needed_is_pinned():
     for requirement in requires("annotated-transformer") or []:
         name = re.split(r"[ ;<>=\[]", requirement)[0].lower()
         assert name in pinned, f"{name} has no pin in requirements.txt"
+
+
+def test_every_dependency_is_imported_and_has_a_lower_bound():
+    """And what is imported is a dependency, or comes with one of the extras."""
+    imported = set()
+    for path in (ROOT / "annotated_transformer").glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Import(names=aliases):
+                    imported |= {alias.name.split(".")[0] for alias in aliases}
+                case ast.ImportFrom(module=str(module)):
+                    imported.add(module.split(".")[0])
+    imported -= {*sys.stdlib_module_names, "annotated_transformer"}
+    bounds = project(ROOT)["project"]["dependencies"]
+    names = {re.fullmatch(r"([a-z]+)>=[\d.]+", bound)[1] for bound in bounds}
+    assert names <= imported
+    assert imported - names <= {"datasets", "pyarrow", "ctranslate2"}
+
+
+def test_the_oldest_versions_are_tested():
+    """`make test-matrix` takes each lower bound of pyproject.toml."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (pattern,) = re.findall(r"sed -nE 's/(.+)/\\1==\\2/p' pyproject.toml", makefile)
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    lines = re.findall(pattern.replace("$$", "$"), text, re.MULTILINE)
+    bounds = project(ROOT)["project"]["dependencies"]
+    assert [f"{name}>={number}" for name, number in lines] == bounds
+
+
+def test_the_workflow_keeps_the_folder_of_the_data(monkeypatch):
+    """Where the package looks on Linux, so that data sets are downloaded once."""
+    monkeypatch.delenv("ANNOTATED_TRANSFORMER_CACHE", raising=False)
+    text = (ROOT / ".github/workflows/check.yml").read_text(encoding="utf-8")
+    (path,) = re.findall(r"path: (~/.cache/\S+)", text)
+    assert Path(path).name == cache_folder().name
+
+
+def test_the_source_distribution_has_the_package_and_no_half_of_the_tests(tmp_path):
+    """A test without its conftest.py and fixtures could not run."""
+    pytest.importorskip("setuptools", minversion="77")
+    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copy(ROOT / "CITATION.cff", tmp_path)
+    ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.jsonl")
+    for name in ("annotated_transformer", "tests", "tools"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    build = "from setuptools import build_meta; build_meta.build_sdist('dist')"
+    subprocess.run(
+        [sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True
+    )
+    (archive,) = (tmp_path / "dist").iterdir()
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert not any(name.startswith("tests") for name in names)
+    assert {"annotated_transformer/toolkit/cli.py", "CITATION.cff"} <= names
+    lists = (ROOT / "tools" / "requirements").glob("*.txt")
+    assert {f"tools/requirements/{path.name}" for path in lists} <= names
 
 
 # README's lines

@@ -10,11 +10,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from py_mini_racer import MiniRacer
 from safetensors.numpy import load
 
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.export import export_page
 from annotated_transformer.toolkit.model_io import load_model, load_pretrained
+from annotated_transformer.toolkit.own_data import single_spaced
 from annotated_transformer.toolkit.page import pack, quantize
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from tools.chapters import ROOT
@@ -108,6 +110,25 @@ def test_rounding_hardly_changes_the_model():
         exact = model.state_dict()[name]
         error = torch.linalg.norm(torch.from_numpy(array) - exact)
         assert error < 0.02 * torch.linalg.norm(exact)
+
+
+def test_white_space_is_the_same_in_a_page_as_in_python():
+    """Each character of Unicode alone, and between words."""
+    engine = MiniRacer()
+    engine.eval("var bookFigures = {};")
+    engine.eval((ROOT / "book/site/assets/engine.js").read_text(encoding="utf-8"))
+    engine.eval("var singleSpaced = bookFigures.engine().singleSpaced;")
+    single = """(() => {
+        const found = [];
+        for (let code = 0; code < 0x110000; code++)
+            if (singleSpaced(`a${String.fromCodePoint(code)}b`) === "a b") found.push(code);
+        return JSON.stringify(found);
+    })()"""
+    characters = (chr(code) for code in range(sys.maxunicode + 1))
+    expected = [ord(c) for c in characters if single_spaced(f"a{c}b") == "a b"]
+    assert json.loads(engine.eval(single)) == expected
+    text = "".join(map(chr, expected)).join(["", "Ein", "Hund.", ""])
+    assert engine.eval(f"singleSpaced({json.dumps(text)})") == "Ein Hund."
 
 
 def compare_recordings(recorded, again):
@@ -260,5 +281,6 @@ def test_an_installed_package_needs_no_repository(tmp_path):
         text=True,
         timeout=120,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"the exported model is in {page}\n"
     assert page.stat().st_size > (model / "model.safetensors").stat().st_size / 4

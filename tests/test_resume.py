@@ -1,6 +1,8 @@
 """A training survives what happens to trainings: killed, stopped, a full disk, a damaged file."""
 
+import errno
 import json
+import math
 import os
 import pickle
 import resource
@@ -23,13 +25,19 @@ import torch
 from annotated_transformer.batching import encode_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.model_io import folder_lock, load_model
+from annotated_transformer.toolkit.model_io import DiskFull, folder_lock, load_model
 from annotated_transformer.toolkit.run_folder import (
     average_checkpoints,
     checkpoints,
     last_checkpoint,
+    write_log,
 )
-from annotated_transformer.toolkit.runs import Stopped, TrainingConfig, train
+from annotated_transformer.toolkit.runs import (
+    OutOfMemory,
+    Stopped,
+    TrainingConfig,
+    train,
+)
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
@@ -244,6 +252,111 @@ def test_it_may_fall_at_every_file_operation(
         assert files_in(folder) == files_in(whole)
 
 
+# --- A validation that fails ---
+
+
+def distance(model: Transformer) -> float:
+    """A score that is known to the bit."""
+    return -float((model.embedding.weight - make().embedding.weight).detach().norm())
+
+
+@pytest.mark.parametrize("failing", [10, 20, 25])
+def test_a_validation_that_fails_costs_no_step(tmp_path: Path, failing: int) -> None:
+    """The state was saved before; the next start validates, and goes on as if nothing was."""
+    go(tmp_path / "straight", validation=HELD_OUT, score=distance)
+    reports: list[Line] = []
+    folder = tmp_path / "broken"
+
+    def score_and_fail(model: Transformer) -> float:
+        if run_step(folder) == failing:
+            raise AxeError
+        return distance(model)
+
+    for _ in range(2):
+        with pytest.raises(AxeError):
+            go(folder, validation=HELD_OUT, score=score_and_fail, report=reports.append)
+        assert saved(folder)[-1] == f"stop-{failing:08}"
+    after_failure = len(reports)
+    model = go(folder, validation=HELD_OUT, score=distance, report=reports.append)
+    assert same(model, go(tmp_path / "straight", validation=HELD_OUT, score=distance))
+    assert log_of(folder) == log_of(tmp_path / "straight")
+    assert saved(folder) == saved(tmp_path / "straight")
+    assert [line["step"] for line in reports] == [10, 20, 25]
+    assert reports[after_failure]["step"] == failing
+
+
+def run_step(folder: Path) -> int:
+    """The step of the last checkpoint, which is written before each validation."""
+    last = last_checkpoint(folder)
+    return int(last.stem[5:]) if last else 0
+
+
+def test_a_score_that_is_not_a_number_costs_no_step(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match="score at step 10 is not a number"):
+        go(tmp_path, score=lambda model: math.nan)
+    assert saved(tmp_path) == ["stop-00000010"]
+    assert same(go(tmp_path, score=lambda model: run_step(tmp_path)), straight())
+
+
+# --- Out of memory ---
+
+CPU_ERROR = (
+    "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory"
+)
+LACKS_OF_MEMORY = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    RuntimeError(CPU_ERROR),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+]
+
+
+LONGEST = int(CORPUS.lengths.max())  # more than half of max_tokens
+
+
+@pytest.mark.parametrize("error", LACKS_OF_MEMORY)
+@pytest.mark.parametrize("step", [3, 13])
+def test_out_of_memory_is_one_sentence_that_says_what_takes_less(
+    tmp_path: Path, error: Exception, step: int
+) -> None:
+    def fail() -> None:
+        raise error
+
+    for folder in (None, tmp_path):
+        with pytest.raises(OutOfMemory) as raised:
+            go(folder, model=after(step, fail))
+        message = str(raised.value)
+        assert message.startswith(
+            f"out of memory at step {step}: with max_tokens=150, "
+        )
+        assert "GiB a device were expected. Take smaller batches" in message
+        assert f"such as max_tokens={LONGEST} and grad_accum_steps=4" in message
+        assert message.endswith("another folder") == (folder is not None and step > 10)
+        assert isinstance(raised.value, MemoryError) and "\n" not in message
+    config = replace(CONFIG, max_tokens=LONGEST, grad_accum_steps=4)
+    go(tmp_path / "follows the advice", config)
+
+
+def test_where_no_smaller_batch_can_be_nothing_smaller_is_advised() -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    config = replace(CONFIG, max_tokens=LONGEST)
+    with pytest.raises(
+        OutOfMemory, match="A pair fills a batch: drop the longest pairs"
+    ):
+        go(None, config, model=after(3, fail))
+
+
+def test_an_error_of_another_kind_is_not_taken_for_it() -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        go(None, model=after(3, fail))
+
+
 # --- Stopped by a signal ---
 
 
@@ -286,6 +399,38 @@ def test_a_signal_while_it_reports_stops_it_one_step_later(
 ) -> None:
     with pytest.raises(Stopped, match="stopped at step 11"):
         go(tmp_path, report=at(10, lambda: terminate(kind)))
+    assert same(go(tmp_path), straight())
+
+
+def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    """But not the same one twice, as torchrun passes it on."""
+    now = time.monotonic()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt(kinds: list[int], seconds: float) -> Callable[[], None]:
+        def send() -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                for kind in kinds:
+                    terminate(kind)
+                    time.sleep(0)  # so that the signal is looked at
+                    patch.setattr(time, "monotonic", lambda: now + 10**6 + seconds)
+
+        return send
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            go(tmp_path, model=after(13, interrupt([signal.SIGINT] * 2, 0)))
+        assert saved(tmp_path) == ["step-00000010"]
+        with pytest.raises(Stopped, match="stopped at step 13"):
+            go(
+                tmp_path,
+                model=after(3, lambda: [terminate(signal.SIGINT)] * 2 and None),
+            )
+        with pytest.raises(Stopped, match="stopped at step 14"):
+            go(tmp_path, model=after(1, interrupt([signal.SIGTERM] * 2, 0)))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert same(go(tmp_path), straight())
 
 
@@ -551,7 +696,8 @@ def test_a_renamed_checkpoint_and_that_of_another_model_are_refused(
     )
     last.write_bytes(checkpoints(tmp_path / "other")[-1].read_bytes())
     with pytest.raises(
-        ValueError, match=r"step-00000020\.pt is the checkpoint of another model"
+        ValueError,
+        match=r"step-00000020\.pt is no checkpoint of this run \(its model has another",
     ):
         go(tmp_path / "one")
 
@@ -570,13 +716,95 @@ def without_weights(content: dict[str, Any]) -> None:
     content["model"].clear()
 
 
+def one_average_for_all(content: dict[str, Any]) -> None:
+    """Which would be copied to all weights."""
+    for state in content["optimizer"]["state"].values():
+        state["exp_avg_sq"] = torch.zeros(1)
+
+
+def other_weights(content: dict[str, Any]) -> None:
+    content["model"]["embedding.weight"] = torch.zeros(1, 16)
+
+
+def another_weight(content: dict[str, Any]) -> None:
+    content["model"]["junk"] = torch.zeros(1)
+
+
+def no_averages(content: dict[str, Any]) -> None:
+    content["optimizer"]["state"].clear()
+
+
+def averages_of_one_missing(content: dict[str, Any]) -> None:
+    del content["optimizer"]["state"][3]
+
+
+def averages_of_nothing(content: dict[str, Any]) -> None:
+    content["optimizer"]["state"][99] = content["optimizer"]["state"][0]
+
+
+def other_betas(content: dict[str, Any]) -> None:
+    content["optimizer"]["param_groups"][0]["betas"] = (0.9, 0.999)
+
+
+def other_groups(content: dict[str, Any]) -> None:
+    content["optimizer"]["param_groups"].append({"lr": 1.0, "params": []})
+
+
+def other_weights_in_the_group(content: dict[str, Any]) -> None:
+    content["optimizer"]["param_groups"][0]["params"].pop()
+
+
+def other_tokenizer(content: dict[str, Any]) -> None:
+    content["tokenizer"] += " "
+
+
+def validation_of_another_step(content: dict[str, Any]) -> None:
+    content["awaiting_validation"] = {"step": 10, "loss": 3.0}
+
+
+def progress(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda content: content.update({name: value})
+
+
 @pytest.mark.parametrize(
-    "edit", [shorter_averages, expanded_averages, without_weights, dict.clear]
+    "edit",
+    [
+        shorter_averages,
+        expanded_averages,
+        one_average_for_all,
+        without_weights,
+        other_weights,
+        another_weight,
+        no_averages,
+        averages_of_one_missing,
+        averages_of_nothing,
+        other_betas,
+        other_groups,
+        other_weights_in_the_group,
+        other_tokenizer,
+        validation_of_another_step,
+        progress("batch", 10**6),
+        progress("batch", -1),
+        progress("epoch", -1),
+        progress("epoch", 1.0),
+        progress("waited", "two"),
+        progress("waited", True),
+        progress("best_score", math.nan),
+        progress("best_score", None),
+        progress("model", None),
+        progress("optimizer", {"state": 3, "param_groups": 3}),
+        progress("optimizer", []),
+        progress("config", [1]),
+        dict.clear,
+    ],
 )
 def test_a_checkpoint_of_other_sizes_touches_no_memory_but_its_own(
     tmp_path: Path, edit: Callable[[dict[str, Any]], None]
 ) -> None:
-    """The fused Adam trusts the sizes of its averages; a crash would end this process."""
+    """The fused Adam trusts the sizes of its averages; a crash would end this process.
+
+    What no run can have written is refused, and the one before is there to go on from.
+    """
     go(tmp_path, replace(CONFIG, steps=20))
     path = checkpoints(tmp_path)[-1]
     content = torch.load(path, weights_only=True)
@@ -585,8 +813,21 @@ def test_a_checkpoint_of_other_sizes_touches_no_memory_but_its_own(
     if edit is expanded_averages:  # of the right shape, on the memory of one number
         go(tmp_path)
         return
+    model = make()
     with pytest.raises(ValueError, match=r"step-00000020\.pt is .*: move it away"):
-        go(tmp_path)
+        go(tmp_path, model=model)
+    assert same(model, make())
+    path.unlink()
+    assert same(go(tmp_path), straight())
+
+
+def test_a_full_disk_of_a_log_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/dev/full is a file for which there is never room."""
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    with pytest.raises(DiskFull, match=r"no space left to write .*log\.jsonl$"):
+        write_log(tmp_path, {"step": 1})
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
@@ -597,7 +838,11 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     size = checkpoints(tmp_path)[-1].stat().st_size // 2
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
     try:
-        with pytest.raises(OSError, match=r"step-00000025\.pt could not be written"):
+        with pytest.raises(
+            DiskFull,
+            match=r"no space left to write .*step-00000025\.pt: make room, and the same "
+            r"command goes on from step 20$",
+        ):
             go(tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))

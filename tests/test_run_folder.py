@@ -1,8 +1,11 @@
 """A folder that belongs to something else is left alone; log and checkpoints tell the truth."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 import torch
@@ -12,13 +15,18 @@ from hypothesis import strategies as st
 from annotated_transformer import TrainingConfig, train
 from annotated_transformer.batching import encode_pairs
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.model_io import save_model
+from annotated_transformer.toolkit import run_folder
+from annotated_transformer.toolkit.model_io import load_model, save_model
 from annotated_transformer.toolkit.run_folder import (
     average_checkpoints,
     begin_log,
     checkpoints,
     last_checkpoint,
+    read_checkpoint,
     remove_old_checkpoints,
+    same_pairs,
+    save_average,
+    steps_made,
     write_log,
 )
 from annotated_transformer.toolkit.synchronous_grammar import grammar
@@ -106,7 +114,16 @@ def test_a_folder_that_holds_something_else_is_left_alone(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[1, 2]", "3", '{"tokenizer": "x", "epochs": [1]}', "\x00\xff"]
+    "content",
+    [
+        "",
+        "{",
+        "[1, 2]",
+        "3",
+        '{"tokenizer": "x", "epochs": [1]}',
+        '{"tokenizer": "x", "pairs": "mine", "validation": "x"}',
+        "\x00\xff",
+    ],
 )
 def test_settings_of_something_else_are_named_and_left_alone(
     tmp_path: Path, content: str
@@ -118,15 +135,27 @@ def test_settings_of_something_else_are_named_and_left_alone(
     assert path.read_bytes() == content.encode("latin-1")
 
 
+LIKE_OURS = [
+    "thesis.2024.unfinished",
+    "log.jsonl.old.7.unfinished",
+    "step-1.pt.7.unfinished",
+    "xstep-00000002.pt.7.unfinished",
+]
+
+
 def test_files_of_the_user_beside_a_training_stay(tmp_path: Path) -> None:
     """Only what a killed process of ours left goes: name.PID.unfinished."""
     go(tmp_path)
+    ours = [tmp_path / "log.jsonl.12.unfinished"]
+    ours += [tmp_path / "checkpoints" / "step-00000002.pt.12.unfinished"]
+    for path in ours:
+        path.write_text("half")
     for name in (
         "thesis.1.part",
         "step-backup.pt",
         "step-00000002.copy.pt",
-        "log.jsonl.12.unfinished",
         "chapter.two.unfinished",
+        *LIKE_OURS,
     ):
         (tmp_path / name).write_text("mine")
         (tmp_path / "checkpoints" / name).write_text("mine")
@@ -138,8 +167,8 @@ def test_files_of_the_user_beside_a_training_stay(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "checkpoints"):
         files = [path.name for path in folder.iterdir() if path.is_file()]
         assert {"thesis.1.part", "step-backup.pt", "chapter.two.unfinished"} < {*files}
-        assert "step-00000002.copy.pt" in files
-        assert "log.jsonl.12.unfinished" not in files
+        assert {"step-00000002.copy.pt", *LIKE_OURS} < {*files}
+    assert not any(path.exists() for path in ours)
 
 
 # --- Checkpoints ---
@@ -178,6 +207,34 @@ def test_a_checkpoint_too_many_after_a_kill_goes_at_the_next_start(
         (tmp_path / "checkpoints" / name).write_bytes(regular[0].read_bytes())
     go(tmp_path, config)  # has no step to make
     assert [*(tmp_path / "checkpoints").iterdir()] == regular
+
+
+def test_of_two_of_a_step_the_regular_one_counts(tmp_path: Path) -> None:
+    """The other was written before the validation."""
+    assert steps_made(tmp_path) == 0
+    go(tmp_path)
+    regular = checkpoints(tmp_path)[-1]
+    shutil.copy(regular, regular.with_name("stop-00000004.pt"))
+    assert last_checkpoint(tmp_path) == regular and steps_made(tmp_path) == 4
+    remove_old_checkpoints(tmp_path, keep=5)
+    assert not regular.with_name("stop-00000004.pt").exists()
+
+
+def test_an_archive_that_unpacks_to_more_than_its_size_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(tmp_path)
+    path = checkpoints(tmp_path)[-1]
+    with ZipFile(path) as archive:
+        members = {info.filename: archive.read(info) for info in archive.infolist()}
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    monkeypatch.setattr(ZipFile, "open", None)
+    monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(ValueError, match="is not a whole checkpoint") as raised:
+        read_checkpoint(path)
+    assert str(raised.value.__cause__) == "it is compressed"
 
 
 # --- The log ---
@@ -267,3 +324,134 @@ def test_more_checkpoints_than_there_are(tmp_path: Path, last: int) -> None:
     go(tmp_path)
     with pytest.raises(FileNotFoundError, match=f": 2, asked for: {last}$"):
         average_checkpoints(tmp_path, last)
+
+
+def other_width(content: dict[str, Any]) -> None:
+    content["config"]["d_ff"] = 64
+
+
+def other_depth(content: dict[str, Any]) -> None:
+    content["config"]["layers"] = 2
+
+
+def other_tokenizer(content: dict[str, Any]) -> None:
+    content["tokenizer"] += " "
+
+
+def other_weights(content: dict[str, Any]) -> None:
+    content["model"]["embedding.weight"] = torch.zeros(3)
+
+
+def no_weights(content: dict[str, Any]) -> None:
+    del content["model"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (other_width, "another config than step-"),
+        (other_depth, "another config than step-"),
+        (other_tokenizer, "another tokenizer than step-"),
+        (other_weights, r"holds no model: the shape of embedding\.weight is"),
+        (no_weights, "holds no model: 'model'"),
+    ],
+)
+def test_checkpoints_of_several_models_have_no_mean(
+    tmp_path: Path, change: Any, message: str, number: int
+) -> None:
+    go(tmp_path)
+    path = checkpoints(tmp_path)[number]
+    content = read_checkpoint(path)
+    change(content)
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=rf"step-0000000\d\.pt.* {message}"):
+        average_checkpoints(tmp_path, 2)
+
+
+def test_an_average_takes_the_last_whole_checkpoints_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run writes one and removes one after the names of all were read."""
+    config = replace(CONFIG, keep_checkpoints=2)
+    go(tmp_path / "whole", replace(config, steps=6))
+    go(tmp_path / "run", config)
+    read = run_folder.read_checkpoint
+    seen: list[str] = []
+
+    def read_late(path: Path, mmap: bool) -> dict[str, Any]:
+        if not seen:
+            newest = checkpoints(tmp_path / "whole")[-1]
+            shutil.copy(newest, path.parent)
+            (path.parent / "step-00000008.pt.77.unfinished").write_text("half")
+            remove_old_checkpoints(tmp_path / "run", keep=2)
+        seen.append(path.name)
+        return read(path, mmap)
+
+    monkeypatch.setattr(run_folder, "read_checkpoint", read_late)
+    mean, _ = average_checkpoints(tmp_path / "run", 2)
+    assert seen == [f"step-0000000{step}.pt" for step in (2, 4, 6)]
+    monkeypatch.undo()
+    expected, _ = average_checkpoints(tmp_path / "whole", 2)
+    assert torch.equal(mean.embedding.weight, expected.embedding.weight)
+
+
+def test_of_an_average_the_note_is_renamed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After all files are written; so a full disk leaves the average that was there."""
+    go(tmp_path / "run")
+    save_average(tmp_path / "run", tmp_path / "mean", last=1)
+    before = files_and_folders(tmp_path / "mean")
+    steps: list[str] = []
+    operations = {name: getattr(Path, name) for name in ("write_bytes", "replace")}
+
+    def watch(name: str) -> Any:
+        def watched(path: Path, *arguments: Any) -> Any:
+            steps.append(f"{name} {path.name.split('.')[0]}")
+            return operations[name](path, *arguments)
+
+        return watched
+
+    for name in operations:
+        monkeypatch.setattr(Path, name, watch(name))
+    save_average(tmp_path / "run", tmp_path / "mean", last=2, half=True)
+    assert [step.split()[0] for step in steps] == ["write_bytes"] * 5 + ["replace"] * 5
+    assert steps[-1] == "replace averaged" and steps[5] == "replace model"
+    note = json.loads((tmp_path / "mean" / "averaged.json").read_text())
+    assert note["last"] == 2 and before != files_and_folders(tmp_path / "mean")
+    load_model(tmp_path / "mean")
+
+
+def test_what_is_being_written_in_a_foreign_folder_stays(tmp_path: Path) -> None:
+    """A model that another run is just saving there is no leftover."""
+    go(tmp_path / "run")
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("training.json", "model.safetensors.77.unfinished"):
+        (other / name).write_text("of another run")
+    with pytest.raises(FileExistsError, match="take an empty folder"):
+        save_average(tmp_path / "run", other, last=1)
+    assert len([*other.iterdir()]) == 2
+
+
+# --- What a run learns from ---
+
+HASH = st.text("0123456789abcdef", min_size=64, max_size=64)
+LIMIT = st.sampled_from(["", "7", "40"])
+
+
+@given(HASH, LIMIT, HASH, st.sampled_from(["model", "/m/x", "2024-model", "everyday"]))
+def test_the_model_to_begin_with_is_known_by_its_hash(
+    corpus: str, limit: str, start: str, path: str
+) -> None:
+    """Where an older version wrote its path, the path is not compared."""
+    now = corpus + limit + start
+    other = start[:-1] + ("0" if start[-1] == "1" else "1")
+    assert same_pairs(now, now) and same_pairs(corpus + limit + path, now)
+    assert not same_pairs(corpus + limit + other, now)
+    assert not same_pairs(corpus + limit, now)
+    assert not same_pairs(now, corpus + limit)
+    assert not same_pairs(corpus + limit + path, other + limit + start)
+    if limit:
+        assert not same_pairs(corpus + path, now)

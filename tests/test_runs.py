@@ -3,13 +3,16 @@
 import os
 import signal
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated_transformer.batching import (
     Batch,
@@ -20,14 +23,20 @@ from annotated_transformer.batching import (
 )
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import BOS, EOS
+from annotated_transformer.speed import CHUNK, FastLoss, chunked_loss
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import runs
+from annotated_transformer.toolkit.planning import Estimate
+from annotated_transformer.toolkit.presets import check_config, make_config
 from annotated_transformer.toolkit.runs import (
+    TrainingConfig,
     collate_share,
     content_hash,
     load_batches,
+    train,
 )
 from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.transformer import Transformer, TransformerConfig
 
 PAIRS = grammar(200, seed=0)
 TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=300)
@@ -132,3 +141,76 @@ def test_the_hash_names_the_content() -> None:
     assert (
         content_hash(EncodedCorpus(CORPUS.tokens, CORPUS.lengths, "known")) == "known"
     )
+
+
+# What a run takes
+
+
+class Largest(TorchDispatchMode):
+    """Remembers how many numbers the largest tensor has."""
+
+    numbers = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
+def test_a_validation_takes_no_more_memory_than_a_step() -> None:
+    """The largest tensor of both is a chunk of logits, not the logits of a batch."""
+    vocabulary = 3000
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(vocabulary, 1, 8, 16, 2, dropout=0.0))
+    config = TrainingConfig(steps=1, max_tokens=3 * CHUNK)
+    largest = []
+    for validation in ((), grammar(600, seed=1)):
+        with Largest() as watch:
+            train(
+                model,
+                TOKENIZER,
+                grammar(600, seed=0),
+                config,
+                validation=validation,
+                loss=FastLoss(model),
+            )
+        largest.append(watch.numbers)
+    assert largest == [CHUNK * vocabulary] * 2
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_the_chunked_loss_keeps_no_graph(
+    mode: Callable[[], Any],
+) -> None:
+    states = torch.randn(23, 6, requires_grad=True)
+    weight = torch.randn(11, 6, requires_grad=True)
+    labels = torch.randint(0, 11, (23,))
+    loss = chunked_loss(states, weight, labels, 0.1, chunk=5)
+    with mode():
+        measured = chunked_loss(states, weight, labels, 0.1, chunk=5)
+    assert loss.requires_grad and not measured.requires_grad
+    assert measured.grad_fn is None and weight.grad is None
+    torch.testing.assert_close(measured, loss.detach())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"peak": 0.0}, {"peak": np.nan}, {"peak": np.inf}, {"gpus": 0}, {"mfu": -0.2}],
+)
+def test_hours_need_a_peak(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    estimate = Estimate(parameters=1, flops=1e12, memory_bytes=1.0)
+    with pytest.raises(ValueError, match=f"{name} must be a number above 0, not "):
+        estimate.hours(**{"peak": 1e12, **wrong})  # type: ignore[arg-type]
+
+
+def test_a_table_of_positions_has_a_limit_before_a_run_begins() -> None:
+    """As what is trained has to be loaded again; a learned table is in the file itself."""
+    fields = {"vocabulary_size": 300, "d_model": 512, "max_length": 65_537}
+    with pytest.raises(ValueError, match="max_length=65537 must be 65536 or less"):
+        make_config(fields)
+    check_config(make_config(fields | {"max_length": 65_536}).__dict__)
+    make_config(fields | {"positions": "learned"})

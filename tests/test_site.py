@@ -75,7 +75,7 @@ def _helper() -> None:
 def bare() -> None: ...
 '''
 BARE_LINKS = (
-    31  # from notebooks to another as a whole: what comes next, or all of an appendix
+    40  # from notebooks to another as a whole: what comes next, or all of an appendix
 )
 TEXT = """# Adding
 

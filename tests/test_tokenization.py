@@ -251,6 +251,18 @@ def a_normalizer_that_ends_the_library(content: Content) -> None:
     content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": ""}
 
 
+def a_prefix_that_ends_the_library(content: Content) -> None:
+    content["model"]["continuing_subword_prefix"] = "##"
+
+
+def an_unknown_field(content: Content) -> None:
+    content["model"]["rule"] = None
+
+
+def a_field_is_missing(content: Content) -> None:
+    del content["decoder"]
+
+
 def no_byte_level(content: Content) -> None:
     content["pre_tokenizer"] = {"type": "WhitespaceSplit"}
 
@@ -295,6 +307,9 @@ EDITS = [
     a_byte_without_an_entry,
     a_normalizer,
     a_normalizer_that_ends_the_library,
+    a_prefix_that_ends_the_library,
+    an_unknown_field,
+    a_field_is_missing,
     no_byte_level,
     a_space_too_many,
     no_decoder,
@@ -314,6 +329,51 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, edit: Any) -> None
     path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=REFUSED):
         Tokenizer.load(path)
+
+
+SMALL = Tokenizer.train(PAIRS[:5], vocabulary_size=265)
+STRANGE: list[Any] = [
+    None,
+    True,
+    -1,
+    0.5,
+    10**30,
+    "",
+    "##",
+    "Ġ",
+    [],
+    ["a"],
+    {},
+    {"a": 1},
+]
+
+
+def places(content: Any) -> list[tuple[Any, Any]]:
+    """Every field of a parsed JSON: what holds it, and its name or number there."""
+    if isinstance(content, dict):
+        fields = [*content.items()]
+    elif isinstance(content, list):
+        fields = [*enumerate(content)]
+    else:
+        return []
+    deeper = [place for _, field in fields for place in places(field)]
+    return [(content, name) for name, _ in fields] + deeper
+
+
+@given(st.data())
+def test_a_file_with_any_other_field_is_refused(data: st.DataObject) -> None:
+    """By one error: nothing of it reaches the library, which may end the process over it."""
+    content = json.loads(SMALL.text)
+    near_the_top = [place for place in places(content) if len(place[0]) < 20]
+    holder, name = data.draw(st.sampled_from(near_the_top))
+    before = holder[name]
+    holder[name] = data.draw(st.sampled_from(STRANGE))
+    if holder[name] == before:
+        return
+    with pytest.raises(
+        ValueError, match="this text is not a tokenizer of this package"
+    ):
+        Tokenizer(json.dumps(content))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.99, 0.9999])

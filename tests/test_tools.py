@@ -1,13 +1,18 @@
 """The tools that turn notebooks into a package: what they accept, write and refuse."""
 
 import ast
+import importlib
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
+import tyro
 import yaml
 
 from tools.chapters import ROOT, Chapter, chapters, selected, tags
@@ -97,10 +102,9 @@ def test_package_offers_public_names_lazily(book):
 
 def test_command_line_makes_the_package_runnable(book):
     files = generate(book(G_cli=TITLE + EXPORT + "def main() -> None: ...\n"))
-    assert (
-        "from annotated_transformer.toolkit.cli import main"
-        in files["annotated_transformer/__main__.py"]
-    )
+    program = files["annotated_transformer/__main__.py"]
+    assert "from annotated_transformer.toolkit import cli" in program
+    assert "cli.main()" in program
     assert "annotated_transformer/__main__.py" not in generate(book(G_cli=TITLE))
 
 
@@ -158,6 +162,8 @@ def test_names_of_chapters():
         ),
         (EXPORT + "def add(:\n", "cell 2: does not parse"),
         (EXPORT + "# %time 1 + 1\n", "cell 2: does not parse"),
+        (ADD.replace("export", "exprot"), 'cell 2: has the unknown tag "exprot"'),
+        (ADD.replace("export", "export hide-cell"), "cell 2: has the unknown tag"),
     ],
 )
 def test_refused_cells(book, cell, message):
@@ -365,6 +371,12 @@ def test_path_of_the_machine(built):
     assert "prints a path of the machine it ran on: /home/someone" in finding(built)
 
 
+def test_ids_that_a_run_would_rewrite(built):
+    """What is committed is what `make execute` makes: it leaves an unchanged book alone."""
+    edit_notebook(built, lambda cell: cell.update(id="another"))
+    assert "cell 5: differs from the same cell of 03_adding.ipynb" in finding(built)
+
+
 def test_missing_notebook(built):
     (built / "notebooks" / "03_adding.ipynb").unlink()
     assert "03_adding.ipynb: is missing" in finding(built)
@@ -400,6 +412,83 @@ def test_closed_against_its_tags(built, index):
     state = "open" if index == 2 else "closed"
     assert f"cell {index + 1}: is {state} in JupyterLab or Colab" in finding(built)
     assert take_over_text(chapter) and check_book(built) == []
+
+
+# The command lines
+
+COMMANDS = [
+    ("tools.card", ["folder"]),
+    ("tools.check", []),
+    ("tools.everyday", ["deu-eng.zip", "de-en", "everyday.tsv"]),
+    ("tools.execute", []),
+    ("tools.export", []),
+    ("tools.learning", []),
+    ("tools.pdf", []),
+    ("tools.pretrained", ["everyday-de-en", "run"]),
+    ("tools.recordings", []),
+]
+BENCHMARKS = [
+    f"benchmarks.{path.parent.name}.{path.stem}"
+    for path in sorted((ROOT / "benchmarks").glob("*/*.py"))
+    if "tyro.cli(main)" in path.read_text(encoding="utf-8")
+]
+
+
+def refusal(command, arguments: list[str], monkeypatch, capsys) -> str:
+    """Run a command that must end before it does anything; return what it says."""
+    monkeypatch.setattr("sys.argv", ["command", *arguments])
+    with pytest.raises(SystemExit) as end:
+        command()
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+@pytest.mark.parametrize(("module", "arguments"), COMMANDS)
+@pytest.mark.parametrize("option", ["--wrods", "--wor"])
+def test_a_tool_refuses_an_option_that_it_does_not_know(
+    module, arguments, option, monkeypatch, capsys
+):
+    """Neither a mistyped one nor the beginning of one does anything."""
+    command = importlib.import_module(module).main
+    said = refusal(command, [*arguments, option], monkeypatch, capsys)
+    assert f"unrecognized arguments: {option}" in said
+
+
+@pytest.mark.parametrize("module", BENCHMARKS)
+def test_a_benchmark_refuses_an_option_that_it_does_not_know(
+    module, monkeypatch, capsys
+):
+    main = importlib.import_module(module).main
+    table = ["deu.txt"] if module.endswith(".start") else []
+    arguments = [*table, "--wrods"]
+    said = refusal(lambda: tyro.cli(main), arguments, monkeypatch, capsys)
+    assert "--wrods" in said
+
+
+def test_every_tool_with_a_command_line_is_tested():
+    """And none reads its arguments by itself."""
+    commands = {module for module, _ in COMMANDS}
+    for path in (ROOT / "tools").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        has_main = '__name__ == "__main__"' in text
+        assert has_main == (f"tools.{path.stem}" in commands), path.name
+        assert "sys.argv" not in text, path.name
+    assert len(BENCHMARKS) >= 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["everyday-fr-en", "run"], "invalid choice: 'everyday-fr-en'"),
+        (["everyday-de-en", "run", "other"], "give --seeds"),
+    ],
+)
+def test_a_pretrained_model_has_one_of_three_names(
+    arguments, message, monkeypatch, capsys
+):
+    command = importlib.import_module("tools.pretrained").main
+    assert message in refusal(command, arguments, monkeypatch, capsys)
 
 
 # What a reader sees
@@ -513,14 +602,44 @@ def test_scripts_are_as_jupytext_writes_them(chapter):
     assert body == text
 
 
-def test_every_notebook_finds_the_book_and_its_repository():
-    """The first cell of all scripts is the same, short, and names the address of _config.yml."""
+def test_the_first_cell_of_all_notebooks_is_the_same():
+    """It is short, and names the address of _config.yml."""
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     first_cells = [chapter.read_script().cells[0] for chapter in chapters()]
     sources = {cell.source for cell in first_cells}
     assert len(sources) == 1, "they differ"
     source = sources.pop()
     ast.parse(source)
-    assert sum(line != "" for line in source.splitlines()) <= 6
+    assert sum(line != "" for line in source.splitlines()) <= 7
     assert f'"{config["repository"]["url"]}"' in source
     assert all(tags(cell) == ["remove-cell"] for cell in first_cells)
+
+
+def run_first_cell(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the first cell of a notebook in a folder, then look for the book as chapters do."""
+    first_cell = chapters()[0].read_script().cells[0].source
+    look = (
+        "from importlib.util import find_spec\n"
+        "print(os.getcwd(), find_spec('book.figures') is not None)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", f"{first_cell}\n{look}"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("folder", [".", "notebooks", "book", "benchmarks/results"])
+def test_a_notebook_finds_the_book_from_any_folder_of_the_clone(folder):
+    """Each time it runs in notebooks/, where its paths begin."""
+    run = run_first_cell(ROOT / folder)
+    assert run.stdout.strip() == f"{ROOT / 'notebooks'} True", run.stderr
+
+
+def test_a_notebook_alone_says_in_one_line_where_its_book_is(tmp_path):
+    run = run_first_cell(tmp_path)
+    assert run.returncode == 1
+    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
+    assert run.stderr == f"Open this in a clone of {config['repository']['url']}\n"

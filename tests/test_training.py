@@ -301,16 +301,30 @@ def test_it_may_run_in_a_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 0}, "steps must lie between 0 and inf, not be 0"),
-        ({"max_tokens": -1}, "max_tokens must lie between 0 and inf, not be -1"),
+        ({"steps": 0}, "steps must be a whole number from 1 to 99,999,999, not 0"),
+        ({"steps": 2.5}, "steps must be a whole number"),
+        ({"steps": 10**8}, "steps must"),
+        ({"steps": True}, "steps must"),
+        ({"max_tokens": -1}, "max_tokens must be a whole number from 1 to .*, not -1"),
+        ({"max_tokens": 150.0}, "max_tokens must be a whole number .*, not 150.0"),
+        ({"save_every": 0.5}, "save_every must"),
+        ({"save_minutes": None}, "save_minutes must be a number above 0, not None"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints must"),
+        ({"grad_accum_steps": None}, "grad_accum_steps must"),
+        ({"warmup": "200"}, "warmup must .*, not '200'"),
+        ({"lr_scale": True}, "lr_scale must"),
+        ({"lr_scale": torch.inf}, "lr_scale must"),
         ({"lr_scale": 0.0}, "lr_scale must"),
         ({"lr_scale": torch.nan}, "lr_scale must"),
         ({"grad_clip": 0.0}, "grad_clip must"),
         ({"patience": 0}, "patience must"),
+        ({"patience": 2.5}, "patience must"),
         ({"seed": -1}, "seed must"),
+        ({"seed": None}, "seed must"),
+        ({"seed": 2**64}, "seed must"),
         (
             {"label_smoothing": 1.0},
-            "label_smoothing must lie between 0 and 1, not be 1.0",
+            "label_smoothing must be a number from 0 to below 1, not 1.0",
         ),
         ({"label_smoothing": -0.1}, "label_smoothing must"),
     ],
@@ -318,7 +332,8 @@ def test_it_may_run_in_a_thread(tmp_path: Path) -> None:
 def test_settings_that_cannot_work(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TrainingConfig(**change)
-    TrainingConfig(seed=0, label_smoothing=0)
+    TrainingConfig(seed=0, label_smoothing=0, lr_scale=1, patience=None, grad_clip=2)
+    TrainingConfig(seed=2**63 - 1, steps=99_999_999, save_minutes=0.5)
 
 
 LONG = Pair("Hund " * 2000, "dog")

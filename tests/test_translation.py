@@ -1,5 +1,6 @@
 """Translating many lines: lines out are lines in, however they are cut into batches."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,13 @@ from annotated_transformer.masks import EOS
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import translation
 from annotated_transformer.toolkit.model_io import load_pretrained
-from annotated_transformer.toolkit.translation import length_batches, translate
+from annotated_transformer.toolkit.translation import (
+    encode_sentence,
+    even_batches,
+    length_batches,
+    translate,
+    translate_n_best,
+)
 from annotated_transformer.transformer import Transformer
 
 
@@ -145,6 +152,34 @@ def test_each_thread_gets_as_many_even_batches(
     assert max(taken) < 1.35 * min(taken) + 50
 
 
+def test_calls_at_the_same_time_leave_the_threads_as_they_were(
+    trained: Trained, threads: Callable[[int], None]
+) -> None:
+    """In the process, in a thread made later, and in the threads that called."""
+    threads(4)
+    expected = translate(*trained, LINES, max_tokens=20)
+
+    def call(_: int) -> tuple[list[str], int]:
+        lines = translate(*trained, LINES, max_tokens=20)
+        return lines, torch.get_num_threads()
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(call, range(6)))
+    assert results == [(expected, 4)] * 6
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(torch.get_num_threads).result() == 4
+    assert torch.get_num_threads() == 4
+
+
+def test_many_sentences_are_grouped_in_seconds() -> None:
+    """A time that grows with the square of their number would be half a minute."""
+    lengths = [1 + number % 60 for number in range(200_000)]
+    start = time.process_time()
+    batches = even_batches(lengths, max_tokens=2048, workers=4)
+    assert time.process_time() - start < 8
+    assert sum(map(len, batches)) == len(lengths)
+
+
 def test_autocast_holds_for_all_batches(
     trained: Trained, threads: Callable[[int], None]
 ) -> None:
@@ -184,6 +219,42 @@ def test_a_sentence_that_is_too_long_is_named_before_any_work(trained: Trained) 
         ValueError, match=r"sentence 2 has \d+ tokens, the limit is 120: split it"
     ):
         translate(*trained, ["Der Hund schläft.", "sehr " * 200])
+
+
+SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
+SPACES.append("\ufeff")
+WHITE_SPACE = st.text(st.sampled_from(SPACES), min_size=1, max_size=3)
+
+
+@given(st.lists(WHITE_SPACE, min_size=6, max_size=6))
+def test_any_white_space_is_read_as_one_space(spaces: list[str]) -> None:
+    words = ["Ein", "Hund", "läuft", "weg.", ""]
+    text = spaces[0] + "".join(map(str.__add__, words, spaces[1:]))
+    _, tokenizer = load_pretrained("captions-de-en")
+    expected = encode_sentence(tokenizer, "Ein Hund läuft weg.", 1, longest=99)
+    assert encode_sentence(tokenizer, text, 1, longest=99).equal(expected)
+    assert not len(encode_sentence(tokenizer, "".join(spaces), 1, longest=99))
+
+
+def test_white_space_does_not_change_a_translation(trained: Trained) -> None:
+    words = LINES[0].split()
+    odd = [space.join(["", *words, ""]) for space in (*SPACES, "  ", "\u00a0\n")]
+    assert set(translate(*trained, odd)) == set(translate(*trained, LINES[:1]))
+
+
+def test_several_translations_have_scores_and_the_best_comes_first(
+    trained: Trained,
+) -> None:
+    lines = [LINES[0], "", LINES[2]]
+    several = translate_n_best(*trained, lines, n_best=3)
+    assert [len(translations) for translations in several] == [3, 0, 3]
+    best = [translations[0].text for translations in several if translations]
+    assert best == [line for line in translate(*trained, lines) if line]
+    for translations in several:
+        scores = [translation.score for translation in translations]
+        assert scores == sorted(scores, reverse=True)
+    with pytest.raises(ValueError, match="n_best"):
+        translate_n_best(*trained, lines, n_best=5, beam=4)
 
 
 def test_unknown_characters_are_no_error(trained: Trained) -> None:

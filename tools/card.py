@@ -1,13 +1,10 @@
 """Write the card of a pretrained model: its notes, with the numbers of its logs.
 
-usage: python -m tools.card annotated_transformer/pretrained/NAME
-
 `notes.md` beside a model is written by hand. It names a number in braces, as `{hours}`;
 `note_values` below says what each name stands for.
 """
 
 import json
-import sys
 from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
@@ -18,6 +15,7 @@ from typing import Any, NamedTuple
 from annotated_transformer import load_model
 from annotated_transformer.toolkit.cli import recipe
 from annotated_transformer.toolkit.run_folder import LOG
+from tools.command import command_line
 
 NOTES = "notes.md"
 CARD = "README.md"
@@ -230,7 +228,11 @@ def card(folder: Path) -> str:
 
 def main() -> None:
     """Write the card of the folder named on the command line."""
-    folder = Path(sys.argv[1])
+    parser = command_line("tools.card", __doc__)
+    parser.add_argument(
+        "folder", type=Path, help="annotated_transformer/pretrained/NAME"
+    )
+    folder = parser.parse_args().folder
     (folder / CARD).write_text(card(folder), encoding="utf-8")
 
 

@@ -24,6 +24,13 @@ KERNEL = {
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
 HIDING_TAGS = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
+TAGS = HIDING_TAGS | {  # CONTRIBUTING says what each is for
+    "export",
+    "remove-stderr",
+    "nbval-ignore-output",
+    "nbval-skip",
+    "raises-exception",
+}
 HIDING_KEYS = ("jupyter", "cellView")  # a cell's metadata in JupyterLab, in Colab
 
 
@@ -85,8 +92,8 @@ class Chapter:
         try:
             return nbformat.read(self.notebook, as_version=4)
         except Exception as error:  # nbformat raises several unrelated types
-            what = f"is not a notebook ({type(error).__name__})"
-            raise ProblemError(Problem(where, what, remedy)) from error
+            fault = f"is not a notebook ({type(error).__name__})"
+            raise ProblemError(Problem(where, fault, remedy)) from error
 
     def paired(self) -> NotebookNode:
         """Return the script's cells with the stored outputs of the cells that did not change."""
@@ -112,14 +119,13 @@ def chapters(root: Path = ROOT) -> list[Chapter]:
     numbered = sorted((root / "notebooks").glob("[0-9][0-9]_*.py"))
     lettered = sorted((root / "notebooks").glob("[A-Z]_*.py"))
     scripts = [*numbered, *lettered]
-    orphans = []
+    orphans: list[Problem] = []
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         if path.with_suffix(".py") not in scripts:
-            what = "has no script of the same name"
-            remedy = (
-                f"write notebooks/{path.stem}.py, the source, or delete the notebook"
-            )
-            orphans.append(Problem(f"notebooks/{path.name}", what, remedy))
+            fault = "has no script of the same name"
+            script = f"notebooks/{path.stem}.py"
+            remedy = f"write {script}, the source, or delete the notebook"
+            orphans.append(Problem(f"notebooks/{path.name}", fault, remedy))
     if orphans:
         raise ProblemError(*orphans)
     return [Chapter(script) for script in scripts]

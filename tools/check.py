@@ -1,6 +1,6 @@
 """Check that script, notebook and package say the same, and that code is clean. Changes nothing.
 
-usage: python -m tools.check
+No cell is run: whether a stored output is what its cell prints, `make test` finds out.
 """
 
 import re
@@ -21,6 +21,7 @@ from tools.chapters import (
     is_hidden,
     tags,
 )
+from tools.command import command_line
 from tools.export import generate, written
 from tools.problem import Problem, ProblemError
 from tools.reading import check_reading
@@ -32,31 +33,40 @@ MACHINE_PATH = re.compile(
 NOTEBOOK_ONLY = {"execution", "lines_to_next_cell", *HIDING_KEYS}
 
 
-def essence(cell: NotebookNode) -> dict[str, Any]:
+def shared_part(cell: NotebookNode) -> dict[str, Any]:
     """Return what script and notebook must share of a cell."""
     metadata = {
         key: value for key, value in cell.metadata.items() if key not in NOTEBOOK_ONLY
     }
-    return {"type": cell.cell_type, "metadata": metadata, "source": cell.source}
+    return {
+        "id": cell.get("id"),
+        "type": cell.cell_type,
+        "metadata": metadata,
+        "source": cell.source,
+    }
 
 
 def check_pair(chapter: Chapter) -> list[Problem]:
     """The notebook holds the script's cells, executed in order, with no stored error."""
-    script, notebook = chapter.read_script(), chapter.read_notebook()
+    try:
+        notebook = chapter.read_notebook()
+    except ProblemError as error:
+        return list(error.problems)
+    script = chapter.read_script()
     remedy = f"the script is the source: {execute_command(chapter)}"
     name = chapter.notebook.name
-    for index, (ours, stored) in enumerate(zip(script.cells, notebook.cells)):
-        if essence(ours) != essence(stored):
-            what = f"differs from the same cell of {name}"
-            return [Problem(chapter.cell(index), what, remedy)]
+    for index, (cell, stored) in enumerate(zip(script.cells, notebook.cells)):
+        if shared_part(cell) != shared_part(stored):
+            fault = f"differs from the same cell of {name}"
+            return [Problem(chapter.cell(index), fault, remedy)]
     if len(script.cells) != len(notebook.cells):
-        what = f"has {len(script.cells)} cells, {name} has {len(notebook.cells)}"
-        return [Problem(chapter.label, what, remedy)]
+        fault = f"has {len(script.cells)} cells, {name} has {len(notebook.cells)}"
+        return [Problem(chapter.label, fault, remedy)]
     return [*check_hiding(chapter, notebook), *check_outputs(chapter, notebook)]
 
 
 def execute_command(chapter: Chapter) -> str:
-    """Return the remedy for a notebook that is not what its script makes."""
+    """Return the remedy for a notebook that differs from its script."""
     return f'run "make execute NOTEBOOK={chapter.script.stem}"'
 
 
@@ -68,62 +78,58 @@ def check_hiding(chapter: Chapter, notebook: NotebookNode) -> Iterator[Problem]:
         }
         if stored != hiding_metadata(cell):
             state = "open" if is_hidden(cell) else "closed"
-            what = f"is {state} in JupyterLab or Colab, against its tags"
-            yield Problem(chapter.cell(index), what, execute_command(chapter))
+            fault = f"is {state} in JupyterLab or Colab, against its tags"
+            yield Problem(chapter.cell(index), fault, execute_command(chapter))
 
 
-def check_outputs(chapter: Chapter, notebook: NotebookNode) -> list[Problem]:
+def check_outputs(chapter: Chapter, notebook: NotebookNode) -> Iterator[Problem]:
     """Counts run 1..n; nothing stored is an error or names a path of the machine it ran on."""
-    problems = []
     count = 0
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
         count += 1
-        for what, remedy in faults(cell, count):
+        for fault, remedy in faults_of(cell, count):
             remedy = f"{remedy}; then {execute_command(chapter)}"
-            problems.append(Problem(chapter.cell(index), what, remedy))
-    return problems
+            yield Problem(chapter.cell(index), fault, remedy)
 
 
-def faults(cell: NotebookNode, count: int) -> Iterator[tuple[str, str]]:
-    """Give what is wrong with a stored code cell, the `count`th, each with a remedy."""
+def faults_of(cell: NotebookNode, count: int) -> Iterator[tuple[str, str]]:
+    """Yield the faults of a stored code cell, the `count`th, each with a remedy."""
     if cell.execution_count is None:
         yield "was never executed", "run it"
     elif cell.execution_count != count:
-        what = f"has the execution count {cell.execution_count}, not {count}"
-        yield what, "run the notebook from top to bottom"
+        fault = f"has the execution count {cell.execution_count}, not {count}"
+        yield fault, "run the notebook from top to bottom"
     if cell.source.rstrip().endswith(";"):
         yield "ends with a semicolon", "end with plt.show()"
     for output in cell.outputs:
         if output.output_type == "error" and "raises-exception" not in tags(cell):
-            what = f"stores a traceback: {output.ename}: {output.evalue}"
-            yield what, 'mend the cell, or tag it "raises-exception"'
+            fault = f"stores a traceback: {output.ename}: {output.evalue}"
+            yield fault, 'mend the cell, or tag it "raises-exception"'
         text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
         path = MACHINE_PATH.search(text)
         if path:
-            what = f"prints a path of the machine it ran on: {path[0]}"
-            yield what, "print the file's name only"
+            fault = f"prints a path of the machine it ran on: {path[0]}"
+            yield fault, "print the file's name only"
 
 
-def check_package(root: Path = ROOT) -> list[Problem]:
+def check_package(root: Path = ROOT) -> Iterator[Problem]:
     """The package, and the model in one file, are what the notebooks generate."""
-    problems = []
     expected = generate(root)
     for path in sorted(written(root) | set(expected)):
         if path not in expected:
-            what = "comes from no notebook"
+            fault = "comes from no notebook"
             remedy = "delete it, or write it as a chapter"
         elif not (root / path).exists():
-            what = "is missing"
+            fault = "is missing"
             remedy = 'run "make export"'
         elif (root / path).read_text(encoding="utf-8") != expected[path]:
-            what = "differs from what the notebooks generate"
+            fault = "differs from what the notebooks generate"
             remedy = 'change the notebook, not this file; then run "make export"'
         else:
             continue
-        problems.append(Problem(path, what, remedy))
-    return problems
+        yield Problem(path, fault, remedy)
 
 
 def check_book(root: Path = ROOT) -> list[Problem]:
@@ -132,11 +138,8 @@ def check_book(root: Path = ROOT) -> list[Problem]:
     try:
         book = chapters(root)
         for chapter in book:
-            try:
-                problems += check_pair(chapter)
-            except ProblemError as error:
-                problems += error.problems
-        problems += check_package(root)
+            problems += check_pair(chapter)
+        problems += check_package(root)  # which refuses cells that do not parse
         problems += check_reading(book)
     except ProblemError as error:
         problems += error.problems
@@ -170,6 +173,7 @@ def check_code() -> list[Problem]:
 
 def main() -> None:
     """Print every finding; exit 1 if there is one."""
+    command_line("tools.check", __doc__).parse_args()
     problems = check_book() + check_code()
     for problem in problems:
         print(problem)

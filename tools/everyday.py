@@ -17,7 +17,6 @@ sentences with an emoji, and two in a row of which one may be translated already
 b7688f84f99fa33c17397c14d8bd9cef1fdeb2ee0bf50074767023aee8926e28); another makes another table.
 """
 
-import argparse
 import re
 import zipfile
 from itertools import pairwise
@@ -28,6 +27,7 @@ from typing import NamedTuple
 from annotated_transformer.data import Pair
 from annotated_transformer.toolkit.downloads import multi30k
 from annotated_transformer.toolkit.own_data import filter_pairs, hash_share, split_pairs
+from tools.command import command_line
 
 MEN = """
 Adam Ahmed Alexander Ali Andrew Anton Ben Bernd Bruno Carlo Carl Charlie Christian Daniel David
@@ -87,7 +87,7 @@ Ulm Wiesbaden Wolfsburg Worms Wuppertal Würzburg Zwickau
 class Stranger(NamedTuple):
     """Whom a name gives way to: names, and what may come before them."""
 
-    known: str  # the pattern of the name that gives way
+    pattern: str  # of the name that gives way
     names: str
     first_names: str = ""
     german_title: str = ""
@@ -100,7 +100,7 @@ STRANGERS = (
     Stranger("Meier", SURNAMES),
     Stranger("Boston", SMALL_TOWNS),
 )
-KNOWN_NAME = re.compile(r"\b(Tom|Maria|Mary|Meier|Boston)\b")
+REPLACED_NAME = re.compile(r"\b(Tom|Maria|Mary|Meier|Boston)\b")
 REPLACEMENTS = {"Tom": MEN, "Maria": WOMEN, "Mary": WOMEN, "Boston": TOWNS}
 NUMBER = re.compile(r"(?<![\d.,:])\d{2,4}(?![\d:]|[.,]\d)")
 MONTHS = {
@@ -176,8 +176,8 @@ def turned(pair: Pair, direction: str) -> Pair:
     return Pair(pair.target, pair.source) if direction == "en-de" else pair
 
 
-def place(pair: Pair, seed: int) -> float:
-    """Return where a pair stands between 0 and 1, by its text."""
+def share_of(pair: Pair, seed: int) -> float:
+    """Return a number between 0 and 1 that a pair's text always gives."""
     return hash_share(f"{pair.source}\t{pair.target}", seed)
 
 
@@ -215,7 +215,7 @@ def other_number(number: str, shift: float) -> str:
 def renamed(pair: Pair, direction: str) -> Pair:
     """Return a pair with other names and numbers, chosen by its text."""
     source, target = pair[:2]
-    share = place(pair, seed=1)
+    share = share_of(pair, seed=1)
     for name, replacements in REPLACEMENTS.items():
         entries = replacements.split()
         entry = entries[int(share * len(entries))].replace("=", " ")
@@ -304,16 +304,16 @@ def introduced(pair: Pair, draw: Random) -> Pair:
             before = draw.choice([before, (first_name, first_name), titles])
         if before[0] == "Herr " and not german.startswith("Tom "):
             before = ("", "")  # it may have to be Herrn
-        pattern = rf"\b({stranger.known})\b"
+        pattern = rf"\b({stranger.pattern})\b"
         german = re.sub(pattern, before[0] + name, german)
         english = re.sub(pattern, before[1] + name, english)
     return Pair(german, english)
 
 
 def can_be_introduced(pair: Pair) -> bool:
-    """Return whether both sides have as many of the known names: no "Toms" for "Tom's"."""
-    source_names = KNOWN_NAME.findall(pair.source)
-    target_names = KNOWN_NAME.findall(pair.target)
+    """Return whether both sides have as many of the names that give way: no "Toms" for "Tom's"."""
+    source_names = REPLACED_NAME.findall(pair.source)
+    target_names = REPLACED_NAME.findall(pair.target)
     return 0 < len(source_names) == len(target_names)
 
 
@@ -352,7 +352,7 @@ def phrase_rows(learned: list[Pair], direction: str) -> list[Pair]:
         times = at_other_times(turned(pair, direction))
         rows += [turned(new, direction) for new in times]
 
-    chosen = [pair for pair in learned if place(pair, seed=3) < RENAMED_SHARE]
+    chosen = [pair for pair in learned if share_of(pair, seed=3) < RENAMED_SHARE]
     for pair in chosen + NAMES_PER_PHRASE * phrases:
         if can_be_introduced(pair):
             new = introduced(turned(pair, direction), draw)
@@ -449,12 +449,12 @@ def everyday_pairs(archive: Path, direction: str, table: str = "plain") -> list[
     pairs = [turned(pair, direction) for pair in tatoeba(archive) + multi30k("train")]
     rows = pairs.copy()
     for pair in pairs:
-        if place(pair, seed=0) < TYPED_SHARE:
+        if share_of(pair, seed=0) < TYPED_SHARE:
             rows.append(Pair(typed(pair.source), pair.target))
 
     learned = split_pairs(filter_pairs(pairs)[0], 0.01, 0.01).train
     for pair in learned:
-        if place(pair, seed=2) < RENAMED_SHARE:
+        if share_of(pair, seed=2) < RENAMED_SHARE:
             new = renamed(pair, direction)
             if new[:2] != pair[:2]:
                 rows.append(new)
@@ -467,9 +467,7 @@ def everyday_pairs(archive: Path, direction: str, table: str = "plain") -> list[
 
 def main() -> None:
     """Write the table that the command line names."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line("tools.everyday", __doc__)
     parser.add_argument("archive", type=Path, help="Tatoeba's pairs, deu-eng.zip")
     parser.add_argument("direction", choices=["de-en", "en-de"])
     parser.add_argument("output", type=Path, help="the table, everyday.tsv")

@@ -1,12 +1,9 @@
 """Run notebooks from top to bottom and store their outputs.
 
-usage: python -m tools.execute [NAME ...] [--all]     NAME: 03_attention, 1, attention
-
 Without a name: every notebook whose code cells differ from its script or were never executed. The
 other notebooks only take over changed text.
 """
 
-import argparse
 import os
 import re
 import sys
@@ -24,6 +21,7 @@ from tools.chapters import (
     is_executed,
     selected,
 )
+from tools.command import command_line
 from tools.problem import Problem, ProblemError
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -58,10 +56,10 @@ def execute(chapter: Chapter, timeout: int = 1200) -> None:
         client.execute()
     except CellExecutionError as error:
         traceback = ANSI.sub("", error.traceback)
-        what = f"fails: {error.ename}: {error.evalue}\n{traceback}"
+        fault = f"fails: {error.ename}: {error.evalue}\n{traceback}"
         remedy = "mend the cell in the script; the stored notebook is unchanged"
         where = chapter.cell(failed_cell(notebook))
-        raise ProblemError(Problem(where, what, remedy)) from error
+        raise ProblemError(Problem(where, fault, remedy)) from error
     close_hidden_cells(notebook)
     chapter.write_notebook(notebook)
 
@@ -98,10 +96,8 @@ def update(chapter: Chapter, run: bool) -> None:
 
 def main() -> None:
     """Execute what was named, or what changed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("names", nargs="*")
+    parser = command_line("tools.execute", __doc__)
+    parser.add_argument("names", nargs="*", help="03_attention, 3 or attention")
     parser.add_argument("--all", action="store_true", help="execute every notebook")
     arguments = parser.parse_args()
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")

@@ -73,9 +73,9 @@ def check_cell(
         else:
             allowed = used != user and (used is not None or not home)
         if not allowed:
-            what = f'imports "{home or name or PACKAGE}", which this cell may not use'
+            fault = f'imports "{home or name or PACKAGE}", which this cell may not use'
             remedy = "a lesson exports what needs earlier lessons alone: CONTRIBUTING has the laws"
-            yield Problem(where, what, remedy)
+            yield Problem(where, fault, remedy)
 
 
 def may_export(user: Chapter, used: Chapter) -> bool:
@@ -96,15 +96,15 @@ def check_graph(uses: dict[str, dict[str, str]]) -> Iterator[Problem]:
         TopologicalSorter(uses).prepare()
     except CycleError as error:
         cycle = error.args[1][::-1]
-        what = f"closes a cycle of imports: {' -> '.join(cycle)}"
+        fault = f"closes a cycle of imports: {' -> '.join(cycle)}"
         remedy = "move what both need into an earlier module"
-        yield Problem(uses[cycle[0]][cycle[1]], what, remedy)
+        yield Problem(uses[cycle[0]][cycle[1]], fault, remedy)
     for start in sorted(TRANSLATES.intersection(uses)):
         path = path_to_training(start, uses)
         if path:
-            what = f"makes what translates import what trains: {' -> '.join(path)}"
+            fault = f"makes what translates import what trains: {' -> '.join(path)}"
             remedy = "move what both need into a module that does not train"
-            yield Problem(uses[start][path[1]], what, remedy)
+            yield Problem(uses[start][path[1]], fault, remedy)
 
 
 def path_to_training(start: str, uses: dict[str, dict[str, str]]) -> list[str]:

@@ -2,8 +2,6 @@
 
 The checkpoints, rounded as `annotated_transformer.toolkit.page` packs them, become a script of
 the site; what they make of the examples is recorded. It takes about a minute on one core.
-
-usage: python -m tools.learning
 """
 
 import json
@@ -36,6 +34,7 @@ from annotated_transformer.transformer import (
     TransformerConfig,
     greedy_decode,
 )
+from tools.command import command_line
 from tools.web_model import ROOT, unpacked
 from tools.what_if import token_names
 
@@ -86,8 +85,8 @@ def learn(last: int = STEPS[-1]) -> Iterator[tuple[int, Transformer, Tokenizer]]
     groups = group_batches(chain.from_iterable(epochs), size=1)
     config = Hyperparameters(steps=last, warmup=WARMUP, lr_scale=LR_SCALE)
     yield 0, model, tokenizer
-    making = updates(SmoothedLoss(model), groups, make_adam(model), config)
-    for step, _ in enumerate(making, start=1):
+    training = updates(SmoothedLoss(model), groups, make_adam(model), config)
+    for step, _ in enumerate(training, start=1):
         if step in STEPS:
             yield step, model, tokenizer
 
@@ -184,6 +183,7 @@ def read_checkpoints(path: Path = SCRIPT) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Train, and write both files."""
+    command_line("tools.learning", __doc__).parse_args()
     checkpoints = []
     for step, model, tokenizer in learn():
         print(f"step {step}", flush=True)

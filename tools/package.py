@@ -13,7 +13,7 @@ else:
     import tomli as tomllib
 
 PACKAGE = "annotated_transformer"
-NAMED = re.compile(r"notebooks/([0-9]{2}|[A-Z])_(\w+)")
+NOTEBOOK = re.compile(r"notebooks/([0-9]{2}|[A-Z])_(\w+)")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Module:
 
 def label_of(docname: str) -> str | None:
     """Return a chapter's number or an appendix's letter: 3 for `notebooks/03_attention`."""
-    match = NAMED.fullmatch(docname)
+    match = NOTEBOOK.fullmatch(docname)
     return match[1].lstrip("0") if match else None
 
 
@@ -46,7 +46,7 @@ def module_of(docname: str) -> str | None:
     """Name the module that a notebook feeds: `notebooks/03_attention` gives `attention`,
     `notebooks/A_model_io` gives `toolkit.model_io`.
     """
-    match = NAMED.fullmatch(docname)
+    match = NOTEBOOK.fullmatch(docname)
     if match is None:
         return None
     label, name = match.groups()

@@ -1,7 +1,5 @@
 """Print the built site as one PDF: title, contents, the chapters in order, with outline and links.
 
-usage: python -m tools.pdf
-
 The chapters become one page, which Chromium prints twice: the contents need the numbers of pages.
 """
 
@@ -22,6 +20,7 @@ from pypdf.generic import Destination, Fit, NameObject, TextStringObject
 
 from tools.chapters import ROOT
 from tools.chromium import QUIET, REMEDY, find_browser
+from tools.command import command_line
 from tools.problem import Problem, ProblemError
 
 SITE = ROOT / "_build" / "html"
@@ -66,6 +65,7 @@ class Targets:
 
 def main() -> None:
     """Write the PDF."""
+    command_line("tools.pdf", __doc__).parse_args()
     browser = find_browser()
     if browser is None:
         raise ProblemError(Problem("make pdf", "no browser", REMEDY))
@@ -88,7 +88,7 @@ def main() -> None:
             name: page_index(reader, destination) + 1
             for name, destination in destinations.items()
         }
-    finish(reader, pages, destinations, config)
+    write_pdf(reader, pages, destinations, config)
     print(f"The book: {TARGET.as_uri()}, {len(reader.pages)} pages")
 
 
@@ -183,7 +183,7 @@ def write_book(
 ) -> str:
     """Return the book as one page of HTML."""
     sheets = style_sheets(pages[0])
-    running = "\n".join(
+    running_heads = "\n".join(
         f"@page {style_name(page)} {{ @top-right {{ content: {quoted(page.title)} }} }}"
         for page in pages[1:]
     )
@@ -197,7 +197,7 @@ def write_book(
 <meta charset="utf-8">
 <title>{html.escape(config["title"])}</title>
 {sheets}
-<style>{style}{running}</style>
+<style>{style}{running_heads}</style>
 </head>
 <body>
 <section class="title-page">
@@ -276,7 +276,7 @@ def print_page(browser: str, page: Path, out: Path) -> None:
         raise ProblemError(Problem(browser, "printed nothing", run.stderr[-500:]))
 
 
-def finish(
+def write_pdf(
     reader: PdfReader,
     pages: list[Page],
     destinations: dict[str, Destination],

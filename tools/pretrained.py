@@ -37,6 +37,7 @@ from annotated_transformer import (
     translate,
 )
 from annotated_transformer.toolkit import cli
+from annotated_transformer.toolkit.own_data import single_spaced
 from annotated_transformer.toolkit.run_folder import CHECKPOINTS, LOG, SETTINGS
 from tools.card import (
     DEFAULT_ALPHA,
@@ -45,8 +46,10 @@ from tools.card import (
     STAGE_FILES,
     Record,
 )
+from tools.command import command_line
 from tools.everyday import everyday_pairs, tatoeba
 
+NAMES = ("captions-de-en", "everyday-de-en", "everyday-en-de")
 HOME = Path(__file__).parents[1] / "annotated_transformer" / "pretrained"
 BEAM = 4
 OTHER_ALPHAS = (1.0, 1.4)
@@ -58,18 +61,14 @@ LOGGED_STEPS = 250  # between the lines of a model's log
 # --- What is scored ---
 
 
-def one_line(text: str) -> str:
-    """Return a text with single spaces."""
-    return " ".join(text.split())
-
-
 def tatoeba_sets(archive: Path, direction: str) -> dict[str, list[Pair]]:
     """Return the pairs that Tatoeba itself has of those put aside, for validation and test."""
     pairs = filter_pairs(everyday_pairs(archive, direction))[0]
     splits = split_pairs(pairs, 0.01, 0.01)
     originals = set()
     for pair in tatoeba(archive):
-        originals.add(frozenset([one_line(pair.source), one_line(pair.target)]))
+        sides = single_spaced(pair.source), single_spaced(pair.target)
+        originals.add(frozenset(sides))
     return {
         name: [pair for pair in part if frozenset(pair[:2]) in originals]
         for name, part in (("validation", splits.validation), ("tatoeba", splits.test))
@@ -126,7 +125,7 @@ def known_translations(archive: Path) -> dict[str, list[str]]:
     """Return all that Tatoeba has as translations of each sentence, either way."""
     translations = defaultdict[str, list[str]](list)
     for pair in tatoeba(archive):
-        german, english = one_line(pair.source), one_line(pair.target)
+        german, english = single_spaced(pair.source), single_spaced(pair.target)
         translations[german].append(english)
         translations[english].append(german)
     return {
@@ -144,18 +143,18 @@ def score_against_all(
     written = translate(
         *load_model(model), [pair.source for pair in pairs], BEAM, DEFAULT_ALPHA
     )
-    translations = known_translations(archive)
-    all_references = [translations[pair.source] for pair in pairs]
+    by_sentence = known_translations(archive)
+    all_references = [by_sentence[pair.source] for pair in pairs]
     columns = [list(column) for column in zip_longest(*all_references)]
 
     of_model = list[str]()
     of_person = list[str]()
     references = list[str]()
-    for pair, text, known in zip(pairs, written, all_references):
-        others = [translation for translation in known if translation != pair.target]
-        if others:
+    for pair, text, translations in zip(pairs, written, all_references):
+        alternatives = [t for t in translations if t != pair.target]
+        if alternatives:
             of_model.append(text)
-            of_person.append(others[0])
+            of_person.append(alternatives[0])
             references.append(pair.target)
 
     records = []
@@ -261,10 +260,8 @@ def translate_judged(model: Path) -> None:
 
 def read_options() -> argparse.Namespace:
     """Return the options of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("name", help="captions-de-en, everyday-de-en or everyday-en-de")
+    parser = command_line("tools.pretrained", __doc__)
+    parser.add_argument("name", choices=NAMES)
     parser.add_argument("runs", type=Path, nargs="+", help="folders of trainings")
     parser.add_argument("--archive", type=Path, help="Tatoeba's pairs, deu-eng.zip")
     parser.add_argument(

@@ -8,11 +8,11 @@ class Problem:
     """One finding, printed as two lines: the place with the fault, then the remedy."""
 
     where: str
-    what: str
+    fault: str
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}\n    {self.remedy}"
+        return f"{self.where}: {self.fault}\n    {self.remedy}"
 
 
 class ProblemError(Exception):

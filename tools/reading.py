@@ -58,16 +58,17 @@ def check_lesson(
             where = chapter.cell(index)
             introduced |= bound(cell)
             yield from check_lines(where, cell)
-            yield from check_names(where, used(cell) & hidden - introduced, text)
+            puzzling = (used(cell) & hidden) - introduced
+            yield from check_names(where, puzzling, text)
 
 
 def check_names(where: str, names: set[str], text: str) -> Iterator[Problem]:
     """Names that a visible cell uses and only hidden cells bind stand in the text before."""
     for name in sorted(names):
         if not is_mentioned(name, text):
-            what = f'uses "{name}", which only hidden cells define'
+            fault = f'uses "{name}", which only hidden cells define'
             remedy = "show where it comes from, or introduce it in the text before"
-            yield Problem(where, what, remedy)
+            yield Problem(where, fault, remedy)
 
 
 def check_lines(where: str, cell: NotebookNode) -> Iterator[Problem]:
@@ -75,9 +76,9 @@ def check_lines(where: str, cell: NotebookNode) -> Iterator[Problem]:
     for line in cell.source.splitlines():
         for pattern, kind, tag in UNSEEN:
             if re.match(pattern, line):
-                what = f"shows {kind}: {line.strip()}"
+                fault = f"shows {kind}: {line.strip()}"
                 remedy = f'move it into a cell of its own, tagged "{tag}"'
-                yield Problem(where, what, remedy)
+                yield Problem(where, fault, remedy)
 
 
 def bound(cell: NotebookNode) -> set[str]:

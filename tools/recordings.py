@@ -1,8 +1,6 @@
 """Record what the first page and the chapters show before the page's model is loaded.
 
 They come from PyTorch, with the weights rounded as the page has them.
-
-usage: python -m tools.recordings
 """
 
 import json
@@ -17,6 +15,7 @@ from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.model_io import load_model
 from annotated_transformer.transformer import Transformer, greedy_decode
 from tools.chapters import ROOT
+from tools.command import command_line
 from tools.web_model import SHOWN, rounded_weights
 from tools.what_if import record as record_what_if
 from tools.what_if import rounded, token_name, token_names
@@ -94,6 +93,7 @@ def recordings() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write both files, one example or figure a line."""
+    command_line("tools.recordings", __doc__).parse_args()
     rows = [json.dumps(row, ensure_ascii=False) for row in recordings()]
     OUTPUT.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
 

@@ -33,14 +33,25 @@ MULTI30K_SHA256 = {
 # --- From files to pairs ---
 
 
-def cache_folder() -> Path:
-    """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder."""
-    chosen = os.getenv("ANNOTATED_TRANSFORMER_CACHE")
-    return Path(chosen or pooch.os_cache("annotated-transformer"))
-
-
 class MissingData(RuntimeError):
     """A data set is neither cached nor downloadable; one line names the files and a remedy."""
+
+
+def cache_folder() -> Path:
+    """Where data sets are kept: `$ANNOTATED_TRANSFORMER_CACHE`, else the user's cache folder.
+
+    Raises MissingData where a user has no home, as in some containers.
+    """
+    chosen = os.getenv("ANNOTATED_TRANSFORMER_CACHE")
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path(pooch.os_cache("annotated-transformer"))
+    except RuntimeError as error:
+        raise MissingData(
+            "there is no home folder to keep data sets in: "
+            "set ANNOTATED_TRANSFORMER_CACHE to a folder of yours"
+        ) from error
 
 
 def read_multi30k(name: str) -> list[str]:

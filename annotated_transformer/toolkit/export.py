@@ -19,7 +19,9 @@ from annotated_transformer.toolkit.model_io import (
     TOKENIZER,
     atomic_write,
     check_vocabulary,
+    clear,
 )
+from annotated_transformer.toolkit.own_data import WHITE_SPACE
 from annotated_transformer.toolkit.page import pack
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
@@ -29,49 +31,52 @@ LINEAR = {"weight": "weight", "bias": "bias"}  # their names: ours
 NORM = {"gamma": "gain", "beta": "bias"}
 
 
-def copy_parameters(place: Any, names: dict[str, str], *modules: Any) -> None:
-    """Copy parameters of modules, on top of one another, to places (keys) with other names."""
+def copy_parameters(spec: Any, names: dict[str, str], *modules: Any) -> None:
+    """Copy parameters of modules, on top of one another, into a specification.
+
+    `names` gives its name for each parameter, and ours.
+    """
     for their_name, our_name in names.items():
         parameters = [getattr(module, our_name) for module in modules]
         if parameters[0] is None:  # the maps have no bias
             continue
         stacked = torch.cat(parameters).detach().float().cpu()
-        setattr(place, their_name, stacked.numpy())
+        setattr(spec, their_name, stacked.numpy())
 
 
-def copy_attention(place: Any, attention: Any, norm: Any) -> None:
-    """Copy one attention; two linear maps in its place mean that it is self-attention."""
-    if len(place.linear) == 2:
-        query_key_value, output = place.linear
+def copy_attention(spec: Any, attention: Any, norm: Any) -> None:
+    """Copy one attention; two linear maps in its specification mean self-attention."""
+    if len(spec.linear) == 2:
+        query_key_value, output = spec.linear
         copy_parameters(
             query_key_value, LINEAR, attention.query, attention.key, attention.value
         )
     else:
-        query, key_value, output = place.linear
+        query, key_value, output = spec.linear
         copy_parameters(query, LINEAR, attention.query)
         copy_parameters(key_value, LINEAR, attention.key, attention.value)
     copy_parameters(output, LINEAR, attention.output)
-    copy_parameters(place.layer_norm, NORM, norm)
+    copy_parameters(spec.layer_norm, NORM, norm)
 
 
-def copy_layer(place: Any, layer: Any) -> None:
+def copy_layer(spec: Any, layer: Any) -> None:
     """Copy the two sub-layers of an encoder layer, or the three of a decoder layer."""
     norms = [residual.norm for residual in layer.residuals]
-    copy_attention(place.self_attention, layer.self_attention, norms[0])
+    copy_attention(spec.self_attention, layer.self_attention, norms[0])
     if len(norms) == 3:
-        copy_attention(place.attention, layer.cross_attention, norms[1])
-    copy_parameters(place.ffn.layer_norm, NORM, norms[-1])
-    copy_parameters(place.ffn.linear_0, LINEAR, layer.feed_forward.linear1)
-    copy_parameters(place.ffn.linear_1, LINEAR, layer.feed_forward.linear2)
+        copy_attention(spec.attention, layer.cross_attention, norms[1])
+    copy_parameters(spec.ffn.layer_norm, NORM, norms[-1])
+    copy_parameters(spec.ffn.linear_0, LINEAR, layer.feed_forward.linear1)
+    copy_parameters(spec.ffn.linear_1, LINEAR, layer.feed_forward.linear2)
 
 
-def copy_stack(place: Any, stack: Any, model: Transformer) -> None:
+def copy_stack(spec: Any, stack: Any, model: Transformer) -> None:
     """Copy an encoder or a decoder with its table of positions."""
-    copy_parameters(place.position_encodings, {"encodings": "table"}, model.positions)
-    for place_of_layer, layer in zip(place.layer, stack.layers):
-        copy_layer(place_of_layer, layer)
+    copy_parameters(spec.position_encodings, {"encodings": "table"}, model.positions)
+    for layer_spec, layer in zip(spec.layer, stack.layers):
+        copy_layer(layer_spec, layer)
     if model.config.pre_norm:
-        copy_parameters(place.layer_norm, NORM, stack.norm)
+        copy_parameters(spec.layer_norm, NORM, stack.norm)
 
 
 # --- The whole specification ---
@@ -86,7 +91,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
         from ctranslate2 import specs
     except ImportError as error:
         raise ImportError(
-            'no CTranslate2: pip install "annotated-transformer[export]"'
+            'there is no CTranslate2: pip install ".[export]" in the folder of the book'
         ) from error
     config = model.config
     sizes = (config.layers, config.heads)
@@ -96,8 +101,8 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     decoder = specs.TransformerDecoderSpec(*sizes, **options)
     copy_stack(encoder, model.encoder, model)
     copy_stack(decoder, model.decoder, model)
-    for place in (encoder.embeddings[0], decoder.embeddings, decoder.projection):
-        copy_parameters(place, {"weight": "weight"}, model.embedding)
+    for table in (encoder.embeddings[0], decoder.embeddings, decoder.projection):
+        copy_parameters(table, {"weight": "weight"}, model.embedding)
     spec = specs.TransformerSpec(encoder, decoder)
     describe_tokens(spec, model, tokenizer)
     first_layer: Any = model.encoder.layers[0]
@@ -134,6 +139,8 @@ def describe_tokens(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None
 TRANSLATE = r"""# Translate standard input, line for line.
 # It needs: pip install ctranslate2 tokenizers
 
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -141,42 +148,85 @@ import ctranslate2
 from tokenizers import Tokenizer
 
 MAX_LENGTH = THE LENGTH  # tokens, with the one that ends a sentence
+WHITE_SPACE = re.compile(THE WHITE SPACE)  # becomes one space, as in training
 
 folder = Path(__file__).parent
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.encode_special_tokens = True  # "</s>" in a text is text
 
-sources = []  # the tokens of each line; an empty line has none
-for number, line in enumerate(sys.stdin.buffer, start=1):
-    text = line.decode("utf-8-sig").rstrip("\r\n")
-    tokens = tokenizer.encode(text).tokens if text.strip() else []
-    if len(tokens) >= MAX_LENGTH:
-        sys.exit(f"line {number} has {len(tokens)} tokens: split it")
-    sources.append(tokens)
 
-translator = ctranslate2.Translator(str(folder))
-longest = max((len(tokens) for tokens in sources), default=0)
-results = translator.translate_batch(
-    [tokens for tokens in sources if tokens],
-    max_batch_size=32,
-    beam_size=4,
-    length_penalty=0.5,
-    min_decoding_length=0,
-    max_decoding_length=min(longest + 51, MAX_LENGTH),
-    max_input_length=0,
-    suppress_sequences=[["<pad>"], ["<s>"]],
-)
+def read_sources():
+    # The tokens of each line; a line without words has none
+    content = sys.stdin.buffer.read()
+    *lines, last = content.split(b"\n" if b"\n" in content else b"\r")
+    if last:
+        lines.append(last)
+    sources = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            text = WHITE_SPACE.sub(" ", line.decode()).strip()
+        except UnicodeDecodeError as error:
+            sys.exit(f"line {number} is no UTF-8 text: {error}")
+        tokens = tokenizer.encode(text).tokens
+        if len(tokens) >= MAX_LENGTH:
+            sys.exit(f"line {number} has {len(tokens)} tokens: split it")
+        sources.append(tokens)
+    return sources
 
-remaining = iter(results)
-for tokens in sources:
-    translation = ""
-    if tokens:
-        best = next(remaining).hypotheses[0]
-        translation = tokenizer.decoder.decode(best).replace("\n", " ")
-    sys.stdout.buffer.write(f"{translation}\n".encode())
+
+def translate(sources):
+    # The tokens of the best translation of each source
+    longest = max(len(tokens) for tokens in sources)
+    results = ctranslate2.Translator(str(folder)).translate_batch(
+        sources,
+        max_batch_size=32,
+        beam_size=4,
+        length_penalty=0.5,
+        min_decoding_length=0,
+        max_decoding_length=min(longest + 51, MAX_LENGTH),
+        max_input_length=0,
+        suppress_sequences=[["<pad>"], ["<s>"]],
+    )
+    return [result.hypotheses[0] for result in results]
+
+
+def main():
+    if sys.stdin is None or sys.stdout is None:
+        sys.exit("standard input or output is closed")
+    sources = read_sources()
+    with_words = [tokens for tokens in sources if tokens]
+    translations = iter(translate(with_words) if with_words else [])
+    for tokens in sources:
+        text = tokenizer.decoder.decode(next(translations)) if tokens else ""
+        line = " ".join(text.splitlines())
+        sys.stdout.buffer.write(f"{line}\n".encode())
+    sys.stdout.buffer.flush()
+
+
+try:
+    main()
+except BrokenPipeError:  # whoever read the translations has enough, as in `| head -1`
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(141)
+except KeyboardInterrupt:
+    sys.exit(130)
 """
 
 # --- Whole or not at all ---
+
+
+def check_new_folder(folder: Path) -> None:
+    """Raise FileExistsError for anything but an empty folder, or one that isn't there yet."""
+    if folder.is_file():
+        raise FileExistsError(f"{folder} is a file: take a new folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty: take a new folder")
+
+
+def translating_script(max_length: int) -> str:
+    """Return the script for a model that takes max_length tokens."""
+    script = TRANSLATE.replace("THE LENGTH", str(max_length))
+    return script.replace("THE WHITE SPACE", repr(WHITE_SPACE.pattern))
 
 
 def export_ctranslate2(
@@ -191,8 +241,7 @@ def export_ctranslate2(
     empty, ValueError if CTranslate2 cannot compute such a model, ImportError if it is missing.
     """
     folder = Path(folder).resolve()
-    if folder.is_file() or (folder.exists() and any(folder.iterdir())):
-        raise FileExistsError(f"{folder} is not empty: take another folder")
+    check_new_folder(folder)
     spec = specification(model, tokenizer)
     from ctranslate2.converters import Converter
 
@@ -200,10 +249,11 @@ def export_ctranslate2(
         def _load(self) -> Any:
             return spec
 
+    clear(folder.parent, folder.name)
     with atomic_write(folder) as aside:
         ModelConverter().convert(str(aside), quantization=quantization)
         tokenizer.save(aside / TOKENIZER)
-        script = TRANSLATE.replace("THE LENGTH", str(model.config.max_length))
+        script = translating_script(model.config.max_length)
         (aside / "translate.py").write_text(script, encoding="utf-8")
 
 
@@ -229,5 +279,6 @@ def export_page(model: Transformer, tokenizer: Tokenizer, path: str | Path) -> N
     packed = pack(path.stem, asdict(model.config), tokenizer.text, tensors)
     template = files("annotated_transformer") / "page.html"
     page = template.read_text(encoding="utf-8").replace("THE MODEL", packed)
+    clear(path.parent, path.name)
     with atomic_write(path) as aside:
         aside.write_text(page, encoding="utf-8")

@@ -5,18 +5,22 @@ This appendix turns millions of sentence pairs into token ids on disk, in bounde
 and hands them to training (section 5.1 of the paper).
 """
 
+import errno
 import hashlib
 import json
 import math
+import os
+import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from annotated_transformer.batching import EncodedCorpus
-from annotated_transformer.data import Pair
+from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.downloads import MissingData
@@ -27,7 +31,18 @@ from annotated_transformer.toolkit.model_io import (
     folder_lock,
     remove,
 )
-from annotated_transformer.toolkit.own_data import aligned_lines, read_pairs
+from annotated_transformer.toolkit.own_data import (
+    SEPARATORS,
+    Table,
+    aligned_lines,
+    cleaning_report,
+    ending_of,
+    hash_share,
+    letters,
+    open_file,
+    single_spaced,
+    text_lines,
+)
 
 # --- Reading ---
 
@@ -35,58 +50,238 @@ from annotated_transformer.toolkit.own_data import aligned_lines, read_pairs
 WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}
 # Of wmt/wmt14 on the Hugging Face hub
 REVISION = "b199e406369ec1b7634206d3ded5ba45de2fe696"
-# By the ending of a file; all else is text
-FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
+# Endings of files with named columns; all others are text
+TABLE_ENDINGS = (".parquet", ".jsonl", ".json")
+MAX_TOKENS = 250  # on a side
+MOST_CHARACTERS = 20 * MAX_TOKENS  # on a side
+FAR_TOO_LONG = "." * (MOST_CHARACTERS + 1)  # stands for a text with more
+MOST_JSON = 100_000_000  # bytes of a file that is one JSON array
+
+Texts = tuple[str | None, str | None]
 
 
-def read_lines(
-    paths: Sequence[str], columns: Sequence[str]
-) -> Iterator[dict[str, str]]:
-    """Yield the pairs of two texts, or of a TSV, in which a missing cell is an empty text.
+def say(text: str) -> None:
+    """Write a line where it does not mix with results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def say_progress(text: str) -> None:
+    """Write a line where there is no terminal for progress bars."""
+    if not sys.stderr.isatty():
+        say(text)
+
+
+def text_rows(paths: Sequence[str], columns: Sequence[str]) -> Iterator[Texts]:
+    """Yield the pairs of two texts, or of a table, in which a missing cell is None.
 
     Raises ValueError if one of two texts has more lines, or for a line that cannot be read.
     """
     source, target = map(int, columns or (0, 1))
-    empty_cells = "\t" * max(source, target)
-    for lines in aligned_lines(*paths):
-        cells = lines if len(lines) == 2 else (lines[0] + empty_cells).split("\t")
-        yield {"source": cells[source], "target": cells[target]}
+    if len(paths) == 2:
+        for lines in aligned_lines(*paths):
+            yield lines[source], lines[target]
+        return
+    table = Table(Path(paths[0]))
+    say(str(table))
+    widest = 0
+    for _, cells in table.rows():
+        widest = max(widest, len(cells))
+        padded: list[str | None] = [*cells, *[None] * (max(source, target) + 1)]
+        yield padded[source], padded[target]
+    if widest <= max(source, target):
+        raise ValueError(
+            f"{paths[0]}: no line has a column {max(source, target)} (counted from 0, "
+            f"{SEPARATORS[table.separator]}-separated): is it one of two texts?"
+        )
 
 
-def read_texts(paths: Sequence[str], columns: Sequence[str], cache: str) -> Any:
-    """Return the pairs of two texts, or of a TSV, as a table on disk."""
+def from_json(text: str | bytes, where: str) -> Any:
+    """Return what a JSON text says; raises ValueError that names the place."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{where}: it is no JSON ({error}): save it as JSON lines, a pair a line"
+        ) from error
+
+
+def json_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects in the lines of a file, or in its one array, behind their places.
+
+    An object inside an object is laid out flat: `translation.de`.
+    """
+    with open_file(path) as file:
+        is_array = file.read(1000).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+    if is_array:
+        with open_file(path) as file:
+            content = file.read(MOST_JSON + 1)
+        if len(content) > MOST_JSON:
+            raise ValueError(
+                f"{path} is one array: save it as JSON lines, a pair a line"
+            )
+        for number, record in enumerate(from_json(content, str(path)), start=1):
+            yield f"{path}, item {number:,}", flat(record, f"{path}, item {number:,}")
+        return
+    for number, line in enumerate(text_lines(path), start=1):
+        where = f"{path}, line {number:,}"
+        if line.strip():
+            yield where, flat(from_json(line, where), where)
+
+
+def flat(record: Any, where: str) -> dict[str, Any]:
+    """Return an object of JSON with those inside it laid out; raises ValueError for others."""
+    if not isinstance(record, dict):
+        raise ValueError(
+            f'{where}: it is no object such as {{"de": "Ja.", "en": "Yes."}}'
+        )
+    cells: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            for inner_name, inner_value in flat(value, where).items():
+                cells[f"{name}.{inner_name}"] = inner_value
+        else:
+            cells[name] = value
+    return cells
+
+
+def json_rows(path: Path, columns: Sequence[str]) -> Iterator[Texts]:
+    """Yield two columns of JSON lines; where one is missing, None."""
+    for where, cells in json_records(path):
+        yield as_texts([cells.get(name) for name in columns], columns, where)
+
+
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Texts]:
+    """Yield two columns of a Parquet file.
+
+    Raises ValueError, before it reads them, if its texts are far too long for sentences.
+    """
+    from pyarrow import Table as ArrowTable
+    from pyarrow.parquet import ParquetFile
+
+    # Texts that come again are kept once, however often that is
+    with ParquetFile(path, read_dictionary=list(columns)) as file:
+        check_parquet(path, file, columns)
+        number = 0
+        for batch in file.iter_batches(batch_size=1000, columns=list(columns)):
+            table = ArrowTable.from_batches([batch]).flatten()
+            for cells in zip(*(table.column(name) for name in columns)):
+                number += 1
+                texts = [cell.as_py() for cell in cells]
+                yield as_texts(texts, columns, f"{path}, row {number:,}")
+
+
+def check_parquet(path: Path, file: Any, columns: Sequence[str]) -> None:
+    """Raise ValueError if the texts of a column take far more bytes than sentences do."""
+    for group_number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(group_number)
+        for column_number in range(group.num_columns):
+            column = group.column(column_number)
+            size = column.total_uncompressed_size / max(group.num_rows, 1)
+            if column.path_in_schema in columns and size > 4 * MOST_CHARACTERS:
+                raise ValueError(
+                    f"{path}: a text of the column {column.path_in_schema} has "
+                    f"{size:,.0f} bytes on average: split them into sentences"
+                )
+
+
+def as_texts(values: Sequence[Any], columns: Sequence[str], where: str) -> Texts:
+    """Return two values that are texts or None; raises ValueError for any others."""
+    for name, value in zip(columns, values):
+        if not (value is None or isinstance(value, str)):
+            raise ValueError(
+                f"{where}: the column {name} holds {str(value)[:60]!r}, which is no text"
+            )
+    return values[0], values[1]
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the columns of JSON lines, by their first object, or of a Parquet file."""
+    if ending_of(path) == ".parquet":
+        from pyarrow.parquet import ParquetFile
+
+        with ParquetFile(path) as file:
+            return [column.path for column in file.schema]
+    _, cells = next(json_records(path), ("", {}))
+    return list(cells)
+
+
+def table_rows(paths: Sequence[str], columns: Sequence[str]) -> Iterator[Texts]:
+    """Yield two columns, without names the first two, of files of JSON lines or Parquet.
+
+    Raises ValueError if a file lacks one.
+    """
+    names = list(columns) or column_names(Path(paths[0]))[:2]
+    for path in paths:
+        in_file = column_names(Path(path))
+        missing = [name for name in names if name not in in_file]
+        if missing or len(names) != 2:
+            raise ValueError(
+                f"{path} has not the columns {' and '.join(names)}, but {', '.join(in_file)}"
+            )
+    for path in paths:
+        is_parquet = ending_of(path) == ".parquet"
+        read = parquet_rows if is_parquet else json_rows
+        yield from read(Path(path), names)
+
+
+def tidy(source: str | None, target: str | None) -> Pair:
+    """Return a pair with each run of white space as one space."""
+    return Pair(single_spaced(source or ""), single_spaced(target or ""))
+
+
+def within_bounds(text: str | None) -> str:
+    """Return a text, tidied, or a stand-in for one that is far too long to be kept."""
+    if text and len(text) <= 10 * MOST_CHARACTERS:
+        text = single_spaced(text)
+    return FAR_TOO_LONG if len(text or "") > MOST_CHARACTERS else text or ""
+
+
+def is_far_too_long(pair: Pair) -> bool:
+    """Return whether one can tell without a tokenizer that a pair has too many tokens."""
+    return max(len(pair.source), len(pair.target)) > MOST_CHARACTERS
+
+
+def position_of(pair: Pair) -> float:
+    """Return a number that depends on the source alone; the lowest are held out.
+
+    It lies between 0 and 1, and is 1 for a pair that will be dropped.
+    """
+    is_dropped = not pair.source or not pair.target or pair.source == pair.target
+    if is_dropped or is_far_too_long(pair):
+        return 1.0
+    return hash_share(letters(pair.source), seed=0)
+
+
+def corpus_rows(
+    paths: Sequence[str], columns: Sequence[str]
+) -> Iterator[dict[str, str | float]]:
+    """Yield the pairs of files of any kind, tidied, with their positions."""
+    is_text = ending_of(paths[0]) not in TABLE_ENDINGS
+    rows = (text_rows if is_text else table_rows)(paths, columns)
+    for number, row in enumerate(rows, start=1):
+        source, target = map(within_bounds, row)
+        yield {
+            "source": source,
+            "target": target,
+            "position": position_of(Pair(source, target)),
+        }
+        if number % 1_000_000 == 0:
+            say_progress(f"{number:,} rows are read")
+
+
+def read_files(paths: Sequence[str], columns: Sequence[str], cache: str) -> Any:
+    """Return the pairs of files as a table on disk, with the position of each."""
     from datasets import Dataset
 
-    if len(paths) > 2:
-        raise ValueError("give one TSV, or two texts")
     # As tuples: the library would share lists out among its processes
-    arguments = {"paths": tuple(paths), "columns": tuple(columns)}
-    return Dataset.from_generator(read_lines, cache_dir=cache, gen_kwargs=arguments)
+    arguments = {"paths": tuple(paths), "columns": tuple(map(str, columns))}
+    return Dataset.from_generator(corpus_rows, cache_dir=cache, gen_kwargs=arguments)
 
 
 def two_columns(rows: Any, columns: Sequence[str]) -> Any:
-    """Return two columns of a table, without names its first two, as source and target.
-
-    Raises ValueError if they are not two columns of text.
-    """
-    names = list(columns) or rows.column_names[:2]
-    rows = rows.select_columns(names)
-    types = [getattr(feature, "dtype", "") for feature in rows.features.values()]
-    text_columns = [name for name in types if "string" in name]
-    if not len(names) == len(text_columns) == 2:
-        raise ValueError(f"{' and '.join(names)} are not two columns of text")
-    return rows.rename_columns({names[0]: "source", names[1]: "target"})
-
-
-def read_table(
-    paths: Sequence[str], file_format: str, columns: Sequence[str], cache: str
-) -> Any:
-    """Return the pairs of JSON lines or Parquet as a table on disk."""
-    from datasets import load_dataset
-
-    files = list(paths)
-    rows = load_dataset(file_format, data_files=files, cache_dir=cache, split="train")
-    return two_columns(rows.flatten(), columns)
+    """Return two columns of a table as source and target."""
+    rows = rows.select_columns(list(columns))
+    return rows.rename_columns({columns[0]: "source", columns[1]: "target"})
 
 
 def read_wmt14(name: str) -> Any:
@@ -109,27 +304,19 @@ def read_rows(
 ) -> Any:
     """Return pairs as a table on disk with the columns source and target; WMT14 has no paths.
 
-    Raises ImportError, MissingData or ValueError with a remedy.
+    Raises MissingData or ValueError with a remedy.
     """
     try:
-        if not paths:
-            return read_wmt14(name)
-        ending = Path(paths[0].removesuffix(".gz")).suffix
-        if ending in FORMATS:
-            return read_table(paths, FORMATS[ending], columns, cache)
-        return read_texts(paths, columns, cache)
-    except ImportError as error:
-        remedy = 'pip install "annotated-transformer[wmt14]"'
-        raise ImportError(
-            f"large corpora need the library datasets: {remedy}"
-        ) from error
+        return read_files(paths, columns, cache) if paths else read_wmt14(name)
     except Exception as error:  # the library raises many unrelated types
-        fault = f"cannot be read ({error.__cause__ or error})"
-        if paths:
-            message = f"{' '.join(paths)} {fault}: mend it"
-            raise ValueError(" ".join(message.split())) from error
-        message = f"{name} {fault}: check the network and call again, which goes on"
-        raise MissingData(" ".join(message.split())) from error
+        cause = error.__cause__ or error
+        message = f"{' '.join(paths) or name} cannot be read ({cause})"
+        if not paths:
+            remedy = "check the network and call again, which goes on"
+            raise MissingData(" ".join(f"{message}: {remedy}".split())) from error
+        is_clear = isinstance(cause, ValueError) and str(cause).startswith(tuple(paths))
+        message = str(cause) if is_clear else f"{message}: mend it"
+        raise ValueError(" ".join(message.split())) from error
 
 
 # --- What is kept ---
@@ -144,7 +331,6 @@ OUTCOMES = [
     "held out",
     "train",
 ]
-MAX_TOKENS = 250  # on a side
 
 
 class Rules(NamedTuple):
@@ -158,11 +344,6 @@ class Rules(NamedTuple):
 def id_type(tokenizer: Tokenizer) -> str:
     """Return the smallest type of numbers that holds all ids."""
     return "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
-
-
-def tidy(source: str | None, target: str | None) -> Pair:
-    """Return a pair with each run of white space as one space."""
-    return Pair(" ".join((source or "").split()), " ".join((target or "").split()))
 
 
 def texts(pair: Pair) -> set[str]:
@@ -200,9 +381,13 @@ def encode_rows(
     encoded: dict[str, list[Any]] = {"outcome": [], "lengths": [], "tokens": []}
     number_type = id_type(tokenizer)
     for number, pair in zip(numbers, map(tidy, rows["source"], rows["target"])):
-        source = tokenizer.encode(pair.source)
-        target = tokenizer.encode(pair.target)
-        outcome = outcome_of(number, pair, source, target, rules)
+        source: list[int] = []
+        target: list[int] = []
+        outcome = "too long"
+        if not is_far_too_long(pair):
+            source = tokenizer.encode(pair.source)
+            target = tokenizer.encode(pair.target)
+            outcome = outcome_of(number, pair, source, target, rules)
         lengths: list[int] = []
         tokens: list[int] = []
         if outcome == "train":
@@ -211,6 +396,8 @@ def encode_rows(
         encoded["outcome"].append(np.int8(OUTCOMES.index(outcome)))
         encoded["lengths"].append(np.array(lengths, np.int32))
         encoded["tokens"].append(np.array(tokens, number_type))
+    if numbers[0] // 100_000 < (numbers[-1] + 1) // 100_000:
+        say_progress(f"the rows up to number {numbers[-1] + 1:,} are encoded")
     return encoded
 
 
@@ -221,8 +408,9 @@ LENGTHS = "lengths.npy"
 SUMMARY = "summary.json"
 SMALLEST_VOCABULARY = 260  # the special tokens and all bytes
 LARGEST_VOCABULARY = 1_000_000
-HELD_OUT_EVERY = 10  # rows; for validation and for test by turns
+HELD_OUT_EVERY = 10  # of so many rows one, for validation and for test by turns
 MOST_HELD_OUT = 3_000  # rows for validation, and for test
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 
 
@@ -247,6 +435,44 @@ def check_arguments(
         raise ValueError("limit, max_ratio and workers must be at least 1")
 
 
+def check_files(paths: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise ValueError or FileNotFoundError for files or columns that cannot be prepared."""
+    for path in paths:
+        if not Path(path).exists():
+            raise FileNotFoundError(
+                f"there is no file {path}, nor is it {' or '.join(WMT14)}"
+            )
+        if not Path(path).is_file():
+            raise ValueError(
+                f"{path} is a folder or a pipe: write the pairs into a file, for "
+                "files are read more than once"
+            )
+    if columns and (len(columns) != 2 or columns[0] == columns[1]):
+        raise ValueError(
+            f"columns must be two, source and target, not {' '.join(map(str, columns))}"
+        )
+    is_table = [ending_of(path) in TABLE_ENDINGS for path in paths]
+    if not any(is_table):
+        check_text_files(paths, columns)
+    elif not all(is_table):
+        raise ValueError(
+            f"{' '.join(paths)}: give one TSV, or two texts, or files of JSON lines or Parquet"
+        )
+
+
+def check_text_files(paths: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise ValueError for too many texts, or for columns that are not numbers."""
+    if len(paths) > 2:
+        raise ValueError(f"{' '.join(paths)}: give one TSV, or two texts")
+    for column in map(str, columns):
+        is_number = column.isdecimal()
+        if not is_number or (len(paths) == 2 and int(column) > 1):
+            raise ValueError(
+                f"there is no column {column}: those of a table are numbers from 0, "
+                "those of two texts are 0 and 1"
+            )
+
+
 def settings_of_corpus(
     name: str,
     paths: Sequence[str],
@@ -263,7 +489,7 @@ def settings_of_corpus(
 
     data = [file_hash(path) for path in paths] if paths else [name, REVISION]
     return {
-        "version": 1,
+        "version": VERSION,
         "data": data,
         "columns": list(columns),
         "limit": limit,
@@ -272,21 +498,49 @@ def settings_of_corpus(
     }
 
 
-def already_prepared(output: Path, key: str) -> dict[str, Any] | None:
-    """Return the summary of a folder with the same key, or None if nothing is there.
+VERSION = 2
+# In version 1, each tenth row was held out; such folders are used on
+KNOWN_VERSIONS = (1, 2)
+
+
+def key_of(settings: Mapping[str, Any], version: int) -> str:
+    """Return a short hash of all settings, in a version of the rules."""
+    content = json.dumps({**settings, "version": version})
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def read_summary(output: Path) -> dict[str, Any]:
+    """Return the summary of a prepared folder, or an empty one if nothing is there.
 
     Raises FileExistsError for anything else.
     """
     if not output.exists():
-        return None
+        return {}
     if (output / SUMMARY).is_file():
         with suppress(ValueError, KeyError, TypeError, RecursionError):  # not ours
-            summary = json.loads((output / SUMMARY).read_bytes())
-            if summary["key"] == key:
-                return dict(summary)
+            summary = dict(json.loads((output / SUMMARY).read_bytes()))
+            if isinstance(summary["key"], str):
+                return summary
     raise FileExistsError(
         f"{output} is there and is not this corpus: take another output"
     )
+
+
+def already_prepared(
+    output: Path, settings: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the summary of a folder with the same settings, or None if nothing is there.
+
+    Raises FileExistsError for anything else.
+    """
+    summary = read_summary(output)
+    if summary and summary["key"] not in [
+        key_of(settings, version) for version in KNOWN_VERSIONS
+    ]:
+        raise FileExistsError(
+            f"{output} is there and is not this corpus: take another output"
+        )
+    return summary or None
 
 
 def held_out_of_wmt14(rows: Any) -> dict[int, str]:
@@ -297,11 +551,16 @@ def held_out_of_wmt14(rows: Any) -> dict[int, str]:
     return dict(enumerate(parts))
 
 
-def choose_held_out(count: int) -> dict[int, str]:
-    """Return rows at equal distances, by number, and the part that each goes to."""
-    distance = max(HELD_OUT_EVERY, math.ceil(count / (2 * MOST_HELD_OUT)))
+def choose_held_out(positions: np.ndarray) -> dict[int, str]:
+    """Return the rows of the lowest positions (N,), by number, and the part that each goes to.
+
+    Of rows with the same position, the first is taken; a position of 1 is never taken.
+    """
+    usable = int((positions < 1).sum())
+    count = min(math.ceil(usable / HELD_OUT_EVERY), 2 * MOST_HELD_OUT)
+    lowest, first_rows = np.unique(positions, return_index=True)
     parts = {}
-    for turn, number in enumerate(range(0, count, distance)):
+    for turn, number in enumerate(first_rows[lowest < 1][:count].tolist()):
         parts[number] = HELD_OUT[turn % 2]
     return parts
 
@@ -314,7 +573,9 @@ def choose_rows(
     if limit is not None:
         rows = rows.select(range(min(len(rows), len(parts) + limit)))
     if not is_wmt14:
-        parts = choose_held_out(len(rows))
+        positions = rows.select_columns("position").with_format("numpy")[:]["position"]
+        parts = choose_held_out(positions)
+        rows = rows.remove_columns("position")
     return rows, parts
 
 
@@ -333,10 +594,20 @@ def learn_vocabulary(rows: Any, held_out: frozenset[str], size: int) -> Tokenize
         distance = math.ceil(len(rows) / SAMPLE)
         for row in rows.select(range(0, len(rows), distance)):
             pair = tidy(**row)
-            if held_out.isdisjoint(texts(pair)):
+            if not is_far_too_long(pair) and held_out.isdisjoint(texts(pair)):
                 yield pair
 
-    return Tokenizer.train(sample(), size)
+    tokenizer = Tokenizer.train(sample(), size)
+    if len(tokenizer) < size:
+        say(small_vocabulary(tokenizer, size))
+    return tokenizer
+
+
+def small_vocabulary(tokenizer: Tokenizer, wanted: int) -> str:
+    """Return a sentence on a vocabulary that has not the size that was wanted."""
+    return (
+        f"the pairs give a vocabulary of {len(tokenizer):,} entries, not of {wanted:,}"
+    )
 
 
 def encode(
@@ -357,6 +628,19 @@ def encode(
     return encoded.data
 
 
+def outcome_report(counts: Mapping[str, int]) -> str:
+    """Return a line on what became of all rows."""
+    parts = {name: counts[name] for name in ("train", *HELD_OUT)}
+    dropped = {
+        name: count for name, count in counts.items() if count and name not in parts
+    }
+    report = cleaning_report(sum(parts.values()), dropped)
+    return (
+        f"{parts['train']:,} pairs to learn from, {parts['validation']:,} for validation, "
+        f"{parts['test']:,} for the test. {report}"
+    )
+
+
 def write_folder(
     folder: Path, rows: Any, encoded: Any, tokenizer: Tokenizer
 ) -> dict[str, Any]:
@@ -372,7 +656,7 @@ def write_folder(
     for number, name in enumerate(OUTCOMES):
         counts[name] = int((outcomes == number).sum())
     if not counts["train"]:
-        raise ValueError(f"no pair is left to train on: {counts}")
+        raise ValueError(f"no pair is left to train on: {outcome_report(counts)}")
     folder.mkdir()
     with (folder / TOKENS).open("wb") as file:
         for chunk in encoded["tokens"].chunks:
@@ -390,6 +674,63 @@ def write_folder(
         "tokenizer": tokenizer.sha256,
         "sha256": file_hash(folder / TOKENS),
     }
+
+
+@contextmanager
+def progress_bars() -> Iterator[None]:
+    """Let libraries draw progress bars in a terminal only: elsewhere they would fill a log.
+
+    Raises ImportError if there is no such library.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        remedy = 'pip install ".[wmt14]" in the folder of the book'
+        raise ImportError(
+            f"large corpora need the library datasets: {remedy}"
+        ) from error
+    if sys.stderr.isatty() or datasets.are_progress_bars_disabled():
+        yield
+        return
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.enable_progress_bars()
+
+
+@contextmanager
+def naming_full_disk(output: Path) -> Iterator[None]:
+    """Turn whatever a full disk leads to into an OSError that says so."""
+    try:
+        yield
+    except Exception as error:  # the libraries raise many unrelated types
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, OSError) and cause.errno in FULL_DISK:
+                raise OSError(
+                    f"there is no space left on the disk of {output.absolute().parent}: "
+                    "make room and call again, which goes on"
+                ) from error
+            cause = cause.__cause__ or cause.__context__
+        raise
+
+
+def remove_cache(cache: Path) -> None:
+    """Remove what `prepare` puts into its cache, and the folder if it holds nothing else."""
+    for path in cache.glob("*"):
+        if re.fullmatch(r"\.lock|[0-9a-f]{16}\w*(\.arrow)?", path.name):
+            remove(path)
+    with suppress(OSError):
+        cache.rmdir()
+
+
+def remove_rest_of_killed_call(output: Path, cache: Path) -> None:
+    """Remove what a killed call left beside a folder, unless another call is at work."""
+    if cache.is_dir():
+        with suppress(BlockingIOError), folder_lock(cache):
+            clear(output.parent, output.name)
+            remove_cache(cache)
 
 
 def prepare(
@@ -422,7 +763,9 @@ def prepare(
         BlockingIOError: another process is at it.
         FileNotFoundError, ImportError, MissingData, ValueError: with a remedy.
     """
-    names = [data] if isinstance(data, str) else [str(name) for name in data]
+    names = (
+        [str(data)] if isinstance(data, (str, Path)) else [str(name) for name in data]
+    )
     if not names:
         raise ValueError(f"give {', '.join(WMT14)}, or files")
     name = names[0]
@@ -431,6 +774,9 @@ def prepare(
     if not size and not tokenizer:
         size = WMT14.get(name, 0)
     check_arguments(size, tokenizer, limit, max_ratio, workers)
+    check_files(paths, columns)
+    output = Path(output or name)
+    read_summary(output)  # a folder of something else is refused before files are read
     given_tokenizer = Tokenizer.load(tokenizer) if tokenizer else None
     settings = settings_of_corpus(
         name,
@@ -440,31 +786,70 @@ def prepare(
         max_ratio,
         vocabulary=given_tokenizer.sha256 if given_tokenizer else size,
     )
-    key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
-    output = Path(output or name)
-    summary = already_prepared(output, key)
+    key = key_of(settings, VERSION)
+    cache = output.with_name(f"{output.name}.prepare.cache")
+    summary = already_prepared(output, settings)
     if summary is not None:
         print(f"{output} is prepared already")
+        remove_rest_of_killed_call(output, cache)
         return summary
 
-    cache = output.with_name(f"{output.name}.prepare.cache")
-    with folder_lock(cache), atomic_write(output) as folder:
+    with (
+        progress_bars(),
+        naming_full_disk(output),
+        folder_lock(cache),
+        atomic_write(output) as folder,
+    ):
         clear(output.parent, output.name)
         rows = read_rows(name, paths, columns, str(cache / key))
         rows, parts = choose_rows(rows, limit, is_wmt14=not paths)
+        say_progress(f"{len(rows):,} rows are read")
         rules = Rules(parts, texts_of(rows, parts), max_ratio)
         vocabulary = given_tokenizer or learn_vocabulary(rows, rules.held_out, size)
-        encoded = encode(rows, vocabulary, rules, workers, cache / f"{key}.arrow")
+        say_progress(f"a vocabulary of {len(vocabulary):,} entries: encoding")
+        cache_file = cache / key / f"{key}.arrow"
+        encoded = encode(rows, vocabulary, rules, workers, cache_file)
         counts = write_folder(folder, rows, encoded, vocabulary)
         summary = {"key": key, "settings": settings, **counts}
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
-    remove(cache)
+    remove_cache(cache)
+    say(outcome_report(counts["pairs"]))
     return summary
 
 
 def read_held_out(path: Path) -> list[Pair]:
     """Read the pairs of validation or test, of which there may be none."""
-    return read_pairs(path) if path.stat().st_size else []
+    if not path.stat().st_size:
+        return []
+    return [as_pair(line.split("\t")) for line in text_lines(path)]
+
+
+def read_lengths(path: Path) -> np.ndarray:
+    """Read the lengths (N, 2) of all examples; raises ValueError for other arrays."""
+    # Mapped first: a false claim of a huge array must not take memory
+    mapped = np.load(path, mmap_mode="r")
+    is_table = mapped.ndim == 2 and mapped.shape[1] == 2
+    if not is_table or mapped.dtype.kind not in "iu" or mapped.min() < 1:
+        raise ValueError(f"{path.name} does not hold two lengths for each example")
+    return np.array(mapped)
+
+
+def check_content(path: Path, corpus: EncodedCorpus) -> None:
+    """Raise ValueError if the tokens are not those that were written, or lengths were changed."""
+    from pooch import file_hash  # slow to import
+
+    if file_hash(path) != corpus.sha256:
+        raise ValueError(f"{path.name} was changed")
+    lengths = corpus.lengths.astype(np.int64)
+    source_ends = corpus.starts + lengths[:, 0]
+    target_ends = source_ends + lengths[:, 1]
+    for places, token in (
+        (source_ends - 1, EOS),
+        (source_ends, BOS),
+        (target_ends, EOS),
+    ):
+        if (corpus.tokens[places] != token).any():
+            raise ValueError(f"{LENGTHS} was changed")
 
 
 def open_corpus(
@@ -472,24 +857,29 @@ def open_corpus(
 ) -> tuple[EncodedCorpus, Tokenizer, list[Pair], list[Pair]]:
     """Open what `prepare` made: examples on disk, tokenizer, and pairs for validation and test.
 
-    Raises FileNotFoundError, or ValueError if it is damaged.
+    Of several processes on a machine, the first reads all tokens and compares them with their
+    hash. Raises FileNotFoundError, or ValueError if the folder is damaged.
     """
     folder = Path(folder)
     try:
         summary = json.loads((folder / SUMMARY).read_bytes())
-        lengths = np.load(folder / LENGTHS)
         tokenizer = Tokenizer.load(folder / TOKENIZER)
-        tokens = np.memmap(folder / TOKENS, id_type(tokenizer), "r").view(np.ndarray)
         if tokenizer.sha256 != summary["tokenizer"]:
             raise ValueError(f"{TOKENIZER} is not the one that it was encoded with")
-        number_of_tokens = lengths.sum() + len(lengths)  # a target has one more
-        if len(tokens) != number_of_tokens or tokens.max() >= len(tokenizer):
+        lengths = read_lengths(folder / LENGTHS)
+        tokens = np.memmap(folder / TOKENS, id_type(tokenizer), "r").view(np.ndarray)
+        # A target has one token more than its length
+        if len(tokens) != lengths.sum(dtype=np.int64) + len(lengths):
             raise ValueError(f"{TOKENS} or {LENGTHS} was changed")
         corpus = EncodedCorpus(tokens, lengths, summary["sha256"])
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            check_content(folder / TOKENS, corpus)
+        validation, test = (read_held_out(folder / f"{part}.tsv") for part in HELD_OUT)
     except (
         AttributeError,
         EOFError,
         KeyError,
+        OverflowError,
         RecursionError,
         TypeError,
         ValueError,
@@ -497,5 +887,4 @@ def open_corpus(
         raise ValueError(
             f"{folder} is damaged ({error}): remove and prepare it again"
         ) from error
-    validation, test = (read_held_out(folder / f"{part}.tsv") for part in HELD_OUT)
     return corpus, tokenizer, validation, test

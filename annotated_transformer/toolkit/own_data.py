@@ -4,21 +4,51 @@
 This appendix reads, cleans and splits sentence pairs of your own.
 """
 
+import csv
 import gzip
 import hashlib
+import re
 import unicodedata
+import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from annotated_transformer.data import Pair, words
+from annotated_transformer.data import Pair, as_pair, words
 
 # --- Reading ---
 
 LONGEST = 1_000_000  # bytes of a line
+
+
+def byte_lines(file: Any) -> Iterator[bytes]:
+    """The lines of a binary file, with their ends: `\\n` or, in a file without it, `\\r`.
+
+    No more than LONGEST bytes are read of a line.
+    """
+    line = file.readline(LONGEST)
+    if b"\r" in line and b"\n" not in line:
+        yield from lines_by_carriage_return(file, line)
+        return
+    while line:
+        yield line
+        line = file.readline(LONGEST)
+
+
+def lines_by_carriage_return(file: Any, beginning: bytes) -> Iterator[bytes]:
+    """The lines of a file whose lines end at `\\r`, and of which the beginning has been read."""
+    while beginning:
+        *lines, last = beginning.split(b"\r")
+        yield from lines
+        following = file.readline(LONGEST)
+        if last and (not following or len(last) >= LONGEST):
+            yield last
+            last = b""
+        beginning = last + following
 
 
 def utf8_lines(file: Any, name: object) -> Iterator[str]:
@@ -28,8 +58,8 @@ def utf8_lines(file: Any, name: object) -> Iterator[str]:
     """
     number = 1
     try:
-        while line := file.readline(LONGEST):
-            if len(line) == LONGEST:
+        for line in byte_lines(file):
+            if len(line) >= LONGEST:
                 raise ValueError(f"it has {LONGEST:,} bytes or more")
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             number += 1
@@ -40,58 +70,206 @@ def utf8_lines(file: Any, name: object) -> Iterator[str]:
         raise ValueError(f"{name}, line {number}: {error}; {remedy}") from error
 
 
+def ending_of(path: str | Path) -> str:
+    """The ending of a file's name in small letters, such as `.csv`; `.gz` is left out."""
+    return Path(str(path).lower().removesuffix(".gz")).suffix
+
+
+def open_file(path: Path) -> Any:
+    """Open a file, plain or .gz, to read its bytes.
+
+    Raises FileNotFoundError or IsADirectoryError.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it")
+    return gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
 def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a file, plain or .gz; raises FileNotFoundError, or ValueError as above."""
-    is_packed = path.suffix.lower() == ".gz"
-    with gzip.open(path) if is_packed else path.open("rb") as file:
+    """The lines of a file, plain or .gz.
+
+    Raises what `open_file` raises, or ValueError as above.
+    """
+    with open_file(path) as file:
         yield from utf8_lines(file, path)
         if path.is_file() and not file.tell():
             raise ValueError(f"{path} is empty: there must be one sentence a line")
 
 
 def aligned_lines(*paths: str | Path) -> Iterator[tuple[str, ...]]:
-    """Lines of several texts side by side; raises ValueError if one has fewer than the others."""
+    """Lines of several texts side by side.
+
+    Raises ValueError if one has fewer than the others, or is a table.
+    """
     texts = [text_lines(Path(path)) for path in paths]
     for number, lines in enumerate(zip_longest(*texts), start=1):
-        if None in lines:
-            shortest = paths[lines.index(None)]
-            raise ValueError(
-                f"only {shortest} ends before line {number:,}: "
-                "look for a missing or a broken line"
-            )
+        for path, line in zip(paths, lines):
+            if line is None:
+                raise ValueError(
+                    f"only {path} ends before line {number:,}: "
+                    "look for a missing or a broken line"
+                )
+            if "\t" in line and ending_of(path) in TABLES:
+                raise ValueError(
+                    f"{path}, line {number:,}: it has columns, as a table has: "
+                    "give one table, or two texts"
+                )
         yield lines
+
+
+# --- Tables ---
+
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
+TABLES = (".csv", ".tsv")
+QUOTED_CELL = re.compile(r'"[^"]*(?:""[^"]*)*"')
+# A line in which each cell is quoted, or has no quotation mark
+CELL = rf'(?:{QUOTED_CELL.pattern}|[^"\t]*)'
+QUOTED_LINE = re.compile(rf"{CELL}(?:\t{CELL})*")
+
+
+def separator_of(lines: Iterable[str]) -> str:
+    """What separates the columns of a CSV: it gives its first rows equally many, above one."""
+    first = [f"{line}\n" for line in islice(lines, 100)]
+    for separator in SEPARATORS:
+        with suppress(csv.Error):
+            widths = {len(row) for row in csv.reader(first, delimiter=separator) if row}
+            if len(widths) == 1 and widths != {1}:
+                return separator
+    return ","
+
+
+def is_quoted(lines: Iterable[str]) -> bool:
+    """Whether a TSV shows the rules of CSV; see above."""
+    has_marks = False
+    is_certain = False
+    all_quoted = True
+    for line in lines:
+        if '"' in line and not QUOTED_LINE.fullmatch(line):
+            return False
+        for cell in QUOTED_CELL.findall(line):
+            has_marks = True
+            is_certain = is_certain or '""' in cell[1:-1] or "\t" in cell
+        all_quoted = all_quoted and not QUOTED_CELL.sub("", line).strip()
+    return has_marks and (is_certain or all_quoted)
+
+
+class Table:
+    """A TSV or CSV, plain or .gz, and how it is written.
+
+    Raises what `text_lines` raises.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # A pipe can be read only once
+        self.kept_lines = None if path.is_file() else list(text_lines(path))
+        if ending_of(path) == ".csv":
+            self.separator = separator_of(self.lines())
+            self.has_quotes = True
+        else:
+            self.separator = "\t"
+            self.has_quotes = is_quoted(self.lines())
+
+    def __str__(self) -> str:
+        quoted = ", quoted" if self.has_quotes else ""
+        return f"{self.path.name}: {SEPARATORS[self.separator]}-separated{quoted}"
+
+    def lines(self) -> Iterable[str]:
+        """The lines of the file."""
+        return text_lines(self.path) if self.kept_lines is None else self.kept_lines
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The cells of each row, behind the number of the line where it begins.
+
+        An empty row has no cells. Raises ValueError that names the line.
+        """
+        rows = self.quoted_rows() if self.has_quotes else self.plain_rows()
+        for number, cells in rows:
+            if "\r" in "".join(cells[1:-1]):
+                raise ValueError(
+                    f"{self.path}, line {number:,}: it has a carriage return amid its "
+                    "columns: save the table with one kind of line ends"
+                )
+            yield number, cells if "".join(cells).strip() else []
+
+    def plain_rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The rows of a table in which a quotation mark is a character like others."""
+        for number, line in enumerate(self.lines(), start=1):
+            yield number, line.split(self.separator)
+
+    def quoted_rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The rows of a table in which cells may be quoted."""
+        with_ends = (f"{line}\n" for line in self.lines())
+        reader = csv.reader(with_ends, delimiter=self.separator, strict=True)
+        number = 1
+        try:
+            for cells in reader:
+                yield number, cells
+                number = reader.line_num + 1
+        except csv.Error as error:
+            raise ValueError(
+                f"{self.path}, line {number:,}: {error}; a cell that begins with a "
+                "quotation mark must end with one, and double those between"
+            ) from error
+
+
+def ignore(line: str) -> None:
+    """Report nothing."""
 
 
 def read_pairs(
     source: str | Path,
     target: str | Path | None = None,
     columns: tuple[int, int] = (0, 1),
+    report: Callable[[str], None] = ignore,
 ) -> list[Pair]:
-    """Pairs from two text files with one sentence a line, or from one TSV; plain or .gz.
+    """Pairs from two text files with one sentence a line, or from one table; plain or .gz.
 
-    `columns` are those of source and target, counted from 0; a second file is column 1.
-    Raises FileNotFoundError, or ValueError naming file, line and remedy.
+    `columns` are those of source and target, counted from 0; a second file is column 1. `report`
+    is called with a line that says how a table was read. Raises FileNotFoundError, or ValueError
+    naming file, line and remedy.
     """
-    paths = [source] if target is None else [source, target]
+    if columns[0] == columns[1]:
+        raise ValueError(f"source and target are both column {columns[0]}: choose two")
+    rows: Iterable[tuple[int, Sequence[str]]]
+    if target is None:
+        table = Table(Path(source))
+        report(str(table))
+        rows = table.rows()
+        hint = f"{SEPARATORS[table.separator]}-separated"
+    else:
+        rows = enumerate(aligned_lines(source, target), start=1)
+        hint = "of two texts"
     pairs: list[Pair] = []
-    for number, lines in enumerate(aligned_lines(*paths), start=1):
-        if target is not None:
-            cells = list(lines)
-        elif lines[0].strip():
-            cells = lines[0].split("\t")
-        else:  # an empty line keeps its place
-            cells = [""] * (max(columns) + 1)
+    for number, cells in rows:
         for column in columns:
-            if not 0 <= column < len(cells):
+            if cells and not 0 <= column < len(cells):
                 raise ValueError(
-                    f"{source}, line {number}: there is no column {column} (counted from 0, "
-                    f"parted by tabs) in {lines[0][:60]!r}; mend the line"
+                    f"{source}, line {number:,}: there is no column {column} (counted from "
+                    f"0, {hint}) in {' '.join(cells)[:60]!r}; mend the line, choose other "
+                    "columns, or give two texts"
                 )
-        pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
+        # An empty row keeps its place
+        if cells:
+            pairs.append(Pair(cells[columns[0]], cells[columns[1]]))
+        else:
+            pairs.append(Pair("", ""))
     return pairs
 
 
 # --- Cleaning ---
+
+WHITE_SPACE = re.compile(r"[\s\ufeff]+")
+
+
+def single_spaced(text: str) -> str:
+    """A text on one line, with one space where it has white space, and none at its ends.
+
+    The rule for every text that is learned from or translated.
+    """
+    return WHITE_SPACE.sub(" ", text).strip()
 
 
 def sizes(text: str) -> tuple[int, int, int]:
@@ -120,12 +298,13 @@ def filter_pairs(
 ) -> tuple[list[Pair], dict[str, int]]:
     """The pairs worth learning from, with tidy white space, and how many were dropped and why.
 
-    A side may have `max_words` words, and be `ratio` times as long as the other.
+    A side may have `max_words` words, and be `ratio` times as long as the other. A pair may be a
+    plain tuple. Raises ValueError for anything else.
     """
     clean: dict[tuple[str, str], Pair] = {}
     dropped = Counter[str]()
-    for pair in pairs:
-        source, target = (" ".join(text.split()) for text in pair[:2])
+    for pair in map(as_pair, pairs):
+        source, target = map(single_spaced, pair[:2])
         fault = fault_of(source, target, max_words, ratio)
         if fault is None and (source, target) in clean:
             fault = "repeated"
@@ -134,6 +313,33 @@ def filter_pairs(
         else:
             dropped[fault] += 1
     return list(clean.values()), dict(dropped)
+
+
+# Of many pairs that are dropped by a rule, here or as a large corpus is prepared
+LIKELY_CAUSES = {
+    "empty": "are these the right columns?",
+    "too long": "is there one sentence a line?",
+    "lengths apart": "is a line missing on one side?",
+    "untranslated": "was one column or file given twice?",
+    "repeated": "does a file hold the same lines again?",
+    "held out": "do the same few sentences come again and again?",
+}
+FEW_PAIRS = 1000  # with fewer, one may try the commands, but not learn a language
+
+
+def cleaning_report(kept: int, dropped: Mapping[str, int]) -> str:
+    """A line on how many pairs were kept and dropped, with the likely cause if many were."""
+    sentences = [f"{kept:,} pairs kept"]
+    total = kept + sum(dropped.values())
+    if dropped:
+        counts = [f"{count:,} {fault}" for fault, count in dropped.items()]
+        sentences[0] += f", {total - kept:,} dropped: {', '.join(counts)}"
+    for fault, count in dropped.items():
+        if count > total / 10:
+            sentences.append(f"So many {fault}: {LIKELY_CAUSES[fault]}")
+    if 0 < kept < FEW_PAIRS:
+        sentences.append("To learn a language takes thousands of pairs")
+    return ". ".join(sentences).replace("?.", "?")
 
 
 # --- Splitting ---
@@ -183,33 +389,131 @@ class SentenceGroups:
         self.earlier[second] = first
 
 
+def group_names(pairs: Iterable[Pair]) -> list[str]:
+    """The name of each pair's group: the first of its sentences by the alphabet."""
+    groups = SentenceGroups()
+    sources: list[str] = []
+    for pair in pairs:
+        sources.append(f"0 {letters(pair.source)}")  # the languages are told apart
+        groups.join(sources[-1], f"1 {letters(pair.target)}")
+    return [groups.first(source) for source in sources]
+
+
+def parts_by_hash(
+    groups: Iterable[str], shares: Mapping[str, float], seed: int
+) -> dict[str, str]:
+    """The part of each group: where its hash falls, if the shares are laid out from 0 up."""
+    parts: dict[str, str] = {}
+    for group in groups:
+        position = hash_share(group, seed)
+        parts[group] = "train"
+        end = 0.0
+        for part, share in shares.items():
+            end += share
+            if position < end:
+                parts[group] = part
+                break
+    return parts
+
+
+def parts_by_size(
+    sizes: Mapping[str, int], wanted: Mapping[str, int], seed: int
+) -> dict[str, str]:
+    """The part of each group, so that each part gets as many pairs as are wanted, or fewer.
+
+    In the order of their hashes, groups go where there is still room for them. If there is room
+    for none, the smallest goes, unless it has more than a tenth of all pairs. The largest group
+    is learned from.
+    """
+    order = sorted(sizes, key=lambda group: hash_share(group, seed))
+    parts = dict.fromkeys(order, "train")
+    order.remove(max(order, key=sizes.__getitem__))
+    for part, room in wanted.items():
+        free = [group for group in order if parts[group] == "train"]
+        chosen = []
+        for group in free:
+            if sizes[group] <= room:
+                chosen.append(group)
+                room -= sizes[group]
+        if wanted[part] and free and not chosen:
+            smallest = min(free, key=sizes.__getitem__)
+            if sizes[smallest] <= sum(sizes.values()) / 10:
+                chosen.append(smallest)
+        parts |= dict.fromkeys(chosen, part)
+    return parts
+
+
+def counts_fit(
+    counts: Mapping[str, int], wanted: Mapping[str, int], largest_group: int
+) -> bool:
+    """Whether each part has about as many pairs as are wanted, and there are some to learn from.
+
+    Where all groups are small, chance alone decides how many a part has, and only an empty part
+    does not fit.
+    """
+    for part, number in wanted.items():
+        is_near = number / 2 <= counts[part] <= max(1, 1.5 * number)
+        groups_are_small = largest_group <= number / 2 and counts[part] > 0
+        if not is_near and not groups_are_small:
+            return False
+    return counts["train"] > 0
+
+
+def split_report(splits: Splits, wanted: Mapping[str, int], largest_group: int) -> str:
+    """A sentence on how many pairs each part has got, and why."""
+    total = sum(map(len, splits))
+    sentence = (
+        f"{len(splits.validation):,} of {total:,} pairs are for validation and "
+        f"{len(splits.test):,} for the test ({wanted['validation']:,} and "
+        f"{wanted['test']:,} were wanted)"
+    )
+    if largest_group > 1:
+        sentence += (
+            f": up to {largest_group:,} share sentences and have to stay together"
+        )
+    if not (splits.validation and splits.test):
+        sentence += "; to measure with, add pairs of other sentences"
+    return sentence
+
+
 def split_pairs(
-    pairs: Iterable[Pair], validation: float = 0.05, test: float = 0.05, seed: int = 0
+    pairs: Iterable[Pair],
+    validation: float = 0.05,
+    test: float = 0.05,
+    seed: int = 0,
+    report: Callable[[str], None] = warnings.warn,
 ) -> Splits:
     """Put a share of the pairs aside; no sentence of either language is in two splits.
 
     The seed and the sentences decide, not their order; only letters and digits count, in any case.
-    Raises ValueError if a share is negative or nothing is left to learn from.
+    Where large groups share sentences, or pairs are few, `report` is called with a line on it.
+    Raises ValueError if there are no pairs, a share is negative or nothing is left to learn from.
     """
-    pairs = list(pairs)
-    groups = SentenceGroups()
-    sources: list[str] = []
-    for pair in pairs:
-        sources.append(f"0 {letters(pair[0])}")  # the languages are told apart
-        groups.join(sources[-1], f"1 {letters(pair[1])}")
-    splits = Splits([], [], [])
-    for pair, source in zip(pairs, sources):
-        share = hash_share(groups.first(source), seed)
-        if share < test:
-            splits.test.append(pair)
-        elif share < test + validation:
-            splits.validation.append(pair)
-        else:
-            splits.train.append(pair)
-    shares_are_valid = validation >= 0 and test >= 0  # NaN is not
-    if not shares_are_valid or not splits.train:
+    pairs = [as_pair(pair) for pair in pairs]
+    if not pairs:
+        raise ValueError("there are no pairs to split")
+    shares_are_valid = validation >= 0 and test >= 0 and validation + test < 1
+    if not shares_are_valid:  # NaN is not
         raise ValueError(
-            f"validation={validation} and test={test} leave nothing to learn from of "
-            f"{len(pairs)} pairs: take shares such as 0.05, or more pairs"
+            f"validation={validation} and test={test} leave nothing to learn from: "
+            "take shares such as 0.05"
         )
+    shares = {"test": test, "validation": validation}
+    wanted = {part: round(share * len(pairs)) for part, share in shares.items()}
+    groups = group_names(pairs)
+    sizes = Counter(groups)
+    largest = max(sizes.values())
+    parts = parts_by_hash(sizes, shares, seed)
+    counts = Counter(parts[group] for group in groups)
+    is_by_hash = counts_fit(counts, wanted, largest)
+    if not is_by_hash:
+        parts = parts_by_size(sizes, wanted, seed)
+    splits = Splits([], [], [])
+    for pair, group in zip(pairs, groups):
+        getattr(splits, parts[group]).append(pair)
+    has_empty_part = any(
+        share and not getattr(splits, part) for part, share in shares.items()
+    )
+    if has_empty_part or not is_by_hash:
+        report(split_report(splits, wanted, largest))
     return splits

@@ -5,6 +5,7 @@ This appendix estimates the memory and the hours of a training run before it beg
 5.2 of the paper).
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +87,13 @@ class Estimate(NamedTuple):
     memory_bytes: float
 
     def hours(self, peak: float, gpus: int = 1, mfu: float = 0.2) -> float:
-        """Return the hours on GPUs of some peak, of which training gets a share."""
+        """Return the hours on GPUs of some peak, of which training gets a share.
+
+        Raises ValueError for a peak, a number of GPUs or a share that is not above 0.
+        """
+        for name, value in (("peak", peak), ("gpus", gpus), ("mfu", mfu)):
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a number above 0, not {value}")
         return self.flops / (gpus * peak * mfu) / 3600
 
 

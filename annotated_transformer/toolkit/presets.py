@@ -49,8 +49,9 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
         ValueError: there is no preset of that name, or the changed one is no valid model.
     """
     if name not in ALL_PRESETS:
-        names = ", ".join(ALL_PRESETS)
-        raise ValueError(f'there is no preset "{name}": take one of {names}')
+        names = ", ".join(preset for preset in ALL_PRESETS if preset not in TABLE_3)
+        rows = f"or a row of Table 3, such as {min(TABLE_3)}"
+        raise ValueError(f'there is no preset "{name}": take one of {names}, {rows}')
     fields = {"vocabulary_size": 37_000, **ALL_PRESETS[name], **changes}
     return make_config(fields)
 
@@ -62,6 +63,7 @@ OPTIONAL_SIZES = ("d_k", "d_v")
 RATES = ("dropout", "attention_dropout", "relu_dropout")
 SWITCHES = ("attention_bias", "pre_norm")
 LARGEST_SIZE = 1_000_000
+LARGEST_TABLE = 2**25  # numbers of the table of sinusoids
 
 
 def check_config(fields: dict[str, Any]) -> None:
@@ -101,6 +103,13 @@ def make_config(fields: dict[str, Any]) -> TransformerConfig:
     if config.positions == "sinusoidal" and config.d_model % 2:
         raise ValueError(
             f"d_model={config.d_model} must be even, or take positions='learned'"
+        )
+    table_size = config.max_length * config.d_model
+    if config.positions == "sinusoidal" and table_size > LARGEST_TABLE:
+        longest = LARGEST_TABLE // config.d_model
+        raise ValueError(
+            f"max_length={config.max_length} must be {longest} or less "
+            f"for d_model={config.d_model}"
         )
     return config
 

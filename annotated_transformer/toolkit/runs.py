@@ -6,14 +6,16 @@ days of work: it validates, keeps the best model, can be killed at any moment, a
 as if nothing had happened (section 5 of the paper).
 """
 
+import errno
 import hashlib
 import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -41,9 +43,10 @@ from annotated_transformer.distributed import (
 )
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.regularization import SmoothedLoss
+from annotated_transformer.speed import FastLoss, Precision
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit import model_io, run_folder
-from annotated_transformer.toolkit.presets import check_config
+from annotated_transformer.toolkit import model_io, planning, run_folder
+from annotated_transformer.toolkit.presets import make_config
 from annotated_transformer.training import (
     Group,
     Hyperparameters,
@@ -57,16 +60,18 @@ from annotated_transformer.transformer import Transformer
 
 # --- Settings ---
 
-WHOLE_NUMBERS = (
-    "steps",
-    "max_tokens",
-    "grad_accum_steps",
-    "warmup",
-    "seed",
-    "save_every",
-    "keep_checkpoints",
-    "patience",
-)
+MOST = 10**9
+WHOLE_NUMBERS = {  # the lowest and the highest that are allowed
+    "steps": (1, 99_999_999),  # a checkpoint's name has eight digits
+    "max_tokens": (1, MOST),
+    "grad_accum_steps": (1, MOST),
+    "warmup": (1, MOST),
+    "seed": (0, 2**63 - 1),
+    "save_every": (1, MOST),
+    "keep_checkpoints": (1, MOST),
+    "patience": (1, MOST),
+}
+OPTIONAL = ("grad_clip", "patience")  # may be None
 
 
 @dataclass(frozen=True)
@@ -83,18 +88,26 @@ class TrainingConfig(Hyperparameters):
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value is not None:
+            if value is not None or name not in OPTIONAL:
                 check_setting(name, value)
 
 
-def check_setting(name: str, value: float) -> None:
-    """Raise ValueError for a setting out of its range."""
-    if name in WHOLE_NUMBERS and value != int(value):
-        raise ValueError(f"{name} must be a whole number, not {value}")
-    highest = 1 if name == "label_smoothing" else math.inf
-    may_be_zero = name in ("label_smoothing", "seed")
-    if not (0 < value < highest or (value == 0 and may_be_zero)):
-        raise ValueError(f"{name} must lie between 0 and {highest}, not be {value}")
+def check_setting(name: str, value: Any) -> None:
+    """Raise ValueError for a setting of the wrong type or out of its range."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    is_number = is_whole or isinstance(value, float)
+    if name in WHOLE_NUMBERS:
+        lowest, highest = WHOLE_NUMBERS[name]
+        valid = is_whole and lowest <= value <= highest
+        wanted = f"a whole number from {lowest:,} to {highest:,}"
+    elif name == "label_smoothing":
+        valid = is_number and 0 <= value < 1
+        wanted = "a number from 0 to below 1"
+    else:
+        valid = is_number and 0 < value < math.inf
+        wanted = "a number above 0"
+    if not valid:
+        raise ValueError(f"{name} must be {wanted}, not {value!r}")
 
 
 # --- What takes part, and where it stands ---
@@ -127,6 +140,7 @@ class Run:
     folder: Path | None
     progress: Progress = field(default_factory=Progress)
     batches_per_epoch: int = 1  # of the present epoch
+    awaiting_validation: dict[str, Any] | None = None  # the line of the log for it
 
     @property
     def device(self) -> torch.device:
@@ -253,7 +267,9 @@ def shared_validation_loss(run: Run) -> float:
     """Return the mean validation loss in nats per target token, each process taking its share."""
     corpus = run.validation
     plan = plan_batches(corpus.lengths, run.config.max_tokens, seed=0, epoch=0)
-    totals = loss_and_tokens(run.model, load_batches(corpus, plan, run.device))
+    stream = load_batches(corpus, plan, run.device)
+    # In chunks, so that it takes no more memory than training
+    totals = loss_and_tokens(FastLoss(run.model, label_smoothing=0), stream)
     loss, tokens = all_reduce_mean(totals)
     return float(loss / tokens)
 
@@ -287,26 +303,71 @@ def validate(run: Run) -> dict[str, float]:
 
 
 class Stopped(Exception):
-    """A run was asked to stop, and has saved its state."""
+    """A run was asked to stop by a signal, and has saved its state."""
+
+    def __init__(self, message: str, number: int = signal.SIGTERM) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+class StopRequest(threading.Event):
+    """An event that SIGTERM or SIGINT sets; it keeps which one it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal: int = signal.SIGTERM
+        self.before: dict[int, Any] = {}  # what the signals did before
+        self.asked_at = math.inf
+
+    def receive(self, number: int, frame: object) -> None:
+        """Ask the run to stop; another SIGINT, a second later or more, does what it did before."""
+        now = time.monotonic()
+        if number == signal.SIGINT and now - self.asked_at > 1:
+            signal.signal(number, self.before[number])
+            signal.raise_signal(number)
+        self.asked_at = min(self.asked_at, now)
+        self.signal = number
+        self.set()
 
 
 @contextmanager
-def stop_signal(listen: bool) -> Iterator[threading.Event]:
+def stop_signal(listen: bool) -> Iterator[StopRequest]:
     """Give an event that SIGTERM or SIGINT sets; afterwards signals do what they did before."""
-    stop = threading.Event()
-    with ExitStack() as restore:
+    stop = StopRequest()
+    try:
         if listen and threading.current_thread() is threading.main_thread():
             for kind in (signal.SIGTERM, signal.SIGINT):
-                previous = signal.signal(kind, lambda *_: stop.set())
-                restore.callback(signal.signal, kind, previous)
+                stop.before[kind] = signal.signal(kind, stop.receive)
         yield stop
+    finally:
+        for heard, handler in stop.before.items():
+            signal.signal(heard, handler)
+
+
+def record(run: Run, line: dict[str, Any], save: bool, regular: bool) -> None:
+    """Write a line of the log, a checkpoint if it is time to save, and report the line."""
+    rank, _ = rank_and_world_size()
+    if rank > 0:
+        return  # the first process writes for all
+    if run.folder is not None:
+        run_folder.write_log(run.folder, line)
+        if save:
+            save_state(run, run.folder, regular)
+    run.report(line)
+
+
+def save_before_validation(run: Run, line: dict[str, Any]) -> None:
+    """Write a checkpoint that knows that it was not validated yet, and the line to be logged."""
+    rank, _ = rank_and_world_size()
+    is_validated = len(run.validation) > 0 or run.score is not None
+    if run.folder is not None and rank == 0 and is_validated:
+        save_state(run, run.folder, regular=False, awaiting_validation=line)
 
 
 def run_updates(run: Run) -> None:
     """Train until the last step or the end of patience; raises Stopped after a signal."""
     config, progress = run.config, run.progress
     rank, _ = rank_and_world_size()
-    folder = run.folder if rank == 0 else None  # the first process writes for all
     recent: list[Update] = []
     reported = saved = time.monotonic()
     bar = tqdm(
@@ -316,6 +377,9 @@ def run_updates(run: Run) -> None:
         disable=True if rank > 0 else None,  # None: only in a terminal
     )
     with bar, stop_signal(run.folder is not None) as stop:
+        if run.awaiting_validation is not None:
+            line = run.awaiting_validation | validate(run)
+            record(run, line, save=True, regular=True)
         for update in remaining_updates(run):
             recent.append(update)
             bar.update()
@@ -323,7 +387,8 @@ def run_updates(run: Run) -> None:
                 progress.step % config.save_every == 0 or progress.step == config.steps
             )
             late = (
-                folder is not None
+                run.folder is not None
+                and rank == 0
                 and time.monotonic() - saved > 60 * config.save_minutes
             )
             stopping = bool(all_reduce_mean(torch.tensor(float(stop.is_set()))))
@@ -331,56 +396,118 @@ def run_updates(run: Run) -> None:
                 continue
             line = summarize(run, recent, time.monotonic() - reported)
             if due:
+                save_before_validation(run, line)
                 line |= validate(run)
+            save = due or late or stopping
+            record(run, line, save, regular=due)
+            if save:
+                saved = time.monotonic()
             recent, reported = [], time.monotonic()
             bar.set_postfix(loss=f"{line['loss']:.3f}")
-            if folder is not None:
-                run_folder.write_log(folder, line)
-                if due or late or stopping:
-                    save_state(run, folder, regular=due)
-                    saved = time.monotonic()
-            if rank == 0:
-                run.report(line)
             if stopping:
                 raise Stopped(
-                    f"stopped at step {progress.step}: the same command continues there"
+                    f"stopped at step {progress.step}: the same command continues there",
+                    stop.signal,
                 )
 
 
 # --- What a checkpoint holds ---
 
 
-def save_state(run: Run, folder: Path, regular: bool) -> None:
-    """Write a checkpoint of a run into its folder."""
+def save_state(
+    run: Run,
+    folder: Path,
+    regular: bool,
+    awaiting_validation: dict[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint of a run, with the line of the log that awaits a validation, if any."""
     content = {
         **asdict(run.progress),
         "model": run.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "config": asdict(run.model.config),
         "tokenizer": run.tokenizer.text,
+        "awaiting_validation": awaiting_validation,
     }
     run_folder.save_checkpoint(folder, content, regular, run.config.keep_checkpoints)
 
 
 def load_state(run: Run, path: Path) -> None:
-    """Go back to a checkpoint; raises ValueError if it is damaged or another model's."""
+    """Go back to a checkpoint; raises ValueError, and changes nothing, if it is not of this run."""
     content = run_folder.read_checkpoint(path)
     try:
-        if content["config"] != asdict(run.model.config):
-            raise ValueError("it has other settings")
-        run.model.load_state_dict(content["model"])
-        run.optimizer.load_state_dict(content["optimizer"])
-        own_averages(run.optimizer)
-        for name in asdict(run.progress):
-            setattr(run.progress, name, content[name])
+        check_model(run, content)
+        check_progress(run, content)
+        check_optimizer(run, content["optimizer"])
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error) or type(error).__name__
         raise ValueError(
-            f"{path} is the checkpoint of another model: move it away"
+            f"{path} is no checkpoint of this run ({reason}): move it away"
         ) from error
+    run.model.load_state_dict(content["model"])
+    run.optimizer.load_state_dict(content["optimizer"])
+    own_averages(run.optimizer)
+    for name in asdict(run.progress):
+        setattr(run.progress, name, content[name])
+    run.awaiting_validation = content.get("awaiting_validation")
+
+
+def check_model(run: Run, content: dict[str, Any]) -> None:
+    """Raise ValueError if a checkpoint holds another model than that of a run."""
+    if content["config"] != asdict(run.model.config):
+        raise ValueError("its model has another configuration")
+    if content["tokenizer"] != run.tokenizer.text:
+        raise ValueError("it has another tokenizer")
+    model_io.check_weights(run.model.config, content["model"])
+
+
+def check_progress(run: Run, content: dict[str, Any]) -> None:
+    """Raise ValueError if a run can never stand where a checkpoint claims to stand."""
+    for name in ("step", "epoch", "batch", "waited"):
+        value = content[name]
+        if type(value) is not int or value < 0:
+            raise ValueError(f"{name} is {value!r}")
+    best_score = content["best_score"]
+    if not isinstance(best_score, float) or math.isnan(best_score):
+        raise ValueError(f"best_score is {best_score!r}")
+    line = content.get("awaiting_validation")  # older versions never wrote one
+    if line is not None and line["step"] != content["step"]:
+        raise ValueError(f"a validation of step {line['step']} is to come")
+    plan = plan_batches(
+        run.corpus.lengths, run.config.max_tokens, run.config.seed, content["epoch"]
+    )
+    if content["batch"] > len(plan):
+        raise ValueError(f"batch is {content['batch']} of an epoch of {len(plan)}")
+
+
+def check_optimizer(run: Run, saved: dict[str, Any]) -> None:
+    """Raise ValueError if the saved state of an optimizer does not fit that of a run.
+
+    The fused Adam trusts the sizes of its averages. The rate is set before each update, so it does
+    not matter; fields that a version of PyTorch does not have are left to it.
+    """
+    own_groups = run.optimizer.state_dict()["param_groups"]
+    if len(saved["param_groups"]) != len(own_groups):
+        raise ValueError("its optimizer has other groups of weights")
+    for own, group in zip(own_groups, saved["param_groups"]):
+        for name in (own.keys() & group.keys()) - {"lr"}:
+            if own[name] != group[name]:
+                raise ValueError(f"its optimizer has {name}={group[name]}")
+    named_weights = [*run.model.named_parameters()]
+    if not saved["state"].keys() <= {*range(len(named_weights))}:
+        raise ValueError("its optimizer has averages of other weights")
+    for number, (name, weight) in enumerate(named_weights):
+        averages = saved["state"].get(number)
+        if averages is None and weight.requires_grad:
+            raise ValueError(f"its optimizer has no averages of {name}")
+        if averages is not None:
+            shapes = [averages[key].shape for key in ("exp_avg", "exp_avg_sq")]
+            if shapes != [weight.shape, weight.shape] or averages["step"].numel() != 1:
+                raise ValueError(f"its optimizer has averages of other sizes of {name}")
 
 
 def own_averages(optimizer: Adam) -> None:
-    """Copy Adam's averages into tensors like its weights: the fused Adam trusts their sizes."""
+    """Copy Adam's averages into tensors like its weights: the fused Adam trusts their memory."""
     for weight, state in optimizer.state.items():
         for name in ("exp_avg", "exp_avg_sq"):
             state[name] = torch.empty_like(weight).copy_(state[name])
@@ -413,10 +540,15 @@ def settings_of(run: Run) -> dict[str, Any]:
     }
 
 
+def first_words_of(corpus: EncodedCorpus, tokenizer: Tokenizer, number: int) -> str:
+    """Return how the source of an example begins."""
+    return tokenizer.decode(corpus[number].source[:15].tolist())
+
+
 def check_run(run: Run) -> None:
     """Raise ValueError for what cannot work, before any work is lost."""
     config, loss = run.config, run.loss
-    check_config(asdict(run.model.config))
+    make_config(asdict(run.model.config))
     model_io.check_vocabulary(run.model, run.tokenizer)
     if not len(run.corpus):
         raise ValueError("there are no sentence pairs to train on")
@@ -431,8 +563,9 @@ def check_run(run: Run) -> None:
         )
     longest = run.model.config.max_length
     for part, corpus in (("training", run.corpus), ("validation", run.validation)):
-        check_fits(corpus.lengths, longest, part, "the model's max_length")
-        check_fits(corpus.lengths, config.max_tokens, part, "max_tokens")
+        first_words = partial(first_words_of, corpus, run.tokenizer)
+        check_fits(corpus.lengths, longest, part, "the model's max_length", first_words)
+        check_fits(corpus.lengths, config.max_tokens, part, "max_tokens", first_words)
 
 
 def enter_folder(run: Run, folder: Path) -> None:
@@ -454,7 +587,10 @@ def enter_folder(run: Run, folder: Path) -> None:
         )
     if rank == 0:
         run_folder.remove_old_checkpoints(folder, run.config.keep_checkpoints)
-        run_folder.begin_log(folder, run.progress.step, world_size)
+        logged = run.progress.step
+        if run.awaiting_validation is not None:
+            logged -= 1  # its line is written after the validation
+        run_folder.begin_log(folder, logged, world_size)
 
 
 def run_in_folder(run: Run, folder: Path) -> None:
@@ -470,6 +606,63 @@ def run_in_folder(run: Run, folder: Path) -> None:
         all_reduce_mean(torch.zeros(1))  # all wait for the first process
         tensors, _ = model_io.read_tensors(weights)
         run.model.load_state_dict(tensors)
+
+
+class OutOfMemory(MemoryError):
+    """A run needs more memory than there is; the message says how it takes less."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of Python, NumPy or PyTorch, on CPU or GPU, means lack of memory."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    signs = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+
+
+def how_to_take_less_memory(run: Run) -> str:
+    """Return a sentence for a run that is out of memory: what was expected, and what to change."""
+    config = run.config
+    _, world_size = rank_and_world_size()
+    precision: Precision = getattr(run.loss, "precision", "fp32")
+    lengths = run.corpus.lengths
+    plan = planning.estimate(run.model.config, config, lengths, precision, world_size)
+    longest = int(lengths.max())
+    if longest == config.max_tokens:
+        advice = "A pair fills a batch: drop the longest pairs, or take a smaller model"
+    else:
+        advice = (
+            "Take smaller batches and more of them per update, such as "
+            f"max_tokens={max(config.max_tokens // 2, longest)} and "
+            f"grad_accum_steps={2 * config.grad_accum_steps}"
+        )
+    if run.folder is not None and run_folder.steps_made(run.folder) > 0:
+        advice += ", in another folder"
+    return (
+        f"out of memory at step {run.progress.step + 1}: with max_tokens="
+        f"{config.max_tokens}, {plan.memory_bytes / 2**30:.1f} GiB a device were "
+        f"expected. {advice}"
+    )
+
+
+@contextmanager
+def explained_ends(run: Run) -> Iterator[None]:
+    """Say what to do where memory or disk are full: raise OutOfMemory or DiskFull."""
+    try:
+        yield
+    except model_io.DiskFull as error:
+        if run.folder is None:
+            raise
+        step = run_folder.steps_made(run.folder)
+        raise model_io.DiskFull(
+            f"{error}: make room, and the same command goes on from step {step}"
+        ) from error
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(how_to_take_less_memory(run)) from error
 
 
 def as_corpus(
@@ -502,6 +695,8 @@ def train(
     Raises:
         ValueError: pairs, tokenizer or folder do not fit.
         FloatingPointError: a gradient or a score is not finite.
+        OutOfMemory: there is too little memory; says which settings take less.
+        DiskFull: there is no space for a file of the folder; what was saved before stays.
         Stopped: a run in a folder was asked to stop, and has saved its state.
     """
     plain_model = getattr(model, "_orig_mod", model)  # what torch.compile was given
@@ -518,8 +713,9 @@ def train(
         folder=Path(folder) if folder else None,
     )
     check_run(run)
-    if run.folder is not None:
-        run_in_folder(run, run.folder)
-    else:
-        run_updates(run)
+    with explained_ends(run):
+        if run.folder is not None:
+            run_in_folder(run, run.folder)
+        else:
+            run_updates(run)
     return model.eval()

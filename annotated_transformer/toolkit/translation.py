@@ -6,17 +6,20 @@ matters (section 6.1 of the paper).
 """
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from annotated_transformer.decoding import beam_search
+from annotated_transformer.decoding import Hypothesis, beam_search
 from annotated_transformer.masks import EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.model_io import check_vocabulary
+from annotated_transformer.toolkit.own_data import single_spaced
 from annotated_transformer.transformer import Transformer, evaluating
 
 # --- From lines to ids ---
@@ -30,8 +33,9 @@ def encode_sentence(
     Raises ValueError for a sentence with more than `longest` tokens, or one that isn't text.
     """
     try:
-        ids = [*tokenizer.encode(sentence), EOS] if sentence.strip() else []
-    except (AttributeError, ValueError) as error:
+        text = single_spaced(sentence)
+        ids = [*tokenizer.encode(text), EOS] if text else []
+    except (TypeError, ValueError) as error:
         raise ValueError(f"sentence {number} is no text: {error}") from error
     if len(ids) > longest:
         raise ValueError(
@@ -46,14 +50,16 @@ MOST_WORKERS = 4  # more would wait for Python
 TOKENS_PER_WORKER = 512  # below that, a second batch does not pay
 
 
-def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Group sentences of like length, long ones first; returns their numbers.
-
-    With padding a batch has at most max_tokens tokens; a longer sentence goes alone. Length 0
-    is left out.
-    """
+def longest_first(lengths: Sequence[int]) -> list[int]:
+    """Return the numbers of the sentences, long ones first, without those of length 0."""
     numbers = [number for number, length in enumerate(lengths) if length]
-    numbers.sort(key=lambda number: lengths[number], reverse=True)
+    return sorted(numbers, key=lambda number: lengths[number], reverse=True)
+
+
+def cut_into_batches(
+    numbers: list[int], lengths: Sequence[int], max_tokens: int
+) -> list[list[int]]:
+    """Cut sentences, which come longest first, into batches of at most max_tokens tokens."""
     batches = []
     start = 0
     while start < len(numbers):
@@ -63,48 +69,128 @@ def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     return batches
 
 
+def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Group sentences of like length, long ones first; returns their numbers.
+
+    With padding a batch has at most max_tokens tokens; a longer sentence goes alone. Length 0
+    is left out.
+    """
+    return cut_into_batches(longest_first(lengths), lengths, max_tokens)
+
+
 def even_batches(
     lengths: Sequence[int], max_tokens: int, workers: int
 ) -> list[list[int]]:
     """Group sentences so that each worker gets as many batches, of about the same size."""
+    numbers = longest_first(lengths)
     workers = max(1, min(workers, sum(lengths) // TOKENS_PER_WORKER))
-    fewest = len(length_batches(lengths, max_tokens))
+    fewest = len(cut_into_batches(numbers, lengths, max_tokens))
     wanted = workers * math.ceil(fewest / workers)
     step = max_tokens // 32 + 1
     for budget in range(TOKENS_PER_WORKER, max_tokens, step):
-        batches = length_batches(lengths, budget)
+        batches = cut_into_batches(numbers, lengths, budget)
         if len(batches) <= wanted:
             return batches
-    return length_batches(lengths, max_tokens)
+    return cut_into_batches(numbers, lengths, max_tokens)
+
+
+# --- Side by side ---
+
+Search = Callable[[list[int]], list[list[Hypothesis]]]
+SETTING_THREADS = threading.Lock()
 
 
 def count_workers(device: torch.device) -> int:
     """Return how many batches may be searched at a time."""
     if device.type != "cpu" or torch.is_autocast_enabled("cpu"):  # set for one thread
         return 1
-    return min(MOST_WORKERS, torch.get_num_threads())
+    with SETTING_THREADS:
+        return min(MOST_WORKERS, torch.get_num_threads())
 
 
-# --- Side by side ---
+def start_threads(pool: ThreadPoolExecutor, count: int) -> None:
+    """Start all threads of a pool; together they have as many threads of PyTorch as one had."""
+    started = threading.Barrier(count + 1)
 
-Search = Callable[[list[int]], list[str]]
+    def take_share() -> None:
+        torch.get_num_threads()  # from now on, what it returns is this thread's own
+        started.wait()
 
-
-def search_all(search: Search, batches: list[list[int]], workers: int) -> list[str]:
-    """Search all batches, several at a time, which share the threads of PyTorch; in their order."""
-    if workers < 2:
-        results = list(map(search, batches))
-    else:
+    with SETTING_THREADS:
         threads = torch.get_num_threads()
-        share = (threads // workers,)
+        torch.set_num_threads(threads // count)
         try:
-            with ThreadPoolExecutor(
-                workers, initializer=torch.set_num_threads, initargs=share
-            ) as pool:
-                results = list(pool.map(search, batches))
+            for _ in range(count):
+                pool.submit(take_share)
+            started.wait()
         finally:
             torch.set_num_threads(threads)
-    return [translation for batch in results for translation in batch]
+
+
+def search_all(
+    search: Search, batches: list[list[int]], workers: int
+) -> list[list[Hypothesis]]:
+    """Search all batches, several at a time; return the hypotheses of each sentence, in order."""
+    if workers < 2:
+        results = [search(batch) for batch in batches]
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            start_threads(pool, workers)
+            results = list(pool.map(search, batches))
+    return [hypotheses for batch in results for hypotheses in batch]
+
+
+# --- One call ---
+
+
+class Translation(NamedTuple):
+    """A translation, with its log-probability divided by the length penalty."""
+
+    text: str
+    score: float
+
+
+def translate_n_best(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sentences: Iterable[str],
+    n_best: int,
+    beam: int = 4,
+    alpha: float = 0.6,
+    max_extra_tokens: int = 50,
+    max_tokens: int = 2048,
+) -> list[list[Translation]]:
+    """Return up to n_best translations of each sentence, best first; of one without words, none.
+
+    Arguments and errors are those of `translate`; n_best is the beam at most.
+    """
+    if isinstance(sentences, str):
+        raise ValueError("sentences is one string: give a list of them")
+    check_vocabulary(model, tokenizer)
+    longest = model.config.max_length
+    sources = [
+        encode_sentence(tokenizer, sentence, number, longest)
+        for number, sentence in enumerate(sentences, start=1)
+    ]
+    device = model.embedding.weight.device
+    workers = count_workers(device)
+    lengths = [len(source) for source in sources]
+    batches = even_batches(lengths, max_tokens, workers)
+
+    def search(numbers: list[int]) -> list[list[Hypothesis]]:
+        rows = [sources[number] for number in numbers]
+        source = pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
+        return beam_search(model, source, beam, alpha, max_extra_tokens, n_best)
+
+    with evaluating(model):
+        results = search_all(search, batches, min(workers, len(batches)))
+    translations: list[list[Translation]] = [[] for _ in sources]
+    in_order = [number for numbers in batches for number in numbers]
+    for number, hypotheses in zip(in_order, results, strict=True):
+        for hypothesis in hypotheses:
+            text = tokenizer.decode(hypothesis.tokens)
+            translations[number].append(Translation(text, hypothesis.score))
+    return translations
 
 
 def translate(
@@ -123,29 +209,7 @@ def translate(
     model.eval().
     Raises ValueError if a sentence is too long or no text, or if the tokenizer is not the model's.
     """
-    if isinstance(sentences, str):
-        raise ValueError("sentences is one string: give a list of them")
-    check_vocabulary(model, tokenizer)
-    longest = model.config.max_length
-    sources = [
-        encode_sentence(tokenizer, sentence, number, longest)
-        for number, sentence in enumerate(sentences, start=1)
-    ]
-    lengths = [len(source) for source in sources]
-    device = model.embedding.weight.device
-    workers = count_workers(device)
-    batches = even_batches(lengths, max_tokens, workers)
-
-    def search(numbers: list[int]) -> list[str]:
-        rows = [sources[number] for number in numbers]
-        source = pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
-        best = beam_search(model, source, beam, alpha, max_extra_tokens)
-        return [tokenizer.decode(hypotheses[0].tokens) for hypotheses in best]
-
-    with evaluating(model):
-        written = search_all(search, batches, min(workers, len(batches)))
-    translations = [""] * len(sources)
-    in_order = [number for numbers in batches for number in numbers]
-    for number, translation in zip(in_order, written, strict=True):
-        translations[number] = translation
-    return translations
+    translations = translate_n_best(
+        model, tokenizer, sentences, 1, beam, alpha, max_extra_tokens, max_tokens
+    )
+    return [best[0].text if best else "" for best in translations]

@@ -6,12 +6,9 @@ The task: random words go by, and at each position the layer has to name the one
 `distance` positions before. Words and positions get the same 32 numbers in front of each layer, and
 the same kind of linear map reads its output; between them every layer has 6,144 weights. Each is
 trained anew for each distance, on fresh words in each update. The GRU gets a second chance at eight
-words, with five times the updates. Then the layers take turns at a forward and a backward pass over
-texts of growing length; the processor's time counts, not the clock's. Writes
-`results/recall.jsonl`, which chapter 2 draws.
+words, with five times the updates. Writes `results/recall.jsonl`, which chapter 2 draws.
 """
 
-import statistics
 import time
 from pathlib import Path
 
@@ -32,7 +29,7 @@ BATCH = 32
 RATE = 5e-3
 STEPS = 1000
 DISTANCES = (1, 2, 4, 5, 6, 8, 16, 32)
-LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+LONGEST = 128  # words of a text
 KINDS = ("GRU", "convolution", "attention")
 
 # --- Three layers ---
@@ -82,7 +79,7 @@ class Recall(nn.Module):
         super().__init__()
         layers = {"GRU": Recurrent, "convolution": Convolution, "attention": Attention}
         self.words = nn.Embedding(WORDS, D_MODEL)
-        self.positions = SinusoidalPositions(D_MODEL, max(LENGTHS))
+        self.positions = SinusoidalPositions(D_MODEL, LONGEST)
         self.layer = layers[kind]()
         self.output = nn.Linear(D_MODEL, WORDS)
 
@@ -91,7 +88,7 @@ class Recall(nn.Module):
         return self.output(self.layer(self.positions(self.words(words))))
 
 
-# --- What they recall, and in what time ---
+# --- What they recall ---
 
 
 def weights(kind: str) -> int:
@@ -126,29 +123,13 @@ def accuracy(kind: str, distance: int, seed: int = 0, steps: int = STEPS) -> flo
     return round(right.float().mean().item(), 4)
 
 
-def milliseconds(length: int, rounds: int) -> dict[str, float]:
-    """Return the median time of a forward and a backward pass over one text, for each layer."""
-    models = {kind: Recall(kind) for kind in KINDS}
-    times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    words = torch.randint(WORDS, (1, length))
-    for turn in range(rounds + 1):
-        for kind, model in models.items():
-            start = time.process_time()
-            F.cross_entropy(model(words)[0], words[0]).backward()
-            took = 1000 * (time.process_time() - start)
-            if turn > 0:  # the first turn warms up
-                times[kind].append(took)
-    return {kind: round(statistics.median(times[kind]), 3) for kind in KINDS}
-
-
 def main(
     seeds: tuple[int, ...] = (0, 1, 2),
     steps: int = STEPS,
-    rounds: int = 15,
     threads: int = 1,
     results: Path = common.RESULTS,
 ) -> None:
-    """Measure what three layers of equal size recall, and how long they take."""
+    """Measure what three layers of equal size recall."""
     torch.set_num_threads(threads)
     settings = {
         "benchmark": "recall",
@@ -157,7 +138,6 @@ def main(
         "batch": BATCH,
         "answers": ANSWERS,
         "rate": RATE,
-        "rounds": rounds,
         "threads": threads,
     }
     for kind in KINDS:
@@ -176,11 +156,6 @@ def main(
         begin = f"{kind:11}  {distance:2} back  {updates:5} updates"
         print(begin, *shares, sep="  ", flush=True)
     settings["cpu_minutes"] = round((time.process_time() - start) / 60, 1)
-    for length in LENGTHS:
-        times = milliseconds(length, rounds)
-        for kind, took in times.items():
-            records.append({"kind": kind, "length": length, "milliseconds": took})
-        print(f"{length:5} words:", times, flush=True)
     common.write_log(results, "recall", settings, records)
 
 

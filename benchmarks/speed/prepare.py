@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 import tyro
+from pooch import file_hash
 
 from annotated_transformer import Pair, Tokenizer, batching, read_pairs
 from annotated_transformer.toolkit import large_corpora
@@ -67,6 +68,9 @@ def repeat(folder: Path, times: int) -> None:
             file.write(once)
     lengths = folder / large_corpora.LENGTHS
     np.save(lengths, np.tile(np.load(lengths), (times, 1)))
+    summary = folder / large_corpora.SUMMARY
+    content = json.loads(summary.read_bytes())
+    summary.write_text(json.dumps({**content, "sha256": file_hash(tokens)}))
 
 
 # --- What the processes do ---

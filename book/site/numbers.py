@@ -43,6 +43,7 @@ BROKEN = (
     "| {different} | {loops} | {endless} | *{said}* |"
 )
 RESUMED = "| {what} | {before:.2f} | {after_1:.2f} | {worst:.2f} | {end:.2f} |"
+CHECKPOINT = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
 DECODED = "| {what} | {bleu} | {loops} | {endless} | *{said}* |"
 
 Values = dict[str, Any]
@@ -226,9 +227,16 @@ def start(root: Path) -> Values:
     return {key: mean(seeds) for key, seeds in scores.items()}
 
 
+def tatoeba(root: Path) -> Values:
+    """What the training in *your own pair* printed at each checkpoint, and its last BLEU."""
+    checkpoints = [r for r in log(root, "tatoeba-deu-eng") if "score" in r]
+    lines = [CHECKPOINT.format(**record) for record in checkpoints]
+    return {"printed": "\n".join(lines), "bleu": checkpoints[-1]["score"]}
+
+
 GROUPS: dict[str, Callable[[Path], Values]] = {
     group.__name__: group
-    for group in (code, hours, exercise, symptoms, gpu, serving, start)
+    for group in (code, hours, exercise, symptoms, gpu, serving, start, tatoeba)
 }
 
 

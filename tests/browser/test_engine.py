@@ -276,3 +276,24 @@ def test_tokenizer_on_every_block_of_unicode(open_engine):
         pieces = [text[start:end] for _, (start, end) in splits(text)]
         answer = tab.evaluate(script, [text, pieces, tokenizer.encode(text)])
         assert answer == [True, True, True], (answer, text[:60])
+
+
+ANSWER = """(text) => new Promise((resolve) => {
+    let answer = "";
+    const port = { postMessage: (content) => {
+        if (content.text !== undefined) answer = content.text;
+        if (content.done) resolve(answer);
+    } };
+    tools.serve(port);
+    port.onmessage({ data: bookFigures.model });
+    port.onmessage({ data: { number: 1, text, most: 100, options: {} } });
+})"""
+
+
+def test_any_white_space_is_one_space_for_the_page(open_engine):
+    tab = open_engine(SHOWN)
+    words = ["Das", "ist", "ein", "Hund."]
+    expected = tab.evaluate(ANSWER, " ".join(words))
+    assert expected
+    for space in ("  ", "\t", "\n", "\u00a0", "\u3000", "\ufeff", "\x85", "\x1c"):
+        assert tab.evaluate(ANSWER, space.join(["", *words, ""])) == expected

@@ -2,7 +2,7 @@
 
 import pytest
 
-PAGE = "notebooks/09_layers.html"
+PAGE = "notebooks/03_attention.html"
 NOTES = """() => {
     const right = (e) => e.getBoundingClientRect().right;
     const article = right(document.querySelector(".bd-article"));
@@ -23,7 +23,7 @@ NOTES = """() => {
 def test_notes_stand_beside_the_text_or_below_it(address, browser, width, where):
     """A wide screen has notes in the column on the right, a narrow one under their paragraph."""
     tab = browser.new_page(viewport={"width": width, "height": 900})
-    for page in (PAGE, "notebooks/18_training.html"):
+    for page in (PAGE, "notebooks/04_masks.html"):
         tab.goto(address + page)
         notes = tab.evaluate(NOTES)
         assert len(notes) > 1

@@ -13,6 +13,11 @@ function engine() {
 
   // ---------------------------------------------------------------- Tokenization (chapter 14)
 
+  /** One space for each run of white space, none at the ends: the rule of the training data, `single_spaced`.
+   * To JavaScript's \s, which has the byte order mark, it adds what only Python's has.
+   */
+  const singleSpaced = (text) => text.replace(/[\s\x1c-\x1f\x85]+/g, " ").trim();
+
   const SPLIT =
     /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
 
@@ -420,6 +425,7 @@ function engine() {
 
     async function work({ number, task = "translate", text, token, most, options }) {
       const { tokenizer } = model;
+      text = singleSpaced(text ?? "");
       const message = (content) => port.postMessage({ number, ...content });
       if (task === "neighbors") {
         const pieces = token === undefined ? tokenizer.encode(` ${text}`) : [token];
@@ -444,7 +450,7 @@ function engine() {
     };
   }
 
-  return { makeTokenizer, unpack, readModel, begin, step, write, sampler, beamSearch, serve };
+  return { singleSpaced, makeTokenizer, unpack, readModel, begin, step, write, sampler, beamSearch, serve };
 }
 
 bookFigures.engine = engine;
