@@ -23,6 +23,7 @@ from annotated_transformer import (
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.toolkit.downloads import MissingData
 from benchmarks.experiments import (
+    ladder,
     parsing,
     parts,
     recall,
@@ -155,6 +156,32 @@ def test_the_rows_of_parts_grow(
     assert sizes["masks"] == sizes["attention"] > sizes["means"]
     assert sizes["transformer"] > sizes["layers"] > sizes["positional_encoding"]
     assert [row["steps"] for row in rows[9:11]] == [2, 2]
+
+
+def test_the_rungs_of_the_ladder_are_trained_and_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """The best weights of a run are kept; a run in the log is not made again."""
+    monkeypatch.setattr(ladder, "LEARNED", 200)
+    monkeypatch.setattr(ladder, "HELD_OUT", 40)
+    ladder.task.cache_clear()
+    brief = {"rungs": ("means", "transformer"), "seeds": (0,), "most": 3, "asked": 2}
+    settings, runs = run("experiments.ladder", tmp_path, **brief)
+    assert settings["sentences"][0] == "Den Hund jagt die Katze."
+    assert [line["updates"] for line in runs] == [3, 3]
+    assert runs[0]["parameters"] < runs[1]["parameters"]
+    assert all(len(line["writes"]) == len(ladder.SENTENCES) for line in runs)
+    capsys.readouterr()
+    assert run("experiments.ladder", tmp_path, **brief)[1] == runs
+    assert "2 runs found, 0 to make" in capsys.readouterr().out
+    ladder.task.cache_clear()
+
+
+def test_training_on_the_ladder_stops_without_progress() -> None:
+    falling = [2.0 - 0.1 * number for number in range(10)]
+    assert not ladder.has_stopped(falling)
+    assert not ladder.has_stopped([1.0] * ladder.PATIENCE)
+    assert ladder.has_stopped([*falling, *[1.1] * ladder.PATIENCE])
 
 
 def test_changes_since_2017_leave_the_size_alone(tmp_path: Path) -> None:
