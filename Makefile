@@ -59,7 +59,7 @@ test-matrix: ## tests with the oldest and the newest Python and libraries, as fa
 	@sed -nE 's/^    "([a-z]+)>=([0-9.]+)",$$/\1==\2/p' pyproject.toml > _build/matrix/oldest.txt
 	@: > _build/matrix/newest.txt
 	@for python in $(PYTHONS); do for versions in $(VERSIONS); do \
-	  command -v $$python >/dev/null || { echo "$$python: not installed"; continue; }; \
+	  $$python -c '' 2>/dev/null || { echo "$$python: not installed"; continue; }; \
 	  venv=_build/matrix/$$python-$$versions; $$python -m venv $$venv; \
 	  $$venv/bin/python -m pip install -q . pytest hypothesis --constraint _build/matrix/$$versions.txt \
 	    || { echo "$$python, $$versions versions: cannot be installed"; continue; }; \

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from annotated_transformer.masks import PAD
 from annotated_transformer.transformer import Transformer
 
+# --- Why smooth the labels? ---
+
 
 def label_smoothed_loss(
     logits: Tensor, labels: Tensor, label_smoothing: float = 0.1

@@ -5,6 +5,7 @@ This chapter turns text into numbers and back without losing a letter: byte-pair
 with one vocabulary for both languages (section 5.1 of the paper).
 """
 
+import copyreg
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +14,55 @@ from pathlib import Path
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from annotated_transformer.data import Pair
+from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS, PAD, UNK
 
-# --- Reserved numbers ---
+# --- A tokenizer in code ---
 
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 
-# --- A tokenizer in code ---
+
+class Tokenizer:
+    """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
+
+    It is made from JSON, whose SHA-256 is its name. Raises ValueError for JSON of another kind.
+    """
+
+    def __init__(self, text: str, origin: str | Path = "this text") -> None:
+        self.library = read_bpe(text, origin)
+        self.text = text
+        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
+
+    @classmethod
+    def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
+        """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
+        return cls(train_bpe(texts, vocabulary_size))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Read a saved tokenizer; raises ValueError if the file is something else."""
+        text = Path(path).read_bytes().decode(errors="replace")
+        return cls(text, origin=path)
+
+    def save(self, path: str | Path) -> None:
+        """Write the tokenizer as JSON."""
+        Path(path).write_bytes(self.text.encode())
+
+    def __len__(self) -> int:
+        return int(self.library.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without start or end; a lone surrogate raises ValueError."""
+        text.encode()  # its error names the position, the library's does not
+        return list(self.library.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; special ones are left out."""
+        ids = [index for index in ids if index not in SPECIAL]
+        return str(self.library.decode(ids))
+
+
+# --- Learning the merges ---
 
 # A visible sign for each of the 256 bytes
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -41,16 +83,13 @@ def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
     return library
 
 
-# --- Learning the merges ---
-
-
 def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
-    """The texts one by one: of a pair, both sides."""
+    """The texts one by one: of a pair, both sides; raises ValueError for what is neither."""
     for text in texts:
         if isinstance(text, str):
             yield text
         else:
-            yield from text[:2]
+            yield from as_pair(text)[:2]
 
 
 def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
@@ -81,6 +120,7 @@ def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
         content = json.loads(text)
         merges = [(left, right) for left, right in content["model"]["merges"]]
         library = byte_level_bpe(merges)
+        # Built anew from its merges, it must be what the JSON says
         if content != json.loads(library.to_str()):
             raise ValueError("it differs from what Tokenizer.train makes")
         return library
@@ -90,44 +130,9 @@ def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
         ) from error
 
 
-class Tokenizer:
-    """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
+def rebuilt(tokenizer: Tokenizer) -> tuple[type[Tokenizer], tuple[str]]:
+    """How a tokenizer is copied and pickled: made again from its JSON."""
+    return Tokenizer, (tokenizer.text,)
 
-    It is made from JSON, whose SHA-256 is its name. Raises ValueError for JSON of another kind.
-    """
 
-    def __init__(self, text: str, origin: str | Path = "this text") -> None:
-        self.library = read_bpe(text, origin)
-        self.text = text
-        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
-
-    @classmethod
-    def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
-        """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
-        return cls(train_bpe(texts, vocabulary_size))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a saved tokenizer; raises ValueError if the file is something else."""
-        text = Path(path).read_bytes().decode(errors="replace")
-        return cls(text, origin=path)
-
-    def save(self, path: str | Path) -> None:
-        """Write the tokenizer as JSON."""
-        Path(path).write_bytes(self.text.encode())
-
-    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
-        return Tokenizer, (self.text,)  # how a copy is made
-
-    def __len__(self) -> int:
-        return int(self.library.get_vocab_size())
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end; a lone surrogate raises ValueError."""
-        text.encode()  # its error names the position, the library's does not
-        return list(self.library.encode(text, add_special_tokens=False).ids)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; special ones are left out."""
-        ids = [index for index in ids if index not in SPECIAL]
-        return str(self.library.decode(ids))
+copyreg.pickle(Tokenizer, rebuilt)

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import altair as alt
@@ -278,76 +277,6 @@ def curves(
     dash = alt.StrokeDash(f"{series}:N", scale=dashes, **legend)
     chart = alt.Chart(alt.Data(values=list(records)))
     return chart.mark_line().encode(x, y, color, dash)
-
-
-# --- What each part pays ---
-
-PARTS = {  # as benchmarks/experiments/parts.py names them
-    "means": "means of embeddings",
-    "attention": "+ attention (chapter 3)",
-    "masks": "+ padding mask (4)",
-    "multi_head_attention": "+ four heads (5)",
-    "feed_forward": "+ feed-forward network (6)",
-    "embeddings": "+ one scaled embedding (7)",
-    "positional_encoding": "+ positions (8)",
-    "layers": "+ residuals, norms: one layer (9)",
-    "transformer": "the whole model: two layers (10)",
-    "layers, longer": "one layer, 1,300 updates",
-    "transformer, longer": "two layers, 1,300 updates",
-}
-
-
-def parts_log() -> dict[str, dict[str, Any]]:
-    """Read the committed log of benchmarks/experiments/parts.py: part -> its record."""
-    path = Path(__file__).parents[1] / "benchmarks" / "results" / "parts.jsonl"
-    _, *lines = path.read_text(encoding="utf-8").splitlines()  # without the settings
-    records = [json.loads(line) for line in lines]
-    return {record["part"]: record for record in records}
-
-
-def paid(part: str) -> dict[str, float]:
-    """Draw the loss of the book's one task with a part more in each row, down to a chapter's.
-
-    Args:
-        part: the chapter's module; the last chapter of the model shows longer training, too.
-
-    Returns:
-        The losses drawn: part -> nats a token.
-    """
-    log = parts_log()
-    names = list(PARTS)
-    if part != "transformer":
-        names = names[: names.index(part) + 1]
-    losses = {name: log[name]["loss"] for name in names}
-    rows = [
-        {
-            "part": PARTS[name],
-            "loss": loss,
-            "label": f"{loss:.2f}",
-            "new": name == part,
-        }
-        for name, loss in losses.items()
-    ]
-    finding = ", ".join(f"{PARTS[name]}: {loss:.2f}" for name, loss in losses.items())
-    show(loss_bars(rows), alt=finding + ".")
-    return losses
-
-
-def loss_bars(rows: list[dict[str, Any]]) -> alt.LayerChart:
-    """Chart losses as bars with their numbers; the bar of the new part is filled."""
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        alt.Y("part:N", sort=None, title=None, axis=alt.Axis(labelLimit=260)),
-        alt.X(
-            "loss:Q",
-            title="validation loss, nats a token",
-            scale=alt.Scale(domain=[0, 2.2]),
-            axis=alt.Axis(values=[0, 0.5, 1, 1.5, 2]),
-        ),
-    )
-    fill = alt.condition("datum.new", alt.value(INK), alt.value(PAPER))
-    bars = base.mark_bar(stroke=INK, height={"band": 0.7}).encode(color=fill)
-    labels = base.mark_text(align="left", dx=5).encode(text="label:N")
-    return (bars + labels).properties(height={"step": 22}, width=300)
 
 
 # --- Pictures that change ---

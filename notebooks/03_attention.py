@@ -13,7 +13,13 @@ sys.path.insert(0, "..")  # where book.figures stands
 # # Attention
 #
 # Attention lets each word of a sentence ask all the others, and hands it a blend of what they hold, weighted by how well each one fits (section 3.2.1 of the paper).
-#
+
+# %% tags=["remove-input"]
+from book.figures import map_thumbnail
+
+map_thumbnail("attention")
+
+# %% [markdown]
 # Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. In the next sentence it will be other words, so fixed wiring can't do it.
 #
 # A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and the longer the sentence, the more the squeezing loses. **Attention** leaves every word where it is and lets each one fetch what it needs, directly.

@@ -13,7 +13,13 @@ sys.path.insert(0, "..")  # where book.figures stands
 # # Masks
 #
 # A mask is a table of yes and no that decides which keys each query may see; this chapter builds the two that a Transformer needs, one against padding and one against the future (sections 3.1 and 3.2.3 of the paper).
-#
+
+# %% tags=["remove-input"]
+from book.figures import map_thumbnail
+
+map_thumbnail("masks")
+
+# %% [markdown]
 # [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, and in a Transformer that is wrong for two reasons. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
 #
 # ## What goes wrong without a mask

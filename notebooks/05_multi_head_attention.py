@@ -13,7 +13,13 @@ sys.path.insert(0, "..")  # where book.figures stands
 # # Multi-head attention
 #
 # **Multi-head attention** lets several small attentions, called heads, look at the same sentence side by side, each with questions of its own, and adds up what they find (section 3.2.2 of the paper).
-#
+
+# %% tags=["remove-input"]
+from book.figures import map_thumbnail
+
+map_thumbnail("multi_head_attention")
+
+# %% [markdown]
 # ## Why several heads?
 #
 # In [chapter 3](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*, and so it heard only faintly that it is black. No choice of numbers can help: whatever one answer gains, the other loses.

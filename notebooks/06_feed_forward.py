@@ -12,7 +12,13 @@ sys.path.insert(0, "..")  # where book.figures stands
 # # The feed-forward network
 #
 # The feed-forward network, two linear maps with a cut at zero (a ReLU) between them, ends every layer of the model and draws conclusions from what attention has brought to a position (section 3.3 of the paper).
-#
+
+# %% tags=["remove-input"]
+from book.figures import map_thumbnail
+
+map_thumbnail("feed_forward")
+
+# %% [markdown]
 # After attention, *likes* has heard of something living and of something edible. If you know both, you know more: this liking is about a meal. But a meal is a new fact, and what attention returns is a blend of old ones. Could more attention, ten layers of it, arrive at the conclusion?
 #
 # ## What attention alone cannot do

@@ -12,7 +12,13 @@ sys.path.insert(0, "..")  # where book.figures stands
 # # Embeddings
 #
 # An embedding table holds one learned vector for each token; the model looks tokens up in it at the bottom and scores the next word against it at the top (section 3.4 of the paper).
-#
+
+# %% tags=["remove-input"]
+from book.figures import map_thumbnail
+
+map_thumbnail("embeddings")
+
+# %% [markdown]
 # ## Why not feed the number itself?
 #
 # A tokenizer turns a sentence into whole numbers, one for each *token*, a word or a piece of one. You could hand that number to a linear layer. What would be wrong with the result?

@@ -12,7 +12,13 @@ sys.path.insert(0, "..")  # where book.figures stands
 # # Positional encoding
 #
 # A positional encoding is a vector that is added to each word's embedding and tells the model where in the sentence the word stands (section 3.5 of the paper).
-#
+
+# %% tags=["remove-input"]
+from book.figures import map_thumbnail
+
+map_thumbnail("positional_encoding")
+
+# %% [markdown]
 # ## Attention is blind to order
 #
 # *The black cat likes fish* and *the black fish likes cat* are made of the same words. Let the verb of each attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values). Will it fetch something else in the second sentence?

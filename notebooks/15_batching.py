@@ -13,9 +13,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # This chapter packs sentences of different lengths into tensors and wastes almost none of the work (section 5.1 of the paper).
 #
-# A tensor is a rectangle and sentences aren't. Short ones are filled up with **padding**, and the machine multiplies padding as carefully as words. The cure has two halves: put sentences of about equal length together, and count tokens instead of sentences. With $S$ positions in the encoder and $T$ in the decoder, a batch gets
-#
-# $$ B = \left\lfloor \frac{\text{max tokens}}{\max(S, T)} \right\rfloor \text{ rows.} $$ (eq-rows)
+# A model should learn from many sentences at once. We cut two into tokens, with a vocabulary as in [the last chapter](14_tokenization.ipynb#what-goes-in-comes-out), and lay them side by side:
 
 # %% tags=["export"]
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,22 +28,34 @@ from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 
-# %% tags=["hide-input"]
-import matplotlib.pyplot as plt
-from torch.nn.utils.rnn import pad_sequence
-
-from book.figures import INK, RESIDUAL, style
-
 # %%
 from annotated_transformer import multi30k
 
 pairs = multi30k("train")
 tokenizer = Tokenizer.train(pairs, vocabulary_size=5000)
+rows = [tokenizer.encode(text) for text in ("The black cat likes fish.", "A dog.")]
+try:
+    torch.tensor(rows)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with five tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words.
+#
+# Is that much waste? Take the 29,000 captions of Multi30k as they come, 32 to a batch, and fill each batch up to its own longest sentence. Which share of the positions holds a token? Make a guess before you look at the figure. For what follows we need the lengths alone, so here they are, one row per pair, with one position more for the token that ends a sentence:
+
+# %%
 lengths = np.array(
     [[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs]
 )
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The source side of 32 captions, one a row: filled where there is a token, hatched where there is padding. Left, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Right, 32 captions of nearly equal length. The percentage is the share of tokens."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
+# %% tags=["remove-cell"]
+import matplotlib.pyplot as plt
+from torch.nn.utils.rnn import pad_sequence
+
+from book.figures import QUERY, RESIDUAL, style
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The German side of 32 captions, one per row: filled where there is a token, hatched where there is padding. Above, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Below, 32 captions of nearly equal length. The percentage is the share of tokens."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
 style()
 by_width = lengths[lengths.max(axis=1).argsort(kind="stable"), 0]
 neighbors = by_width[14_500:14_532]
@@ -53,41 +63,39 @@ batches_of_32 = np.split(lengths[:, 0], range(32, len(lengths), 32))[:-1]
 typical = sorted(batches_of_32, key=lambda rows: rows.mean() / rows.max())[
     len(batches_of_32) // 2
 ]
-panels = {"all to 72": (typical, 72), "as they come": (typical, typical.max())}
-panels["neighbors"] = (neighbors, neighbors.max())
-figure, axes = plt.subplots(
-    1,
-    3,
-    figsize=(7, 3),
-    layout="constrained",
-    width_ratios=[width for _, width in panels.values()],
-)
-for ax, (name, (rows, width)) in zip(axes, panels.items()):
+panels = {"all filled up to 72": (typical, 72)}
+panels["up to the longest of the batch"] = (typical, typical.max())
+panels["captions of nearly equal length"] = (neighbors, neighbors.max())
+figure, axes = plt.subplots(3, 1, figsize=(3.2, 5), layout="constrained")
+for ax, (name, (row_lengths, width)) in zip(axes, panels.items()):
     ax.barh(range(32), width, height=1, fc="none", ec=RESIDUAL, hatch="////", lw=0)
-    ax.barh(range(32), rows, height=1, fc=INK, ec="white", lw=0.4)
-    ax.set(xlim=(0, width), ylim=(32, 0), yticks=[], xticks=[width])
-    ax.set_title(f"{name}\n{rows.sum() / (32 * width):.0%}", fontsize=10)
+    ax.barh(range(32), row_lengths, height=1, fc=QUERY, ec="white", lw=0.4)
+    ax.set(xlim=(0, 72), ylim=(32, 0), yticks=[], xticks=[0, width])
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+    useful = row_lengths.sum() / (32 * width)
+    ax.set_title(f"{name}: {useful:.0%}", fontsize=10)
 plt.show()
 
 # %% [markdown]
 # ## The cost of padding
 #
-# The share of positions in a batch that hold a token is
+# With $S$ positions in the encoder and $T$ in the decoder, the share of positions in a batch that hold a token is
 #
 # $$ \text{useful share} = \frac{\sum_b (S_b + T_b)}{B \, (\max_b S_b + \max_b T_b)}. $$ (eq-useful)
 #
-# We measure it over all 29,000 captions, for four ways to fill batches of 32. Harvard's Annotated Transformer {cite:p}`rush2018annotated` takes the first: its code of 2022 pads every sentence to 72.
+# We measure it over all 29,000 captions, for three ways to fill batches of 32. The first pads every sentence to 72, as the code of Harvard's Annotated Transformer does {cite:p}`rush2018annotated`.
 
 
 # %%
 def useful_share(groups):
-    """Return useful positions over all positions, for groups of lengths (B, 2) that share a batch."""
+    """Useful positions over all positions, for groups of lengths (B, 2) that share a batch."""
     all_positions = sum(len(group) * group.max(axis=0).sum() for group in groups)
     return float(sum(group.sum() for group in groups) / all_positions)
 
 
 def by_32(order):
-    """Cut the lengths, taken in some order, into batches of 32."""
+    """The lengths in some order, cut into batches of 32."""
     return np.split(lengths[order], range(32, len(lengths), 32))
 
 
@@ -95,7 +103,6 @@ as_given = np.arange(len(lengths))
 by_target = lengths[:, 1].argsort(kind="stable")
 shares = {
     "all to 72": float(lengths.sum() / (len(lengths) * 144)),
-    "longest of the corpus": useful_share([lengths]),
     "longest of the batch": useful_share(by_32(as_given)),
     "sorted by target length": useful_share(by_32(by_target)),
 }
@@ -103,14 +110,20 @@ print("S and T on average:", lengths.mean(axis=0).round(2).tolist())
 for name, share in shares.items():
     print(f"{name:24} {share:6.1%} useful")
 
+# %% tags=["remove-cell"]
+assert lengths.mean(axis=0).round(2).tolist() == [17.01, 16.15]
+assert round(shares["all to 72"], 2) == 0.23
+assert 0.5 < shares["longest of the batch"] < 0.55
+assert shares["sorted by target length"] > 0.8
+
 # %% [markdown]
 # You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23%. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](03_attention.ipynb#what-it-costs) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
 #
-# Padding each batch to its own longest isn't enough, because among 32 random captions one is nearly always long. Sorting is the step that counts.
+# Padding each batch to its own longest sentence brings the useful share to one half. It can't do better, because among 32 captions drawn at random one is nearly always long. Sorting is the step that counts: put sentences of about equal length together.
 #
 # ## Tokens, not sentences
 #
-# Sorting brings a new problem. How much work are 32 short sentences, and 32 long ones?
+# Sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest?
 
 # %%
 groups = by_32(by_target)
@@ -118,17 +131,39 @@ for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
     positions = int(len(group) * group.max(axis=0).sum())
     print(f"{name}: {positions:,} positions, {group[:, 1].sum():,} target tokens")
 
+# %% tags=["remove-cell"]
+assert positions > 5 * len(groups[0]) * groups[0].max(axis=0).sum()
+
 # %% [markdown]
-# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of the machine is idle; and one gradient is a mean over 200 target tokens, the next over 1,400.
+# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of that memory is unused. And one gradient is a mean over 200 target tokens, the next over 1,400.
 #
-# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow. With our 1,024 tokens, {eq}`eq-rows` allows 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 50$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$, so with the longer side in the formula neither goes over the limit. tensor2tensor's [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) does the same: it sorts sentences into buckets by their longer side and divides the budget by the bucket's width.
+# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow: each batch has a token budget. A batch whose longest source has $S$ positions and whose longest target has $T$ gets
+#
+# $$ B = \left\lfloor \frac{\text{max tokens}}{\max(S, T)} \right\rfloor \text{ rows.} $$ (eq-rows)
+#
+# With 1,024 tokens, enough for this small corpus, these are 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 50$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$. Because the formula divides by the longer side, neither goes over the limit.
+#
+# So a good batch has two properties: its sentences are about equally long, and it holds about as many tokens as every other. The rest of this chapter makes such batches, first the tensors, then the choice of what goes into them.
 #
 # ## From pairs to arrays
 #
-# To the model a pair is two lists of ids. The encoder reads one, and the decoder reads the other, one token behind what it should say ([the shift](10_transformer.ipynb#the-target-shifted-by-one)). We store the target once, from `<s>` to `</s>`, and input and labels are two slices of it.
+# To the model a pair is two lists of ids. The encoder reads one, and the decoder reads the other, one token behind what it should say ([the shift](10_transformer.ipynb#the-target-shifted-by-one)). We store the target once, from `<s>` to `</s>`; the decoder's input and its labels are two slices of it.
+
+# %%
+likes = Pair("Die schwarze Katze mag Fisch.", "The black cat likes fish.")
+source = [*tokenizer.encode(likes.source), EOS]
+target = [BOS, *tokenizer.encode(likes.target), EOS]
+print("encoder reads ", source)
+print("decoder reads ", target[:-1])
+print("it should say ", target[1:])
+
+# %% [markdown]
+# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$. The source gets an `</s>` but no `<s>`, since nothing has to be started there. (That `</s>` gives even an empty sentence one token to attend to.)
+#
+# `encode_pairs` does this to every pair. Millions of Python lists would take some thirty bytes for each id, so it returns an `EncodedCorpus`: all ids in one long array, sentence after sentence, and the lengths $S$ and $T$ of all examples in another. An `Example` is two slices of the long array, its `source` and its `target`.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Example and EncodedCorpus", "code_prompt_hide": "Hide Example and EncodedCorpus"}
 class Example(NamedTuple):
     """A pair in token ids: source (S,) ends with EOS, target (T + 1,) goes from BOS to EOS."""
 
@@ -136,13 +171,6 @@ class Example(NamedTuple):
     target: np.ndarray
 
 
-# %% [markdown]
-# The source has an `</s>` but no `<s>`, since nothing has to be started there; the `</s>` gives even an empty sentence a token to attend to.
-#
-# A corpus has millions of examples, and as Python objects each id would take some thirty bytes. Instead, one array holds all ids, sentence after sentence, and a second one holds the lengths $S$ and $T$, the positions that an example takes in encoder and decoder. (The decoder never reads the last token, so the target has $T + 1$.) Where an example begins is a running sum, and an example is two slices: views, no copies. The arrays may also lie in [files on disk](D_large_corpora.ipynb#in-use).
-
-
-# %% tags=["export"]
 @dataclass(eq=False)
 class EncodedCorpus:
     """Examples in two flat arrays, which may lie in memory or in a mapped file.
@@ -170,7 +198,7 @@ class EncodedCorpus:
         return Example(self.tokens[start:middle], self.tokens[middle:end])
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show encode_pairs", "code_prompt_hide": "Hide encode_pairs"}
 def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
     """Encode sentence pairs, in order; a pair may be a plain tuple of two texts."""
     tokens: list[int] = []
@@ -187,19 +215,18 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
 
 # %%
 corpus = encode_pairs(tokenizer, pairs)
-print(f"{len(corpus):,} examples in {len(corpus.tokens):,} ids")
-likes = Pair("Die schwarze Katze mag Fisch.", "The black cat likes fish.")
 two = encode_pairs(tokenizer, [likes, Pair("Ein Hund.", "A dog.")])
-print("source", two[0].source, "target", two[0].target)
-print("S and T:", two.lengths[0].tolist())
 
 # %% tags=["remove-cell"]
 assert np.array_equal(corpus.lengths, lengths)
+assert len(tokenizer.encode(" likes")) == 3
+assert two.lengths[0].tolist() == [7, 9]
+assert two[0].source.tolist() == source and two[0].target.tolist() == target
 
 # %% [markdown]
-# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$.
-#
 # A **batch** is two tensors, one per side, each as wide as its longest row.
+#
+# **Exercise 7. Write it first** (★, 5 min). Write `pad(rows)`: from lists of ids to one tensor, with 0 on the right where a row is too short. `torch.nn.utils.rnn.pad_sequence` does the same for rows that are tensors; compare with it.
 
 
 # %% tags=["export"]
@@ -235,30 +262,38 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 # %%
 print(collate(two).source)
-rows = [torch.from_numpy(example.source) for example in two]
 
 # %% tags=["remove-cell"]
+rows = [torch.from_numpy(example.source) for example in two]
 assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 
 # %% [markdown]
-# PyTorch's `pad_sequence` gives the same; ours takes any rows of numbers.
-#
-# ### Why pad on the right?
-#
-# Because position 0 is where a sentence begins, and [positions](08_positional_encoding.ipynb#adding-positions-in-code) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
-#
-# ### The attention mask
-#
-# Other libraries hand one along with the tokens. Ours is made from the tokens: padding has its own number, and [`padding_mask`](04_masks.ipynb#the-padding-mask) compares with it.
-#
-# ### Does padding change the result?
-#
-# No, as long as no word attends to padding ([masks](04_masks.ipynb#the-padding-mask)) and the loss leaves it out and divides by the number of real tokens ([regularization](17_regularization.ipynb#padding-doesnt-count)). Then padding costs time and nothing else.
+# The two sentences lie side by side. Padding doesn't change what the model computes for them, as long as no word attends to padding ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and nothing else.
 #
 # ## Neighbors along a snake
 #
-# An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. Instead we go back and forth, as a plow does. The longer side comes first, as in {eq}`eq-rows`; among examples with the same longer side, $T - S$ goes up; in the next width it comes back down.
-#
+# Which sentences share a batch? An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. Instead we go back and forth, as a plow does: the longer side grows, as in {eq}`eq-rows`; among examples with the same longer side, $T - S$ goes up, and in the next width it comes back down.
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}, "image": {"alt": "A line that goes back and forth in L-shaped turns around the corner, growing outward."}}
+def snake_path(widest):
+    """All pairs of lengths up to the widest, from corner to corner."""
+    path = []
+    for w in range(1, widest + 1):
+        turn = [(w, t) for t in range(1, w)] + [(s, w) for s in range(w, 0, -1)]
+        path += turn if w % 2 == 0 else turn[::-1]
+    return np.array(path)
+
+
+path = snake_path(12)
+figure, axes = plt.subplots(figsize=(3.2, 3.2), layout="constrained")
+axes.plot(path[:, 0], path[:, 1], color=QUERY, lw=1.3, marker="o", ms=3)
+ticks = range(2, 13, 2)
+axes.set(aspect="equal", xlabel="S: source", ylabel="T: target")
+axes.set(xticks=ticks, yticks=ticks)
+plt.show()
+
+# %% [markdown]
 # A sort produces any order you like if each example gets the right key. With $w = \max(S, T)$ and $W$ the widest of all, ours is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
 
 
@@ -274,44 +309,34 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
     return (2 * width.max(initial=0) + 1) * width + turned
 
 
-# %%
-toy = np.array([(s, t) for s in (1, 2, 3) for t in (1, 2, 3)])
-print(np.sort(snake_key(toy)).tolist())
-print(" ".join(str(tuple(pair)) for pair in toy[snake_key(toy).argsort()].tolist()))
+# %% tags=["remove-cell"]
+field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
+assert np.array_equal(field[snake_key(field).argsort()], path)
 
 # %% [markdown]
-# Nine examples, with all lengths from 1 to 3, in the order of their keys. From each to the next, a length changes by one at most.
+# How much do the turns bring? On the captions, in batches of 32:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}, "image": {"alt": "A line that goes back and forth in L-shaped turns around the corner, growing outward."}}
-field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
-path = field[snake_key(field).argsort()]
-figure, axes = plt.subplots(figsize=(3.6, 3.6), layout="constrained")
-axes.plot(path[:, 0], path[:, 1], color=INK, lw=1.3, marker="o", ms=3)
-axes.set(aspect="equal", xlabel="S: source", ylabel="T: target")
-plt.show()
-
-# %%
-orders = {
-    "by source, then target": (100 * lengths[:, 0] + lengths[:, 1]).argsort(
-        kind="stable"
-    ),
-    "snake order": snake_key(lengths).argsort(kind="stable"),
-}
-for name, order in orders.items():
-    shares[name] = useful_share(by_32(order))
+# %% tags=["hide-input"]
+by_source = (100 * lengths[:, 0] + lengths[:, 1]).argsort(kind="stable")
+shares["by source, then target"] = useful_share(by_32(by_source))
+shares["snake order"] = useful_share(by_32(snake_key(lengths).argsort(kind="stable")))
+for name in ("by source, then target", "snake order"):
     print(f"{name:24} {shares[name]:6.1%} useful")
 
+# %% tags=["remove-cell"]
+assert shares["snake order"] > 0.985 > shares["by source, then target"]
+
 # %% [markdown]
-# One point more, for four lines. With the chance that comes below, it keeps 97%; sorting by the longer side alone would keep 93.5, as exercise 5 shows.
-#
 # ## A plan for an epoch
 #
 # We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one.
 #
-# An example longer than the budget fits into no batch, not even alone. Dropping it quietly would leave you wondering later where a part of the corpus went, so it is an error that says which one and what to do. ([Training](K_runs.ipynb#one-call) asks the same of the model's positions, and quotes the first words of the pair.)
+# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled. All of it follows from (seed, epoch), so a run that was interrupted need not remember any of it.
+#
+# An example longer than the budget fits into no batch, not even alone; `check_fits` raises an error for it that names the pair.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show check_fits", "code_prompt_hide": "Hide check_fits"}
 def check_fits(
     lengths: np.ndarray,
     most: int,
@@ -332,12 +357,6 @@ def check_fits(
             f"{part} pair {first + 1} has {widths[first]} tokens, {holder} allows {most}: "
             f"drop or split the pair, or raise {holder}{quoted}"
         )
-
-
-# %% [markdown]
-# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled.
-#
-# All of it follows from (seed, epoch), so a run that was interrupted need not remember any of it.
 
 
 # %% tags=["export"]
@@ -368,12 +387,13 @@ def plan_batches(
 
 
 # %%
+toy = np.array([(s, t) for s in (1, 2, 3) for t in (1, 2, 3)])
 for epoch in (0, 1):
     plan = plan_batches(toy, max_tokens=6, seed=0, epoch=epoch)
     print([sorted(map(tuple, toy[batch].tolist())) for batch in plan])
 
 # %% [markdown]
-# The nine examples in batches of at most 6 tokens a side, in two epochs. On the captions we check what the plan promises: each sentence exactly once, no side over the budget, and other company in another epoch.
+# Nine examples, with all lengths from 1 to 3, in batches of at most 6 tokens per side, in two epochs. On the captions we measure what the plan promises: no side over the budget, other company in another epoch, and almost no padding. (Each sentence comes exactly once; a test, which you don't see here, counts them.)
 
 # %% tags=["hide-input"]
 plans = [
@@ -403,34 +423,32 @@ for budget in (1024, 4096):
 for plan in plans:
     assert np.array_equal(np.sort(np.concatenate(plan)), np.arange(len(corpus)))
 assert largest <= 1024
+longest = lengths[lengths.max(axis=1).argmax()].tolist()
+assert longest == [61, 50] and (1024 // 8, 1024 // 61) == (128, 16)
+assert shares["plan, 1,024 tokens"] > 0.965 and shares["plan, 4,096 tokens"] > 0.95
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "How much of the arithmetic is spent on tokens? Both sides of Multi30k. The hatched bars are the plans of this chapter, cut by tokens and with chance; the others are batches of 32."}, "image": {"alt": "Padding all sentences to 72 leaves under a quarter useful. Every step helps up to snake order with 99 percent; the plans of this chapter, with chance added, have 95 to 97 percent."}}
-figure, axes = plt.subplots(figsize=(6.8, 3.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(3.1, 3), layout="constrained")
+planned = ["plan" in name for name in shares]
 bars = axes.barh(
     list(shares),
     [100 * share for share in shares.values()],
-    fc="none",
-    ec=INK,
-    hatch=["////" if "plan" in name else "" for name in shares],
+    fc="white",
+    ec=[QUERY if plan else RESIDUAL for plan in planned],
+    hatch=["////" if plan else "" for plan in planned],
 )
 axes.bar_label(bars, fmt="%.0f %%", padding=3)
-axes.set(xlim=(0, 112), xlabel="useful positions in %")
+axes.set(xlim=(0, 130), xticks=[0, 50, 100], xlabel="useful positions in %")
 axes.invert_yaxis()
 axes.grid(False)
 plt.show()
 
 # %% [markdown]
-# A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better. A stand-in for WMT14 (real sentences, repeated) reaches 98% with the paper's 25,000 tokens ([appendix D](D_large_corpora.ipynb#what-it-costs)).
-#
-# *Exactly once* is worth an assertion. A loop that draws its batches at random, with replacement, leaves out more than a third of the corpus in each "epoch": the chance that a sentence isn't drawn in $N$ draws is $(1 - 1/N)^N \approx 1/e = 37$ %.
-#
-# ### Seed and epoch, kept apart
-#
-# A plan made from seed + epoch would not do, because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
+# Chance costs two points, from 99% down to 97%. A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better. A stand-in for WMT14 (real sentences, repeated) reaches 98% with the paper's 25,000 tokens ([appendix D](D_large_corpora.ipynb#what-it-costs)).
 #
 # ## From the plan to the batches
 #
-# The plan says which examples make a batch, and `collate` makes the batch when its turn comes.
+# The plan says which examples make a batch, and `collate` makes the batch when its turn comes. With that, your code feeds a model:
 
 
 # %% tags=["export"]
@@ -442,23 +460,25 @@ def batches(
         yield collate([corpus[number] for number in numbers])
 
 
+# %%
+stream = batches(corpus, max_tokens=1024)
+for _ in range(3):
+    source, target = next(stream)
+    padded = (source == PAD).sum() + (target == PAD).sum()
+    share = padded / (source.numel() + target.numel())
+    print(f"source {[*source.shape]}, target {[*target.shape]}: {share:.0%} padding")
+
 # %% [markdown]
 # While the model works on one batch, a second process can make the next. That pays on a GPU, and PyTorch's `DataLoader` does it, with our plan as its `batch_sampler`: [a training run](K_runs.ipynb#batches-without-end) of the package uses it.
 #
-# ## Why not pack several sentences into one row?
-#
-# Then no padding is needed at all, but each sentence needs masks that keep it from its neighbors in the row, in all three attentions, and positions that begin anew. With 97% useful, packing could make training at most $1 / 0.97 = 1.03$ times as fast. For language models, which read documents of very different lengths, there is more to gain, and packing is the rule.
-#
-# One price of sorting remains: a sentence always meets neighbors of its own length, so each gradient comes from short sentences or from long ones. Since the batches are shuffled, this evens out over many steps.
-#
 # ## What to remember
 #
-# - Padding is work. One length for all wastes most of the work; good neighbors waste almost none.
-# - A budget counts tokens, so each step is about the same amount of work.
+# - Padding is work. One length for all wastes three quarters of it; sentences of equal length together waste almost none.
+# - A budget counts tokens, so that each step is about the same amount of work.
 # - Sort so that both lengths change slowly, let chance move examples a little, cut by tokens, shuffle the batches.
 # - The plan of an epoch follows from (seed, epoch), and each sentence is in it exactly once.
 #
-# Everything is ready for the first update. Take it at a rate that would be right later on, and the model never recovers.
+# Everything is ready for the first update. If its step is as long as the later ones may be, the model never recovers; the [next chapter](16_schedule.ipynb) shows it happen.
 #
 # ## Exercises
 #
@@ -512,8 +532,58 @@ print(f"widths alone {share:.1%}, snake {shares['plan, 1,024 tokens']:.1%}")
 assert share < shares["plan, 1,024 tokens"] - 0.02
 
 # %% [markdown]
-# **6. Does sorting hurt?** (★★★, an evening, open). Train the tiny model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns) on plans of this chapter, and on batches that are cut after shuffling, with the same number of real tokens a step. Compare loss and minutes.
+# **6. Does sorting hurt?** (★★★, an evening, open). Train the tiny model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns) on plans of this chapter, and on batches that are cut after shuffling, with the same number of real tokens per step. Compare loss and minutes.
 #
+# **7. Write it first** is [above](#from-pairs-to-arrays); the code below it is the solution.
+
+# %% [markdown]
+# ## Second reading
+#
+# ### A corpus in two arrays
+#
+# :::{admonition} Where an example begins, and what the arrays may lie in
+# :class: dropdown
+#
+# The code of `EncodedCorpus` is folded [above](#from-pairs-to-arrays). One array holds all ids, a second one the lengths. An example takes $S + T + 1$ ids (its target has $T + 1$, of which the decoder never reads the last), so where each begins is a running sum over the lengths. Its two slices are views of the long array, so nothing is copied. Since NumPy can map a file into memory as if it were an array, the ids may also stay [on disk](D_large_corpora.ipynb#in-use).
+# :::
+#
+# ### Why pad on the right?
+#
+# :::{admonition} Because position 0 is where a sentence begins
+# :class: dropdown
+#
+# [Positions](08_positional_encoding.ipynb#adding-positions-in-code) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
+#
+# Other libraries hand an *attention mask* along with the tokens. Ours is made from the tokens: padding has its own number, and [`padding_mask`](04_masks.ipynb#the-padding-mask) compares with it.
+# :::
+#
+# ### Seed and epoch, kept apart
+#
+# :::{admonition} Three seeds that would have been almost one
+# :class: dropdown
+#
+# A plan made from seed + epoch would not do, because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
+# :::
+#
+# ### Drawing batches at random
+#
+# :::{admonition} With replacement, an "epoch" leaves out a third of the corpus
+# :class: dropdown
+#
+# *Exactly once* is worth an assertion. A loop that draws its sentences at random, with replacement, misses a given one in $N$ draws with the chance $(1 - 1/N)^N \approx 1/e = 37\,\%$.
+# :::
+#
+# ### Why not pack several sentences into one row?
+#
+# :::{admonition} Three percent to gain here, and much more for language models
+# :class: dropdown
+#
+# Then no padding is needed at all, but each sentence needs masks that keep it from its neighbors in the row, in all three attentions, and positions that begin anew. With 97% useful, packing could make training at most $1 / 0.97 = 1.03$ times as fast. For language models, which read documents of very different lengths, there is more to gain, and packing is the rule.
+#
+# One price of sorting remains: a sentence always meets neighbors of its own length, so each gradient comes from short sentences or from long ones. Since the batches are shuffled, this evens out over many steps.
+# :::
+
+# %% [markdown]
 # ## Sources
 #
-# Batches of about 25,000 tokens a side are from section 5.1 of {cite:t}`vaswani2017attention`, the padding to 72 from the code of {cite:t}`rush2018annotated`.
+# Batches of about 25,000 tokens per side are from section 5.1 of {cite:t}`vaswani2017attention`. The authors' code sorts sentences into buckets by their longer side and divides the budget by the bucket's width: [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) of tensor2tensor. The padding to 72 is in the code of {cite:t}`rush2018annotated`, in its version of 2022.

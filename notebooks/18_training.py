@@ -436,7 +436,7 @@ figure.supylabel("query: the English word to write", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# The same can be watched in a translator whose checkpoints fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end: the model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns), three times as wide, trusted the ending after 900 updates, and this one doesn't after 1,500.
+# The same can be watched in a translator whose checkpoints fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end: the model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns), three times as wide but with one layer, learned the ending in 500 updates, and this one hasn't in 1,500.
 #
 # :::{learning}
 # What has a translator learned after so many updates? Choose a checkpoint of one run: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, the stronger the ink, the larger the weight). The grammar has few words; the figure says which of yours it lacks.

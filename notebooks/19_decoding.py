@@ -592,7 +592,7 @@ assert written[0] == written[1]
 #
 # What does the beam buy? On 2,014 captions that the model wasn't trained on, a beam of 4 with $\alpha = 0.6$ is 0.6 BLEU ahead of greedy search (95% interval from 0.2 to 0.9). A wider beam adds hardly anything; a larger exponent does: with $\alpha = 1.4$ it is 1.2 ahead (from 0.8 to 1.6). [The curves](#beam-width-and-alpha) are below, and [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) explains such intervals.
 #
-# All three can be watched at work, in the everyday model:
+# All three can be watched at work, in the everyday model. ([Look inside](../book/inside.md) shows what the model has computed by the time a word is chosen.)
 #
 # :::{what-if} search
 # How does a translation come about? Each row is a step. A box holds a token and the log-probability of all tokens up to it, the best on the left. Boxes with a solid frame are kept, dashed ones are dropped, filled ones have ended, and the thick path leads to the best score, for which the table divides by the length penalty. Change the beam (a beam of 1 is greedy search) or the exponent $\alpha$ of the length penalty, or have the words drawn at random and change temperature and top-p; then the dashed boxes are the likeliest words that weren't drawn.

@@ -13,7 +13,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # This chapter takes the attention weights out of a trained model, draws them, scores them over many sentences, and tests them by silencing single heads (sections 3.2.3 and 4 of the paper, and its Figures 3 to 5).
 #
-# The book's everyday model translates our example back from German. While it writes, each of the three layers of its decoder looks at the German tokens. What do they look at?
+# The book's everyday model translates our example back from German. While it writes, each of the three layers of its decoder looks at the German tokens. What do they look at? ([Look inside](../book/inside.md) lets you choose each head of this model by hand, in any sentence.)
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Iterator, Sequence
@@ -32,6 +32,7 @@ from annotated_transformer.transformer import Transformer, evaluating
 # %% tags=["hide-input"]
 import html
 import json
+from bisect import bisect_left
 from itertools import combinations, product
 from random import Random
 
@@ -476,7 +477,7 @@ def word_of_token(tokenizer, text):
         ends.append(text.index(word, start) + len(word))
     places = []
     for _, stop in tokenizer.library.encode(text, add_special_tokens=False).offsets:
-        place = sum(end < stop for end in ends)
+        place = bisect_left(ends, stop)
         # Spaces after the last word go to it
         places.append(min(place, len(ends) - 1))
     return places

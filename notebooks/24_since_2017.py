@@ -449,15 +449,17 @@ texts = []
 for pair in training:
     source, target = tokenizer.encode(pair.source), tokenizer.encode(pair.target)
     texts.append(torch.tensor([BOS, *source, EOS, *target, EOS]))
+texts.sort(key=len)  # neighbors in length need little padding
 
 torch.manual_seed(0)
 model = LanguageModel(len(tokenizer))
 adam = torch.optim.AdamW(model.parameters())
-steps, losses = 500, []
+steps, losses = 400, []
 for step in range(steps):
     rate = 0.005 * min((step + 1) / 50, 1, (steps - step) / 100)
     adam.param_groups[0]["lr"] = rate
-    drawn = [texts[i] for i in torch.randint(len(texts), (32,))]
+    first = torch.randint(len(texts) - 32, ()).item()
+    drawn = texts[first : first + 32]
     batch = pad_sequence(drawn, batch_first=True, padding_value=PAD)
     logits = model(batch[:, :-1]).flatten(0, 1)
     loss = F.cross_entropy(logits, batch[:, 1:].flatten(), ignore_index=PAD)
@@ -465,12 +467,13 @@ for step in range(steps):
     loss.backward()
     adam.step()
     losses.append(loss.item())
-for place in (0, 399, 499):
-    print(f"after {place + 1:3} steps: loss {losses[place]:.2f}")
+for end in (50, 300, 400):
+    mean = sum(losses[end - 50 : end]) / 50
+    print(f"steps {end - 49:3} to {end:3}: loss {mean:.2f}")
 
 # %% tags=["remove-cell"]
-assert statistics.mean(losses[-20:]) < 0.25 * losses[0]
-assert statistics.mean(losses[-20:]) < statistics.mean(losses[380:400]) - 0.1
+assert statistics.mean(losses[350:]) < 0.25 * losses[0]
+assert statistics.mean(losses[350:]) < statistics.mean(losses[250:300]) - 0.1
 
 # %% [markdown]
 # Give it a German sentence, and it goes on in English. Give it nothing but `<s>`, and it makes up a German sentence first:
@@ -504,7 +507,7 @@ for pair in short[:40]:
 assert 20 <= exact <= 38, exact
 
 # %% [markdown]
-# Of the first 40 short sentences that it had never seen, 30 come out word for word in our run. In the first one above it has lost the bird. The German that it made up is right, separable verb included; in other tries it gets a form wrong now and then.
+# Most of the first 40 short sentences that it had never seen come out word for word. In the first one above it has taken the dog for a second bird. The German that it made up is right, with a feminine ending on *diese*, *alte* and *Ärztin*; in other tries it gets a form wrong now and then.
 #
 # Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand sentences, and you have what the models that people talk to start from. (Then the hard part begins, which is data and machines.)
 #

@@ -11,9 +11,9 @@ sys.path.insert(0, "..")  # where book.figures stands
 # %% [markdown]
 # # Many GPUs
 #
-# Several processes, each with its own GPU, share one training run: how they find their devices and each other, and why every update stays what a single process would make (section 5.2 of the paper).
+# Several processes, each with its own GPU, share one training run: how they find each other, and why every update stays what a single process would make (section 5.2 of the paper).
 #
-# The paper's base model learned for twelve hours on eight GPUs, the big one for three and a half days. On one of those GPUs that's four days and four weeks. Multi-GPU training gives the time back, and its usual form is easily said: each process has the whole model and computes the gradient of its share of every batch; the gradients are added up; all make the same update.
+# The paper's base model learned for twelve hours on eight GPUs, the big one for three and a half days. On one of those GPUs that's four days and four weeks. Sharing the work gives the time back, and its usual form is easily said: each process has the whole model and computes the gradient of its share of every batch; the gradients are added up; all make the same update.
 #
 # $$ \text{gradient} = \frac{1}{n} \sum_{r=0}^{N-1} \nabla \ell_r, \qquad n = \sum_{r=0}^{N-1} n_r $$ (eq-shared-gradient)
 #
@@ -39,19 +39,18 @@ import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 
 import matplotlib.pyplot as plt
 import torch
 from safetensors.torch import load_file
 from torch.nn.utils import get_total_norm
 from torch.optim import Adam
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from annotated_transformer import Tokenizer, Transformer, grammar, preset
 from annotated_transformer.batching import collate, encode_pairs, plan_batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.training import group_batches, training_step
 from book.figures import INK, KEY, PAPER, POSITION, QUERY, VALUE
 from book.figures import arrow, box, show_drawing, style, words_at
 
@@ -102,45 +101,30 @@ show_drawing(
 )
 
 # %% [markdown]
-# Leave out one of these four lines, and the copies drift apart, some words count more than others, or every process does all the work. Deal the sentences in another way, and some are never shown, or all processes wait for each other until a timeout. We take them one at a time, and then hand the work to PyTorch's wrapper. What the chapter adds to the package is what [the training loop](18_training.ipynb#the-loop) needs to be shared.
+# Which of the four lines could you leave out? Without the broadcast the copies drift apart. Without the count some words weigh more than others, without the last exchange each process trains a model of its own, and without the slice every one does all the work. We take them one at a time, and then hand the work to PyTorch's wrapper.
 #
-# If you only want to train, write `with process_group() as device:` around your call of `train`, move the model to this device, and start the script with `torchrun`. A whole script is [further down](#the-same-result-as-on-one-gpu).
-#
-# We never had several GPUs. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library. What is said about GPUs is *computed*.
+# If you only want to train, go to [the script further down](#the-same-result-as-on-one-gpu). We never had several GPUs. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library, or on a single GPU. What is said about several is *computed*.
 #
 # ## Three things to cut
 #
-# First the bill, by the [count of six operations a weight and token](10_transformer.ipynb#six-operations-per-weight):
-
-# %%
-layers, width, vocabulary, length = 6, 512, 37_000, 28
-source = 6 * 14 * layers * width**2 + 12 * layers * length * width
-target = (
-    6 * (14 * layers * width**2 + vocabulary * width) + 12 * layers * 2 * length * width
-)
-a_step, planned = 25_000 * (source + target), 0.2 * 989e12
-print(f"base model: {a_step:.1e} operations a step, {100_000 * a_step:.1e} in all")
-print(f"one H100 at 20% of its peak: {1000 * a_step / planned:.0f} ms a step,", end=" ")
-print(f"{100_000 * a_step / planned / 3600:.1f} hours")
-
-# %% [markdown]
-# The 20% is what [speed](25_speed.ipynb#memory-and-hours-before-a-run) plans with. On such a GPU the base model needs no sharing any more, but the big one takes ten times as long, and older GPUs are slower. What can be cut?
+# A batch isn't the only thing that processes could share. But a weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut.
 #
+# :::{admonition} What else is cut when a model doesn't fit on one GPU
+# :class: dropdown
 # | what is cut | each process holds | they exchange | needed when |
 # |---|---|---|---|
-# | the batch | the whole model, some of the sentences | one gradient a step | a step takes too long |
+# | the batch | the whole model, some of the sentences | one gradient per step | a step takes too long |
 # | the optimizer's state | all weights, some of the moments | gradients and weights, each step | the moments don't fit on one GPU |
 # | the model | some layers (pipeline parallel), or some columns of each matrix (tensor parallel) | what the layers compute, in each layer | the weights don't fit on one GPU |
 #
-# A weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut.
-#
-# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` shares out more: each process keeps only its part of the moments, then also of the gradients and the weights, and fetches the rest of a layer just before it's needed. It is still data parallel training. PyTorch's version is **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp`. Each GPU needs less memory the more there are, and the network carries up to half as much again.
+# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` and PyTorch's **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp` let each process keep only its part of moments, gradients and weights, and fetch the others just before they are needed. That is still data parallel training. The network carries up to half as much again.
+# :::
 #
 # ## Why add, and not take the mean?
 #
-# The obvious way to join processes is that each computes its usual loss, a mean over its own tokens, and the gradients are averaged. For the two halves of one batch, in double precision:
+# The obvious way to join processes is that each computes its usual loss, a mean over its own tokens, and the gradients are averaged. We try it with the two halves of one batch, in double precision. `gradient_of` returns the gradient of a share's summed loss, divided by a number of tokens:
 
-# %%
+# %% tags=["hide-input"]
 from annotated_transformer.toolkit.runs import collate_share
 
 pairs = grammar(600, seed=1)
@@ -172,26 +156,26 @@ def gradient_of(share, tokens):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input"]
 whole, halves = share_of(plan[0]), [share_of(plan[0], rank, 2) for rank in (0, 1)]
 tokens = [labels(half) for half in halves]
+
+# %% tags=["nbval-ignore-output"]
 right = gradient_of(whole, sum(tokens))
 added = sum(gradient_of(half, sum(tokens)) for half in halves)
 of_means = sum(gradient_of(half, count) for half, count in zip(halves, tokens)) / 2
 off = [float((wrong - right).norm() / right.norm()) for wrong in (added, of_means)]
-print(
-    f"tokens {tokens}; added up: off by {off[0]:.0e}; mean of means: off by {off[1]:.1%}"
-)
+print(f"tokens {tokens}: added up, off by {off[0]:.0e}; mean of means, by {off[1]:.1%}")
 
 # %% tags=["remove-cell"]
 assert off[0] < 1e-14 and off[1] > 0.001
 
 # %% [markdown]
-# The first number is rounding. The second is the [mean of means](18_training.ipynb#the-mean-over-all-tokens) that also spoils accumulation: a word of the half with fewer tokens counts for more. The cure is the same, too: count the tokens of *all* before anyone divides, then add.
+# The first number is rounding. The second is the [mean of means](18_training.ipynb#the-mean-over-all-tokens) that also spoils accumulation: a word of the half with fewer tokens counts for more. The cure is the same, too: count the tokens of *all* (here `tokens` of both halves) before anyone divides, then add.
 #
 # ## Two processes
 #
-# A **process** is a running program with memory that no other can see. Threads would share memory, but in Python they take turns, and their GPUs would wait. Hence one process a GPU.
+# A **process** is a running program with memory that no other can see. Threads would share memory, but in Python they take turns, and their GPUs would wait. Hence one process per GPU.
 #
 # `torchrun`, which comes with PyTorch, starts a script several times and tells each copy through its environment which one it is:
 #
@@ -204,9 +188,9 @@ assert off[0] < 1e-14 and off[1] > 0.001
 #
 # `dist.init_process_group` reads these and waits until all are there. From then on there are *collective* operations, which all processes call in the same order, and which return when all have called. **All-reduce** takes a tensor from each, adds them up, and leaves the sum with all. `broadcast` gives all what one has. The library underneath is NCCL between GPUs and gloo between CPUs, as on this page.
 #
-# The script below is `by_hand` with what it needs around it. The processes begin with different weights, so that we'd see it if those of the first didn't win.
+# We put `by_hand` into a script and start it twice. Each process starts from different weights, so a missing broadcast would show.
 
-# %%
+# %% tags=["hide-input"]
 home = tempfile.TemporaryDirectory()
 SCRIPT = f"""
 import sys
@@ -262,9 +246,9 @@ out, _ = launch("by_hand.py", 2)
 print(*sorted(out.splitlines()), sep="\n")
 
 # %% [markdown]
-# Both hold the same gradient after each exchange. (The lines are sorted; which process prints first is chance.) Are these the updates of a single process? The plain loop, without `dist` and without sharing:
+# Both hold the same gradient after each exchange. (The lines are sorted; which process prints first is chance.) Are these the updates of a single process? The plain loop, without `dist` and without sharing, says:
 
-# %%
+# %% tags=["hide-input"]
 model = fresh()
 loss, optimizer = SmoothedLoss(model), Adam(model.parameters(), lr=0.001)
 norms = {}
@@ -284,10 +268,10 @@ for step, norm in norms.items():
 # %% [markdown]
 # ### The cost of an all-reduce
 #
-# If one process collected all gradients of $G$ bytes and sent the sum back, it would receive and send $(N - 1) G$ bytes, while the cables of the others would be idle. A **ring** does better. Each process cuts its gradient into $N$ chunks, and in each round sends *one* chunk to its right neighbor. For $N - 1$ rounds the receiver adds what comes; then each process has one complete chunk. In $N - 1$ further rounds the complete chunks travel once around. With one row a process:
+# If one process collected all gradients of $G$ bytes and sent the sum back, it would receive and send $(N - 1) G$ bytes, while the cables of the others would be idle. A **ring** does better. Each process cuts its gradient into $N$ chunks, and in each round sends *one* chunk to its right neighbor. For $N - 1$ rounds the receiver adds what comes; then each process has one complete chunk. In $N - 1$ further rounds the complete chunks travel once around.
 
 
-# %%
+# %% tags=["hide-input"]
 def ring(held):
     """Return what N processes hold of N chunks, (N, N), before and after each round."""
     size, states = len(held), [held]
@@ -303,15 +287,15 @@ def ring(held):
 
 numbers = torch.arange(16).reshape(4, 4)
 states = ring(numbers)
-print(states[0], states[-1], sep="\n")
-print("rounds:", len(states) - 1)
 
 # %% tags=["remove-cell"]
 assert torch.equal(states[-1], numbers.sum(dim=0).expand(4, 4))
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ring", "caption": "How does a sum get everywhere when each process talks to its neighbor only? Four processes (rows) with four chunks each (columns), after each of six rounds. The number says how many processes' gradients a chunk has summed up, gray from 1 (white) to 4 (dark). A frame marks what has just arrived. After round 3 each process has one complete chunk; after round 6 all have all."}, "image": {"alt": "Seven grids of four by four. At the start all cells say 1; the sums grow along diagonals until each row has one 4 after round 3, and all cells say 4 after round 6."}}
 style()
-figure, axes = plt.subplots(1, 7, figsize=(10, 1.9), layout="constrained", sharey=True)
+figure, axes = plt.subplots(2, 4, figsize=(4.6, 3.2), layout="constrained")
+axes = axes.flatten()
+axes[-1].set_axis_off()
 counted = ring(torch.ones(4, 4, dtype=torch.long))
 for turn, (axis, state) in enumerate(zip(axes, counted)):
     axis.imshow(state, cmap="Greys", vmin=1, vmax=5)
@@ -336,8 +320,9 @@ for turn, (axis, state) in enumerate(zip(axes, counted)):
         xticks=range(4),
         yticks=range(4),
     )
-    axis.set_xlabel("chunk")
-axes[0].set_ylabel("process")
+    axis.set_xlabel("chunk", labelpad=0)
+for axis in axes[::4]:
+    axis.set_ylabel("process")
 plt.show()
 
 # %% [markdown]
@@ -345,9 +330,9 @@ plt.show()
 #
 # $$ \frac{2 (N - 1)}{N} \, G, $$ (eq-ring)
 #
-# which is never more than $2 G$, however many processes there are. For the base model $G$ is 63 million numbers of 4 bytes. Computed, for the cable of an office, of a machine room, of a good cluster, and between the GPUs of one machine:
+# which is never more than $2 G$, however many processes there are. For the base model $G$ is 63 million numbers of 4 bytes. Computed for the cable of an office, of a machine room, of a good cluster, and for the links between the GPUs of one machine:
 
-# %%
+# %% tags=["hide-input"]
 with torch.device("meta"):
     base = Transformer(preset("base"))
 gradient = 4 * sum(p.numel() for p in base.parameters())
@@ -364,20 +349,32 @@ for name, speed in links.items():
     times = [f"{2 * (n - 1) / n * gradient / speed * 1000:9,.1f}" for n in (2, 8, 64)]
     print(f"{name:16} {' '.join(times)}  ms with 2, 8 and 64 processes")
 
+# %% tags=["remove-cell"]
+log = Path("../benchmarks/results/gpu-NVIDIA-H200.jsonl").read_text().splitlines()
+gpu = {line["name"]: line for line in map(json.loads, log[1:])}
+
+
+def milliseconds(name):
+    """Return how long a step took on the H200, in the middle of five rounds of five steps."""
+    return 1e3 * median(gpu[name]["seconds"]) / 5
+
+
+sent = 1.75 * gradient
+assert round(milliseconds("base")) == 65 and 5 < 1e3 * sent / 1.25e9 / 65 < 5.5
+assert round(1e3 * sent / 1.25e9) == 353 and round(1e3 * sent / 300e9, 1) == 1.5
+
 # %% [markdown]
-# Compare this with the step: 48 ms on one GPU of the plan above, 6 ms on each of eight. Within a machine the exchange takes 1.5 ms. Over 10 Gbit it takes 353 ms, and eight machines with one GPU each would be seven times *slower* than one.
+# Compare this with a step, which took [65 ms on an H200](25_speed.ipynb#when-a-gpu-waits-for-the-program). Within a machine the exchange takes 1.5 ms of eight processes. Over 10 Gbit it takes 353 ms, and eight machines with one GPU each would be five times *slower* than one.
 #
 # ## Exchange while computing
 #
 # `by_hand` computes its whole gradient and then exchanges it, so first the network is idle and then the GPU. But the backward pass finishes the last layer's gradients first, and those could already travel.
 #
-# PyTorch's wrapper `DistributedDataParallel`, **DDP** {cite:p}`li2020pytorch`, does that. When it is made, it sends the weights of process 0 to all. In the backward pass, a hook on each parameter collects gradients in **buckets** of 25 MB, about in the order in which they become ready, and a full bucket leaves at once, beside the computation. At the end it waits for the last bucket: when `backward` returns, `.grad` is that of all.
-#
-# A bucket for each gradient would pay a fixed cost 181 times; a single bucket would be full when there's nothing left to compute.
+# PyTorch's wrapper `DistributedDataParallel`, **DDP** {cite:p}`li2020pytorch`, does that. When it is made, it sends the weights of process 0 to all. In the backward pass, a hook on each parameter collects gradients in **buckets** of 25 MB, about in the order in which they become ready, and a full bucket leaves at once, beside the computation. When `backward` returns, `.grad` is that of all.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-overlap", "caption": "What does it save to exchange early? One step, first with the exchange after the backward pass, then with four buckets that leave as they become full. The lengths are made up: forward 1, backward 2, exchange 1.6, Adam 0.3. Only the last bucket is still waited for."}, "image": {"alt": "Two timelines. Without overlap the step ends at 4.9; with overlap three of four exchanges lie beside the backward pass and the step ends at 3.7."}}
 style()
-figure, axes = plt.subplots(2, 1, figsize=(8, 3.2), layout="constrained", sharex=True)
+figure, axes = plt.subplots(2, 1, figsize=(6.4, 3.2), layout="constrained", sharex=True)
 for axis, early in zip(axes, (False, True)):
     blocks, free = [("GPU", 0.0, 1.0, QUERY, "forward")], 0.0
     for bucket in range(4):
@@ -392,9 +389,7 @@ for axis, early in zip(axes, (False, True)):
         axis.barh(
             row, length - 0.02, left=start, color="white", edgecolor=color, lw=1.8
         )
-        axis.text(
-            start + length / 2, row, label, ha="center", va="center", fontsize=7.5
-        )
+        axis.text(start + length / 2, row, label, ha="center", va="center", fontsize=8)
     axis.axvline(free + 0.3, color=INK, lw=0.8, ls="--")
     axis.text(free + 0.34, 0.5, f"{free + 0.3:.1f}", va="center", fontsize=9)
     axis.set(
@@ -453,9 +448,7 @@ class DataParallelLoss(SmoothedLoss):
 
 
 # %% [markdown]
-# Without a process group, `rank_and_world_size` answers (0, 1) and `all_reduce_mean` returns what it got, so the same code serves one process and several.
-#
-# DDP wraps the *loss*, which contains the model. Only what is called through the wrapper takes part in the exchange: if you wrap the model and compute the loss along another path, each process trains a model of its own. The model inside stays as it was, so checkpoints know nothing of the wrapper.
+# DDP wraps the *loss*, which contains the model. Only what is called through the wrapper takes part in the exchange: if you wrap the model and compute the loss along another path, each process trains a model of its own.
 #
 # ### Why is the loss divided by the mean number of tokens?
 #
@@ -479,24 +472,7 @@ class DataParallelLoss(SmoothedLoss):
 # | the corpus is cut once, each process keeps its part | each comes once, but parts may have unequal numbers of batches |
 # | all make the same plan, and each takes its share of every batch | the batches are those of a single process |
 #
-# We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards: process 0 of four takes rows 0, 4, 8, process 1 rows 1, 5, 9. Sentences of a batch are about equally long, and equal numbers of rows are about equal work.
-
-# %%
-ten = next(batch for batch in plan if len(batch) == 10)
-for rank in range(4):
-    print(
-        f"process {rank}: sentences {ten[rank::4]}, {labels(share_of(ten, rank, 4))} target tokens"
-    )
-empty = share_of(ten, 15, 16)
-print(
-    f"process 15 of 16: target of shape {tuple(empty.target.shape)}, {labels(empty)} tokens"
-)
-
-# %% tags=["remove-cell"]
-assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_of(ten))
-
-# %% [markdown]
-# A process without a sentence gets an empty one without a label, whose loss and count are zero. It takes part in every exchange all the same.
+# We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards. A process without a sentence gets an empty one without a label, whose loss and count are zero.
 #
 # `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, and a run that began on one can go on with eight. In many tools the number is meant for each process, and more GPUs mean a larger batch.
 #
@@ -504,31 +480,34 @@ assert sum(labels(share_of(ten, rank, 4)) for rank in range(4)) == labels(share_
 #
 # Usually because one process has a batch more. Let process 0 have 101 batches and process 1 have 100. After step 100 process 1 leaves its loop; process 0 reaches the all-reduce of step 101 and waits for a partner that will never call. Its GPU even shows 100 percent load, because on a GPU waiting is a busy loop. The message after the timeout, 20 minutes here, doesn't mention batches at all.
 #
-# The same happens whenever processes disagree about what is next: one validates and the other doesn't, one skips a bad batch, one stops early. Each such decision must follow from what all know, plan and step, or be taken together.
+# The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough.
 #
 # ### Random numbers of each process
 #
 # For the plan the seed must be the same in all; for dropout it must not. If all processes drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. The loop draws dropout from seed, step, rank and world size. With dropout, runs with one and with two processes are therefore equally good, but not equal.
 #
-# ## The first one writes
-#
-# Process 0 alone takes the lock, writes [settings, log and checkpoints](I_run_folder.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message.
-#
-# A cluster sends SIGTERM to all processes of a job, but not at the same moment. If one obeyed at step 1,000 and another at step 1,001, the second would wait in vain. Therefore they add up the answers to "was I asked to stop?" in each step, and one yes is enough.
-#
-# ### One score for all
-#
-# Is the score computed by every process? The loop calls `score` in each, and all need the same number, since it decides about the best model and about stopping. The score of the [command line](G_cli.ipynb#scoring) lets each process translate a share of the sentences and gives all translations to all; only the counting of BLEU, which takes no time, is repeated.
+# :::{admonition} The first one writes, and all score
+# :class: dropdown
+# Process 0 alone takes the lock, writes [settings, log and checkpoints](I_run_folder.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message. The loop calls `score` in every process, and all need the same number, since it decides about the best model. The score of the [command line](G_cli.ipynb#scoring) lets each translate a share of the sentences and gives all translations to all.
+# :::
 #
 # ## In and out
 #
-# How a process finds its device and the others is [plumbing](O_processes.ipynb): `with process_group() as device:` joins the processes that `torchrun` has started, if it has, and gives this one its device. After an error there is no good-bye: the others hang in an all-reduce, so the process ends at once and lets `torchrun` end the rest.
+# How a process finds its device and the others is [plumbing](O_processes.ipynb): `with process_group() as device:` joins the processes that `torchrun` has started, if it has, and gives this one its device. After an error it doesn't wait for them, since they hang in an all-reduce, but ends at once and leaves them to `torchrun`.
 #
 # ## The same result as on one GPU
 #
-# Here is a whole script of the kind you would write for your own pairs. What it needs for several processes is the import and the `with`. Four things are there for the test alone: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, there is no dropout, and `"cpu"` keeps GPUs out of it.
+# A script of the kind you would write for your own pairs needs little for several processes:
+#
+# ```python
+# with process_group() as device:
+#     model = Transformer(config).to(device)
+#     train(model, tokenizer, pairs, settings, validation=validation, folder="run")
+# ```
+#
+# For a test we add four things: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, there is no dropout, and `"cpu"` keeps GPUs out of it. The script runs with one process, without `torchrun`, and then with two.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the script", "code_prompt_hide": "Hide the script"}
 TRAIN = '''
 import sys
 
@@ -565,10 +544,7 @@ if __name__ == "__main__":
 '''
 _ = Path(home.name, "train.py").write_text(TRAIN.lstrip())
 
-# %% [markdown]
-# With one process, without `torchrun`, and then with two, which `launch` starts (`load_file` reads what a run has left):
-
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 print("$ python train.py run-1")
 main = runpy.run_path(str(Path(home.name, "train.py")))["main"]
 main(Path(home.name, "run-1"))
@@ -580,7 +556,7 @@ print(out)
 assert "process 1 of 2 is there" in out and "step  60" in out
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 def distance(one, other):
     """Return the largest difference between the weights that two runs have left."""
     first, second = (
@@ -602,15 +578,15 @@ print(f"losses differ by {apart:.0e}, weights by {distance('run-1', 'run-2'):.0e
 assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 
 # %% [markdown]
-# The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models. Batches, rates and counts stay exactly equal. Runs with the *same* number of processes agree to the bit on a CPU (with three and more, unless one was restarted: DDP reorders its buckets after the first step of each start).
+# The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models. Batches, rates and counts stay exactly equal.
 #
 # ### When a process dies
 #
-# The others are in an all-reduce whose partner is gone, and with NCCL would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all read the last checkpoint. A single process can't be replaced, since the living are in the middle of a step. Starting again takes no code: this is [going on the next morning](K_runs.ipynb#killed-and-continued).
+# The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](K_runs.ipynb#killed-and-continued).
 #
 # We kill the worst one to lose, the first, at step 50. The last checkpoint is that of step 40.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 KILLED = """
 import os, signal, sys
 
@@ -636,7 +612,7 @@ print(out)
 assert out.count("process 0 of 2 is there") == 2
 assert "Signal 9 (SIGKILL)" in err or "exitcode: -9" in err
 
-# %%
+# %% tags=["hide-input"]
 print(f"weights differ by {distance('run-2', 'run-killed'):.0e}")
 print("steps in the log:", *losses("run-killed"))
 
@@ -648,43 +624,20 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # ## Several machines
 #
-# What is new with two machines is how they find each other. Each runs one `torchrun`, and all name the same meeting place, the **rendezvous**. (We had one machine, so neither script here was run.)
+# What is new with two machines is how they find each other. Each runs one `torchrun`, and all name the same meeting place, the **rendezvous**:
 #
 # ```bash
 # export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1   # a new store for each restart
 # torchrun --nnodes=2 --nproc-per-node=8 --max-restarts=3 \
-#     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py runs/base
+#     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py
 # ```
 #
-# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one.
-#
-# :::{admonition} For a second reading: a script for Slurm
-# :class: dropdown
-# Its first line must be `#!/bin/bash`, followed by:
-#
-# ```bash
-# #SBATCH --job-name=transformer-base
-# #SBATCH --nodes=2
-# #SBATCH --ntasks-per-node=1        # one torchrun a machine; it starts the processes
-# #SBATCH --gpus-per-node=8
-# #SBATCH --cpus-per-task=32
-# #SBATCH --time=04:00:00
-# #SBATCH --signal=TERM@120          # two minutes before the end: time to leave a checkpoint
-# #SBATCH --dependency=singleton     # jobs of this name run one after the other
-# #SBATCH --output=%x-%j.log
-#
-# set -euo pipefail
-# export OMP_NUM_THREADS=1 SRUN_CPUS_PER_TASK=32 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-# first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-#
-# srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node=8 --max-restarts=3 \
-#     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \
-#     train.py /shared/runs/base
-# ```
-# :::
+# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The last chapter has [a script for Slurm](27_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
 #
 # ### What fails, and how it shows
 #
+# :::{admonition} Seven failures, their causes, and what to do
+# :class: dropdown
 # | you see | the cause | what to do |
 # |---|---|---|
 # | waiting at the start, then a timeout | the machines don't reach each other, or the library took the wrong network | `nc -vz first-machine 29500`; set `NCCL_SOCKET_IFNAME` to a name from `ip addr` |
@@ -696,89 +649,77 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 # | an error about sizes, or a slightly wrong loss | other code or another corpus on one machine | one container, one shared folder |
 #
 # The last is the nastiest: each process makes the plan from its own copy of the corpus, and only process 0 compares that copy with the run's settings (exercise 6). The table comes from what PyTorch and its libraries say and from the code of this chapter, not from experience with a cluster.
+# :::
 #
 # ## How fast it can be
 #
-# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly, as long as the exchange is shorter than a step. With the same batch on more GPUs (**strong scaling**) there is a limit. On eight, the paper's batch is 3,125 tokens for each, computed above as 6 ms of work. But the processor must hand each operation to the GPU, which takes some 5 to 10 microseconds however small the tensors are. How many operations does a step have?
+# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly. With the same batch on more GPUs (**strong scaling**) there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and what one GPU needs for so small a step [was measured](25_speed.ipynb#when-a-gpu-waits-for-the-program):
 
-
-# %% tags=["hide-input", "nbval-ignore-output"]
-class Counter(TorchDispatchMode):
-    """Counts the operations that compute something; another view of the same numbers is free."""
-
-    number = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = str(function).split(".")[1]
-        self.number += name not in ("t", "view", "_unsafe_view", "transpose", "detach")
-        return function(*args, **(kwargs or {}))
-
-
-loss = SmoothedLoss(
-    Transformer(preset("base", vocabulary_size=400, d_model=32, d_ff=64))
-)
-optimizer = Adam(loss.parameters(), fused=True)
-(group,) = group_batches([share_of(plan[0])], 1)
-training_step(loss, group, optimizer)  # makes the moments
-with Counter() as counter:
-    training_step(loss, group, optimizer)
-with torch.autocast("cpu", torch.bfloat16), Counter() as converting:
-    training_step(loss, group, optimizer)
-print(counter.number, "operations in a step of a model with 6 layers a side")
-print(converting.number, "with products in 16 bits")
+# %% tags=["hide-input"]
+sizes = {line["max_tokens"]: name for name, line in gpu.items() if "max_tokens" in line}
+sizes[25_000] = "base"
+print("base on an H200, bf16: positions, launches, milliseconds, of these kernels")
+step_ms = {}
+for tokens, name in sorted(sizes.items()):
+    step_ms[tokens] = milliseconds(name)
+    kernels = sum(gpu[name]["kernels"].values())
+    print(
+        f"{tokens:9,} {gpu[name]['launches']:7,} {step_ms[tokens]:7.0f} {kernels:7.0f}"
+    )
 
 # %% tags=["remove-cell"]
-assert 750 < counter.number < 900 and 1.4 < converting.number / counter.number < 1.6
+assert [round(ms) for ms in step_ms.values()] == [62, 67, 65, 105, 190]
+assert 1.0 < step_ms[25_000] / step_ms[3_125] < 1.06
+assert 2.8 < step_ms[100_000] / step_ms[12_500] < 2.9
+assert round(milliseconds("big")) == 107
+assert round(milliseconds("big") / step_ms[3_125], 1) == 1.7
 
 # %% [markdown]
-# (A wide model has as many as this narrow one.) In 16 bits, which the plan above takes, conversions add half as many again. At 8 microseconds each ([some 40](25_speed.ipynb#on-a-gpu) in one virtual machine), 1,234 launches take 9.9 ms. With eight GPUs, 6 ms of work are handed out in 9.9, and they wait: the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program). Compiling, which joins small operations, is one remedy, and a larger batch the other.
+# As long as it takes to launch 1,400 kernels or 2,000, the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program), and a share of the batch takes the same time as the whole. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? Computed, not measured: the base model, GPUs at 20% of 989e12 operations a second, 1,234 launches of 8 microseconds a step, and links of 100 GB a second, as if the whole exchange could be hidden behind computation. A step takes the longest of the three. The dashed line is the ideal."}, "image": {"alt": "Speed over the number of GPUs for three sizes of batch. With 25,000 tokens the line bends at about 5 GPUs and stays flat; with 100,000 it bends at about 20; with 400,000 it follows the ideal up to 64."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing. Lines: a model, in which a step takes the longer of its work and a floor of 62 ms. No run had several GPUs."}, "image": {"alt": "With 25,000 positions the speed stays at one for any number of GPUs; with 100,000 it stops at three, with 400,000 near twelve. Only up to there do the marks follow the dashed ideal."}}
 style()
+WORK = sum(gpu["100,000 tokens"]["kernels"].values()) / 100_000  # ms per position
+FLOOR = step_ms[3_125]
 
 
-def seconds(tokens, gpus):
-    """Return the computed length of a step."""
-    work = tokens / 25_000 * a_step / planned / gpus
-    exchange = 2 * (gpus - 1) / gpus * gradient / 100e9
-    return max(work, 1234 * 8e-6, exchange)
+def step_of(tokens, gpus):
+    """The measured step of one GPU with its share of a batch, in parts where that is larger."""
+    share = tokens // gpus
+    parts = max(1, share // 100_000)
+    return parts * step_ms[share // parts]
 
 
-figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
-counts = [1, 2, 4, 4.9, 8, 16, 19.5, 32, 64]
-for tokens, marker, color in (
-    (400_000, "s", VALUE),
-    (100_000, "^", KEY),
-    (25_000, "o", QUERY),
+figure, axis = plt.subplots(figsize=(4.4, 3.8), layout="constrained")
+for tokens, marker, color, counts in (
+    (400_000, "s", VALUE, (1, 2, 4, 8, 16, 32)),
+    (100_000, "^", KEY, (1, 2, 4, 8, 32)),
+    (25_000, "o", QUERY, (1, 2, 8)),
 ):
-    gains = [seconds(tokens, 1) / seconds(tokens, gpus) for gpus in counts]
-    axis.plot(counts, gains, marker + "-", color=color)
-    axis.text(68, gains[-1], f"{tokens:,} tokens", va="center", color=color)
+    gains = [step_of(tokens, 1) / step_of(tokens, gpus) for gpus in counts]
+    axis.plot(counts, gains, marker, color=color)
+    more = [2 ** (k / 4) for k in range(25)]
+    model = [max(tokens * WORK, FLOOR) / max(tokens * WORK / n, FLOOR) for n in more]
+    axis.plot(more, model, "-", color=color, lw=1)
+    axis.text(70, model[-1], f"{tokens:,}", va="center", color=color)
 axis.plot([1, 64], [1, 64], "--", color=INK, lw=0.8)
-axis.set(
-    xscale="log",
-    yscale="log",
-    xlabel="GPUs",
-    ylabel="times the speed of one",
-    xlim=(0.9, 190),
-)
+axis.text(20, 30, "ideal", ha="right")
+axis.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="times the speed of one")
+axis.set(xlim=(0.9, 210), ylim=(0.8, 70))
 axis.set_xticks([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16, 32, 64])
 axis.set_yticks([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16, 32, 64])
 axis.minorticks_off()
+axis.grid(False)
 plt.show()
-print(
-    [
-        round(seconds(tokens, 1) / seconds(tokens, 64), 1)
-        for tokens in (25_000, 100_000, 400_000)
-    ]
-)
+assert 11 < step_of(400_000, 1) / step_of(400_000, 32) < 12
+assert step_of(400_000, 1) / step_of(400_000, 8) > 7
 
 # %% [markdown]
-# As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. (Amdahl adds it to the work; launches run beside the work, which is why the line is ideal for so long.) If 9.9 ms of a step stay, and one GPU needs 48, no number of GPUs makes it more than about five times faster. The true line bends earlier, since small products use a GPU less well.
+# As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. Eight GPUs pay with 400,000 positions, seven times the speed of one; with 100,000 they give three. The big model took 107 ms for the paper's batch, so if its floor is the same, any number of GPUs would be at most 1.7 times as fast as one. Fewer launches would lower the floor itself.
 #
 # ### Do I have to scale the learning rate?
 #
-# Not for more GPUs: the update is the same, so its rate is too. A larger *batch* is another matter. Its gradient has less noise and can be trusted for a longer step, but there are fewer steps for the same corpus. {cite:t}`ott2018scaling` trained the big model with about 400,000 tokens an update and a peak rate of 0.001, on 128 GPUs in 85 minutes, and got 29.3 BLEU where the paper has 28.4. That is sixteen times the batch, and twice the rate. In our settings:
+# Not for more GPUs: the update is the same, so its rate is too. A larger *batch* is another matter. Its gradient has less noise and can be trusted for a longer step. {cite:t}`ott2018scaling` trained the big model with about 400,000 tokens per update and a peak rate of 0.001, on 128 GPUs in 85 minutes, and got 29.3 BLEU where the paper has 28.4 (on WMT16's training data). That is sixteen times the batch, and twice the rate. In our settings:
 
 # %%
 for name, width in (("base", 512), ("big", 1024)):
@@ -786,26 +727,28 @@ for name, width in (("base", 512), ("big", 1024)):
     print(f"{name}: peak {peak:.5f}; for 0.001 take lr_scale {0.001 / peak:.2f}")
 
 # %% [markdown]
-# `max_tokens` should then be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4.
+# `max_tokens` should then be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The last chapter](27_wmt14.ipynb#two-recipes-for-eight-gpus) has a recipe for either model.
 #
 # ## What to remember
 #
-# - One process a GPU, each with the whole model and a share of every batch, and one exchange of gradients an update.
+# - One process per GPU, each with the whole model and a share of every batch, and one exchange of gradients per update.
 # - Add the gradients and divide by the tokens of all. DDP takes the mean of the gradients, so the loss is divided by the mean number of tokens.
 # - All processes make the same plan. A decision that one of them takes alone ends in waiting.
-# - More GPUs don't call for another learning rate, but a larger batch does. With the same batch, the gain ends where launches take longer than the work.
+# - More GPUs don't call for another learning rate, but a larger batch does.
+# - With the same batch, the gain ends where a step takes no longer than its launches. For base, one GPU of today is there already.
 #
 # Everything has been tried at a small size. What remains is the paper's own training: the commands, the hours, and the score to expect.
-#
+
+# %% [markdown]
 # ## Exercises
 #
-# **1. By hand** (★, 5 min). The big model has 214 million weights. How many megabytes does each of 4 processes send a step, and how long does that take at 10 Gbit a second? And for each batch with `grad_accum_steps=8`?
+# **1. By hand** (★, 5 min). The big model has 214 million weights. How many megabytes does each of 4 processes send per step, and how long does that take at 10 Gbit per second? And for each batch with `grad_accum_steps=8`?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Twice three quarters of 857 MB; with accumulation the exchange comes once in eight batches.
 sent = 2 * 3 / 4 * 4 * 214.2e6
 print(
-    f"{sent / 1e6:,.0f} MB, {sent / 1.25e9:.1f} s a step, {sent / 1.25e9 / 8:.2f} s a batch"
+    f"{sent / 1e6:,.0f} MB, {sent / 1.25e9:.1f} s per step, {sent / 1.25e9 / 8:.2f} s per batch"
 )
 
 # %% [markdown]
@@ -842,7 +785,6 @@ assert 0.15 < 1 - len(seen) / len(corpus) < 0.35
 
 # %% [markdown]
 # **4. A batch more** (★★, 15 min). Make a training run hang without any GPU: two threads and a `threading.Barrier` play two processes and an all-reduce, and one of them has three batches, the other two.
-
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The one with more waits for a partner that is gone. Here a timeout of a second ends it.

@@ -578,10 +578,8 @@ def relative_clause(rng: Random, noun: Phrase) -> Phrase:
     possible = []
     for verb in VERBS:
         *_, last_case = verb.roles
-        for case in (
-            "nom",
-            last_case,
-        ):  # twice the nominative for a verb without object
+        # A verb without an object counts twice
+        for case in ("nom", last_case):
             if noun.kind in verb.roles[case]:
                 possible.append((verb, case))
     verb, case = rng.choice(possible)

@@ -71,6 +71,7 @@ from annotated_transformer.batching import EncodedCorpus, encode_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.distributed import rank_and_world_size
 from annotated_transformer.evaluation import compound_split_bleu, score
+from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.speed import FastLoss, Precision, compile_layers
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import (
@@ -83,6 +84,7 @@ from annotated_transformer.toolkit import (
     translation,
 )
 from annotated_transformer.toolkit.downloads import MissingData, multi30k
+from annotated_transformer.toolkit.graphs import GraphedLoss, largest_chunk
 from annotated_transformer.toolkit.own_data import (
     Splits,
     cleaning_report,
@@ -378,6 +380,12 @@ def say_where_it_stands(folder: Path, steps: int) -> None:
         say(f"{folder} has made all of its {step:,} steps: give more --steps to go on")
 
 
+SETTINGS_THAT_WORKED = (
+    "https://annotated-transformer.github.io/annotated-transformer/book/own_pair.html"
+    "#which-settings-for-my-corpus"
+)
+
+
 def print_plan(
     config: TransformerConfig,
     settings: TrainingConfig,
@@ -386,12 +394,19 @@ def print_plan(
     gpus: int,
     peak: float,
 ) -> None:
-    """Print what a training is made of and how long it may take."""
+    """Print what a training is made of and how long it may take; say what is unusual about it."""
     plan = planning.estimate(config, settings, corpus.lengths, precision, gpus)
     hours = plan.hours(peak, gpus)
-    print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens an epoch")
+    print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens per epoch")
     print(f"{settings.steps:,} steps, {plan.flops:.1e} floating-point operations")
     print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
+    unusual = planning.unusual_settings(
+        settings, plan.updates_per_epoch, settings.patience
+    )
+    for sentence in unusual:
+        say(f"unusual: {sentence}")
+    if unusual:
+        say(f"settings that have worked: {SETTINGS_THAT_WORKED}")
 
 
 # %% tags=["export"]
@@ -506,7 +521,8 @@ def train(
         vocabulary_size: Entries of the vocabulary; a prepared corpus has its own.
         device: cpu or cuda; if not given, a GPU if there is one.
         precision: Numbers of products; if not given, bf16 on a GPU that has it.
-        compile: Compile the layers first: for a GPU and a long training.
+        compile: Compile the layers first: for a GPU and a long training; with
+            --pad-to-multiple-of 8, record each shape of batch as a CUDA graph.
         dry_run: Say what the training is made of and how long it may take, and do nothing.
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.
         gpus: For --dry-run: so many GPUs.
@@ -547,24 +563,39 @@ def train(
         model = Transformer(config).to(own_device)
         if begun:
             model.load_state_dict(begun.state_dict())
-        if compile:
-            compile_layers(model)
+        loss = FastLoss(model, checked.label_smoothing, precision)
         train_in_folder(
-            model,
+            loss_with_few_launches(loss, checked, corpus) if compile else loss,
             material._replace(corpus=corpus),
             checked,
             output,
-            precision,
             keep_splits=bool(data.data or held_out.validation or held_out.test),
         )
 
 
+def loss_with_few_launches(
+    loss: FastLoss, settings: TrainingConfig, corpus: EncodedCorpus
+) -> SmoothedLoss:
+    """Compile the layers of a loss's model; on a GPU, do more at once in the loss, too."""
+    model = loss.model
+    compile_layers(model)
+    device = model.embedding.weight.device
+    if device.type != "cuda":
+        return loss
+    _, processes = rank_and_world_size()
+    plan = planning.estimate(
+        model.config, settings, corpus.lengths, loss.precision, processes
+    )
+    memory = torch.cuda.get_device_properties(device).total_memory
+    loss.chunk = largest_chunk(model.config, settings.max_tokens, plan, memory)
+    return GraphedLoss(loss) if settings.pad_to_multiple_of > 1 else loss
+
+
 def train_in_folder(
-    model: Transformer,
+    loss: SmoothedLoss,
     material: Material,
     settings: TrainingConfig,
     folder: Path,
-    precision: Precision,
     keep_splits: bool,
 ) -> None:
     """Train; with keep_splits, the pairs that were put aside are written into the folder."""
@@ -585,7 +616,7 @@ def train_in_folder(
 
     say_where_it_stands(folder, settings.steps)
     runs.train(
-        model,
+        loss.model,
         tokenizer,
         material.corpus,
         settings,
@@ -593,7 +624,7 @@ def train_in_folder(
         score=bleu_on(tokenizer, material.validation) if material.validation else None,
         folder=folder,
         report=report,
-        loss=FastLoss(model, settings.label_smoothing, precision),
+        loss=loss,
     )
     if rank_and_world_size()[0] == 0:
         write_splits()  # where a run was killed before its first report
@@ -1100,7 +1131,7 @@ print(*table[0])
 print([(record["beam"], record["split"], record["sentences"]) for record in table])
 
 # %% [markdown]
-# (After thirty steps the scores mean nothing, so they aren't shown.) What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run starts nothing:
+# (After thirty steps the scores mean nothing, so they aren't shown.) What would the paper's base model take on eight GPUs, with this grammar for a corpus? The dry run starts nothing, and says what is unusual for a corpus of this size:
 
 # %%
 paper = (
@@ -1112,8 +1143,9 @@ paper = (
     "--precision",
     "bf16",
 )
-code, output, _ = run(*paper, "--dry-run", "--peak", 989e12, "--gpus", 8)
+code, output, errors = run(*paper, "--dry-run", "--peak", 989e12, "--gpus", 8)
 print(output, end="")
+print(*[line for line in errors.splitlines() if "unusual" in line], sep="\n")
 print("exit code", code, "| anything written:", Path(home.name, "base").exists())
 
 # %% [markdown]

@@ -148,6 +148,15 @@ show_drawing(
 )
 
 # %% [markdown]
+# ## The map in small
+# Below the title of each chapter of the model stands a small map with the chapter's part lit.
+
+# %%
+from book.figures import map_thumbnail
+
+map_thumbnail("multi_head_attention")
+
+# %% [markdown]
 # ## Many points
 #
 # For curves with many points, use Matplotlib: call `book.figures.style()` once before the first plot, and end each plot with `plt.show()`.

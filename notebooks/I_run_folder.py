@@ -371,6 +371,13 @@ def begin_log(folder: Path, step: int, processes: int) -> None:
     write_log(folder, record)
 
 
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a log that tell how a run went, without those of its starts."""
+    lines = (folder / LOG).read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    return [record for record in records if {"loss", "gradient_norm"} <= record.keys()]
+
+
 def write_log(folder: Path, record: dict[str, Any]) -> None:
     """Append a line with the time of day to the log."""
     line = json.dumps({**record, "time": time.strftime("%Y-%m-%d %H:%M:%S%z")})

@@ -21,6 +21,7 @@ import errno
 import hashlib
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,7 @@ from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.speed import FastLoss, Precision
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import model_io, planning, run_folder
+from annotated_transformer.toolkit.graphs import Shapes
 from annotated_transformer.toolkit.presets import make_config
 from annotated_transformer.training import (
     Group,
@@ -83,6 +86,7 @@ WHOLE_NUMBERS = {  # the lowest and the highest that are allowed
     "grad_accum_steps": (1, MOST),
     "warmup": (1, MOST),
     "seed": (0, 2**63 - 1),
+    "pad_to_multiple_of": (1, 1024),
     "save_every": (1, MOST),
     "keep_checkpoints": (1, MOST),
     "patience": (1, MOST),
@@ -97,6 +101,7 @@ class TrainingConfig(Hyperparameters):
     Raises ValueError for a value that no run can have.
     """
 
+    pad_to_multiple_of: int = 1  # of lengths; 8 makes few shapes, for --compile
     save_every: int = 500  # steps between two checkpoints, and between two validations
     save_minutes: float = 10  # minutes after which the state is saved in any case
     keep_checkpoints: int = 5  # regular ones, the last
@@ -167,17 +172,33 @@ class Run:
     folder: Path | None
     progress: Progress = field(default_factory=Progress)
     batches_per_epoch: int = 1  # of the present epoch
+    reported: list[dict[str, Any]] = field(default_factory=list)  # lines of the log
     awaiting_validation: dict[str, Any] | None = None  # the line of the log for it
 
     @property
     def device(self) -> torch.device:
         return self.model.embedding.weight.device
 
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes that batches may have; any, if lengths are padded to multiples of 1."""
+        return Shapes(
+            self.config.pad_to_multiple_of,
+            self.config.max_tokens,
+            self.model.config.max_length,
+            rank_and_world_size()[1],
+        )
+
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """Plan the batches of an epoch."""
+        lengths = self.shapes.padded(self.corpus.lengths)
+        return plan_batches(lengths, self.config.max_tokens, self.config.seed, epoch)
+
 
 # %% [markdown]
 # ## Batches without end
 #
-# The order of an epoch follows from (seed, epoch), as [batching](15_batching.ipynb#a-plan-for-an-epoch) made it, so a stream of batches can begin anywhere: to enter a plan in the middle, we leave out its beginning. For a GPU, a second process makes the next batches while the model works on this one, in memory that the GPU can copy from without waiting (`pin_memory`). When [several processes](26_distributed.ipynb#one-plan-for-all) train together, each takes every `world_size`-th row of each batch; one that is left without a sentence gets a batch that adds nothing to the loss.
+# The order of an epoch follows from (seed, epoch), as [batching](15_batching.ipynb#a-plan-for-an-epoch) made it, so a stream of batches can begin anywhere: to enter a plan in the middle, we leave out its beginning. For a GPU, a second process makes the next batches while the model works on this one, in memory that the GPU can copy from without waiting (`pin_memory`). When [several processes](26_distributed.ipynb#one-plan-for-all) train together, each takes every `world_size`-th row of each batch; one that is left without a sentence gets a batch that adds nothing to the loss. With `pad_to_multiple_of`, batches have [few shapes](Q_graphs.ipynb#few-shapes).
 #
 # Two of the arguments of `DataLoader` look odd. A cluster that ends a job sends its signal to all of its processes, and the worker ignores it, so that it doesn't die before the run has saved its state. And a `DataLoader` draws a random number when it starts, which without a generator of its own it would take from the global one.
 
@@ -197,8 +218,16 @@ def ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def collate_shape(examples: Sequence[Example], shapes: Shapes) -> Batch:
+    """Return the batch of some examples, filled up to one of a few shapes."""
+    return shapes.fill_up(collate_share(examples))
+
+
 def load_batches(
-    corpus: EncodedCorpus, plan: Sequence[np.ndarray], device: torch.device
+    corpus: EncodedCorpus,
+    plan: Sequence[np.ndarray],
+    device: torch.device,
+    make_batch: Callable[[Sequence[Example]], Batch] = collate_share,
 ) -> Iterator[Batch]:
     """Yield this process's share of each batch of a plan, on the device."""
     rank, world_size = rank_and_world_size()
@@ -207,7 +236,7 @@ def load_batches(
     loader: DataLoader[Any] = DataLoader(
         corpus,  # type: ignore[arg-type] # it has a length and items, which is enough
         batch_sampler=shares,
-        collate_fn=collate_share,
+        collate_fn=make_batch,
         num_workers=1 if on_gpu else 0,
         pin_memory=on_gpu,
         worker_init_fn=ignore_signals,
@@ -219,13 +248,15 @@ def load_batches(
 
 def batch_stream(run: Run) -> Iterator[Batch]:
     """Yield this process's share of batch after batch, without end, from where the run stands."""
-    config, progress = run.config, run.progress
+    progress = run.progress
+    make_batch: Callable[[Sequence[Example]], Batch] = collate_share
+    if run.config.pad_to_multiple_of > 1:
+        make_batch = partial(collate_shape, shapes=run.shapes)
     while True:
-        plan = plan_batches(
-            run.corpus.lengths, config.max_tokens, config.seed, progress.epoch
-        )
+        plan = run.plan(progress.epoch)
         run.batches_per_epoch = len(plan)
-        for batch in load_batches(run.corpus, plan[progress.batch :], run.device):
+        rest = plan[progress.batch :]
+        for batch in load_batches(run.corpus, rest, run.device, make_batch):
             progress.batch += 1
             yield batch
         progress.epoch += 1
@@ -345,6 +376,111 @@ def validate(run: Run) -> dict[str, float]:
 
 
 # %% [markdown]
+# ## A run that dies says so
+#
+# A training can go wrong without an error. The loss falls for a while, to where the model knows how frequent each token is, and stays there for days. So after each line of its log the run looks for three signs, and names the likely causes once for each: in the log, under `warnings`, and on the screen. It goes on all the same, since it can't know.
+#
+# The limits have a wide margin. The loss may stand still once it is below half of $\ln |V|$, the loss of guessing, and in the warm-up. A healthy run whose lines cover 50 updates seldom has a gradient twice as long as usual. And where the validation loss rises though something is translated, the model [learns by heart](17_regularization.ipynb#learning-by-heart), which is another matter. No training log of this project gets a warning, and a test keeps it so.
+
+
+# %% tags=["export"]
+STALL = 400  # steps, compared with as many before them
+FALL = 0.1  # nats per token by which the loss should fall meanwhile
+LEAP = 4  # times the usual length of a gradient
+CAUSES = (
+    "Likely causes: a learning rate that is too high (try half the lr_scale), a warm-up "
+    "that is too short, a batch too large for the corpus (max_tokens); see "
+    "https://annotated-transformer.github.io/annotated-transformer/book/troubleshooting.html"
+)
+
+
+def loss_has_stalled(
+    log: Sequence[dict[str, Any]], warmup: int, vocabulary_size: int
+) -> bool:
+    """Return whether the loss has stayed high since STALL steps, all of them after the warm-up."""
+    step = log[-1]["step"]
+    recent = [line["loss"] for line in log if line["step"] > step - STALL]
+    before = []
+    for line in log:
+        if step - 2 * STALL < line["step"] <= step - STALL:
+            before.append(line["loss"])
+    if step - STALL < warmup or not before:
+        return False
+    is_high = median(recent) > math.log(vocabulary_size) / 2
+    return is_high and median(recent) > median(before) - FALL
+
+
+def gradient_leaps(log: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the last gradient is many times as long as those of the lines before it."""
+    *before, last = [line["gradient_norm"] for line in log[-21:]]
+    return len(before) >= 8 and last > LEAP * median(before)
+
+
+def validation_worsens(log: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the validation loss rises while the score is 0, as BLEU prints it."""
+    validated = [line for line in log if {"validation_loss", "score"} <= line.keys()]
+    if len(validated) < 2 or validated[-1] is not log[-1]:
+        return False
+    *before, last = validated
+    lowest = min(line["validation_loss"] for line in before)
+    return last["validation_loss"] > lowest + FALL and 0 <= last["score"] < 0.05
+
+
+def signs_of_death(
+    log: Sequence[dict[str, Any]], warmup: int, vocabulary_size: int
+) -> dict[str, str]:
+    """Return what the newest line of a log says of a training that dies, by the kind of sign."""
+    last = log[-1]
+    signs = {}
+    if loss_has_stalled(log, warmup, vocabulary_size):
+        signs["loss"] = (
+            f"the loss has hardly fallen for {STALL} steps and is still "
+            f"{last['loss']:.1f} nats per token (guessing: {math.log(vocabulary_size):.1f})"
+        )
+    if gradient_leaps(log):
+        signs["gradient"] = (
+            f"the gradient, {last['gradient_norm']:.1f}, is more than {LEAP} times as long "
+            "as usual"
+        )
+    if validation_worsens(log):
+        signs["validation"] = (
+            f"the validation loss has risen to {last['validation_loss']:.1f} nats per "
+            "token, and the score is 0"
+        )
+    return signs
+
+
+def with_warnings(run: Run, line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of the log with its warnings, which are shown; each kind comes once a run."""
+    log = [*run.reported, line]
+    signs = signs_of_death(log, run.config.warmup, run.model.config.vocabulary_size)
+    for earlier in run.reported:
+        for kind in earlier.get("warnings", ()):
+            signs.pop(kind, None)
+    for text in signs.values():
+        message = f"step {line['step']}: {text}. {CAUSES}"
+        tqdm.write(message, file=sys.stderr)  # beside the progress bar
+    if signs:
+        line = line | {"warnings": signs}
+    run.reported.append(line)
+    return line
+
+
+# %% [markdown]
+# Here is the log of a run in miniature: its loss falls for 400 steps, and then no more.
+
+# %%
+log = [{"step": 50, "loss": 8.5, "gradient_norm": 2.0}]
+for step in range(100, 1250, 50):
+    loss = max(8.5 - step / 200, 6.5)
+    log.append({"step": step, "loss": loss, "gradient_norm": 1.0})
+    signs = signs_of_death(log, warmup=200, vocabulary_size=8000)
+    if signs:
+        print(f"step {step}: {signs['loss']}")
+        break
+
+
+# %% [markdown]
 # ## The run
 #
 # After each update the run asks three questions: is a checkpoint due, has it been long since the last, was the process asked to stop? A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal` turns both into an event that is looked at once per step. Whoever can't wait for that presses Ctrl-C again. (A second SIGINT counts only after a second: `torchrun` passes on to its processes what the terminal has sent them already.)
@@ -399,6 +535,7 @@ def record(run: Run, line: dict[str, Any], save: bool, regular: bool) -> None:
     rank, _ = rank_and_world_size()
     if rank > 0:
         return  # the first process writes for all
+    line = with_warnings(run, line)
     if run.folder is not None:
         run_folder.write_log(run.folder, line)
         if save:
@@ -531,9 +668,7 @@ def check_progress(run: Run, content: dict[str, Any]) -> None:
     line = content.get("awaiting_validation")  # older versions never wrote one
     if line is not None and line["step"] != content["step"]:
         raise ValueError(f"a validation of step {line['step']} is to come")
-    plan = plan_batches(
-        run.corpus.lengths, run.config.max_tokens, run.config.seed, content["epoch"]
-    )
+    plan = run.plan(content["epoch"])
     if content["batch"] > len(plan):
         raise ValueError(f"batch is {content['batch']} of an epoch of {len(plan)}")
 
@@ -591,6 +726,8 @@ def settings_of(run: Run) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, value in asdict(run.config).items():
         settings[f"training.{name}"] = value
+    if run.config.pad_to_multiple_of == 1:
+        del settings["training.pad_to_multiple_of"]  # runs of older versions lack it
     for name, value in asdict(run.model.config).items():
         settings[f"model.{name}"] = value
     return settings | {
@@ -654,6 +791,7 @@ def enter_folder(run: Run, folder: Path) -> None:
         if run.awaiting_validation is not None:
             logged -= 1  # its line is written after the validation
         run_folder.begin_log(folder, logged, world_size)
+        run.reported = run_folder.read_log(folder)
 
 
 def run_in_folder(run: Run, folder: Path) -> None:

@@ -102,21 +102,36 @@ def activations(
 # ## The estimate
 #
 # One object holds it. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes. A validation needs no more: it has batches of the same size and takes its loss in the same chunks, but keeps nothing for a backward pass.
+#
+# Hours follow from operations, a peak, and the share of the peak that training gets, the MFU. Unless you give one, it is what [was measured](25_speed.ipynb#on-a-gpu): in 16 bits on an H200 and an H100, 14% and 10% with the base model and 28% and 24% with the big one, of which we take the means; in 32 bits about half, with the base model 47% of a processor's peak. For several GPUs the operations are simply divided, which is too good for [short steps](26_distributed.ipynb#how-fast-it-can-be).
 
 
 # %% tags=["export"]
+def usual_mfu(parameters: int, precision: Precision) -> float:
+    """Return the share of the peak that training had where it was measured.
+
+    In bf16 that was an H200 and an H100, with the base and with the big model.
+    """
+    if precision == "fp32":
+        return 0.5
+    return 0.26 if parameters > 100_000_000 else 0.12
+
+
 class Estimate(NamedTuple):
     """What a run will take: parameters, operations in all, bytes of the largest batch."""
 
     parameters: int
     flops: float
     memory_bytes: float
+    usual_mfu: float
+    updates_per_epoch: float = 1.0
 
-    def hours(self, peak: float, gpus: int = 1, mfu: float = 0.2) -> float:
+    def hours(self, peak: float, gpus: int = 1, mfu: float | None = None) -> float:
         """Return the hours on GPUs of some peak, of which training gets a share.
 
         Raises ValueError for a peak, a number of GPUs or a share that is not above 0.
         """
+        mfu = self.usual_mfu if mfu is None else mfu
         for name, value in (("peak", peak), ("gpus", gpus), ("mfu", mfu)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a number above 0, not {value}")
@@ -152,7 +167,11 @@ def estimate(
     layers = activations(config, share, source, target, precision)
     loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
     memory = bytes_per_parameter * parameters + (layers + loss).max()
-    return Estimate(parameters, per_batch * batches, float(memory))
+    updates_per_epoch = len(plan) / training.grad_accum_steps
+    mfu = usual_mfu(parameters, precision)
+    return Estimate(
+        parameters, per_batch * batches, float(memory), mfu, updates_per_epoch
+    )
 
 
 # %% tags=["hide-input"]
@@ -163,9 +182,71 @@ lengths = np.full((892, 2), 28)  # sentences of 28 tokens, 25,000 per side
 for name, steps in (("base", 100_000), ("big", 300_000)):
     training = Hyperparameters(steps=steps, max_tokens=25_000)
     plan = estimate(preset(name), training, lengths, precision="bf16")
-    hours = plan.hours(peak=989e12)
+    hours = plan.hours(peak=989e12)  # of an H100 or H200
     print(
         f"{name}: {plan.flops:.1e} operations, {plan.memory_bytes / 1e9:.0f} GB,",
         end=" ",
     )
-    print(f"{hours:.1f} hours on a GPU with a peak of 989e12, at 20% of it")
+    print(f"{hours:.1f} hours at {plan.usual_mfu:.0%} of the peak of one H100")
+
+
+# %% [markdown]
+# ## Settings far from what has worked
+#
+# The paper's settings are for the paper's corpus. On 200,000 pairs, 100,000 updates of `base` are five hundred epochs, and long before their end the model knows its sentences by heart. So the dry run compares the settings with those of [trainings whose logs are in the project](../book/own_pair.md#which-settings-for-my-corpus). These took batches of 768 to 2,048 tokens, and those that saw their pairs most often had their best score after 26 epochs. Nothing is refused: with `--patience`, for example, many epochs do no harm.
+
+
+# %% tags=["export"]
+MOST_EPOCHS = 100
+USUAL_EPOCHS = 30
+LARGE_BATCH = 4096  # tokens per update on either side
+FEW_UPDATES = 200  # per epoch
+USUAL_BATCH = 2048
+
+
+def unusual_settings(
+    training: Hyperparameters, updates_per_epoch: float, patience: int | None = None
+) -> list[str]:
+    """Return a sentence for each setting that lies far from what has worked on such a corpus."""
+    found = []
+    steps = training.steps
+    epochs = steps / updates_per_epoch
+    batch = training.max_tokens * training.grad_accum_steps
+    advised_per_epoch = updates_per_epoch
+    if batch > LARGE_BATCH and updates_per_epoch < FEW_UPDATES:
+        found.append(
+            f"an epoch is only {updates_per_epoch:,.0f} updates of {batch:,} tokens: a "
+            f"corpus of this size learns from smaller ones, --max-tokens {USUAL_BATCH}"
+        )
+        advised_per_epoch *= batch / USUAL_BATCH
+    if epochs > MOST_EPOCHS and patience is None:
+        fewer = math.ceil(USUAL_EPOCHS * advised_per_epoch)
+        batches = "such batches" if found else "these batches"
+        found.append(
+            f"{steps:,} steps are {epochs:,.0f} epochs of this corpus: with {batches}, "
+            f"{USUAL_EPOCHS} epochs are --steps {fewer}; or stop with --patience 5 where "
+            "the score no longer rises"
+        )
+    if epochs < 1:
+        found.append(
+            f"{steps:,} steps are {epochs:.0%} of an epoch: the run ends before it has "
+            f"seen all pairs; one epoch is --steps {math.ceil(updates_per_epoch)}"
+        )
+    if 2 * training.warmup > steps:
+        found.append(
+            f"the warm-up takes {training.warmup:,} of {steps:,} steps: a fifth is "
+            f"--warmup {math.ceil(steps / 5)}, with a smaller --lr-scale, since a shorter "
+            "warm-up ends at a higher rate"
+        )
+    return found
+
+
+# %% [markdown]
+# What would it say of the paper's settings for base, on a corpus with 110 updates per epoch? And of settings that suit it?
+
+# %%
+for settings in (
+    Hyperparameters(steps=100_000, max_tokens=25_000, warmup=4000),
+    Hyperparameters(steps=3_000, max_tokens=2048, warmup=600),
+):
+    print(unusual_settings(settings, updates_per_epoch=110) or "nothing")

@@ -517,6 +517,17 @@ def test_a_training_without_pairs_says_what_it_learns(tmp_path: Path) -> None:
     assert result.err.startswith("no pairs were given: this trains on the grammar")
 
 
+def test_a_dry_run_says_which_settings_are_unusual_for_the_corpus() -> None:
+    """100,000 steps of `base` are hundreds of epochs of few pairs; a preset's own are not."""
+    plan = ["train", "--output", "x", "--dry-run", "--peak", 1e12, "--limit", 2000]
+    result = run(*plan, "--preset", "base")
+    assert result.code == 0 and "tokens per epoch" in result.out
+    assert "unusual: 100,000 steps are 50,000 epochs" in result.err
+    assert "an epoch is only 2 updates of 25,000 tokens" in result.err
+    assert "own_pair.html#which-settings-for-my-corpus" in result.err
+    assert "unusual" not in run(*plan).err
+
+
 def test_without_a_terminal_a_line_is_written_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1130,6 +1141,8 @@ class Interrupt:
         if name == "annotated_transformer.toolkit.cli":
             os.kill(os.getpid(), signal.SIGINT)
 
+# As in a terminal; what a shell starts in the background ignores Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupt())
 runpy.run_module("annotated_transformer", run_name="__main__")
 """

@@ -212,10 +212,12 @@ def three(
 Three = tuple[Path, list[dict[str, Any]]]
 
 
+@pytest.mark.slow
 def test_three_processes_make_the_updates_of_one(one: Path, three: Three) -> None:
     assert_same_updates(three[0] / "same", one)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_restarted_and_nothing_changes(three: Three) -> None:
     """With dropout, too: what is drawn follows from seed, step and rank."""
     home, found = three
@@ -229,6 +231,7 @@ def test_a_killed_worker_is_restarted_and_nothing_changes(three: Three) -> None:
     assert not torch.equal(straight["embedding.weight"], same["embedding.weight"])
 
 
+@pytest.mark.slow
 def test_one_that_is_told_to_stop_stops_all_with_a_checkpoint(
     one: Path, three: Three
 ) -> None:
@@ -246,11 +249,13 @@ def test_one_that_is_told_to_stop_stops_all_with_a_checkpoint(
         )
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_shared_is_refused_by_all(three: Three) -> None:
     assert all("not the same for all processes" in each["apart"] for each in three[1])
     assert not list(three[0].glob("own-*"))
 
 
+@pytest.mark.slow
 def test_a_bad_gradient_of_one_ends_all_before_it_is_used(three: Three) -> None:
     home, found = three
     message = "FloatingPointError: the gradient of step 1 is not finite"
@@ -258,6 +263,7 @@ def test_a_bad_gradient_of_one_ends_all_before_it_is_used(three: Three) -> None:
     assert not list((home / "nan").glob("checkpoints/*"))
 
 
+@pytest.mark.slow
 def test_texts_come_together_in_order_of_ranks(three: Three) -> None:
     for each in three[1]:
         assert each["texts"] == [["0"], ["1", "x"], ["2", "x"]]
@@ -276,6 +282,7 @@ def test_without_torchrun_there_is_one_process() -> None:
     assert find_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
+@pytest.mark.slow
 def test_processes_leave_while_a_thread_still_has_a_tensor(tmp_path: Path) -> None:
     """A thread of gloo needs Python to free it: this hung, or aborted at the exit."""
     done = launch("leave", tmp_path, 4)

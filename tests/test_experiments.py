@@ -3,17 +3,18 @@
 import ast
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from benchmark_runs import run
+from benchmark_runs import load, run
 from torch import Tensor
 
 from annotated_transformer import (
     Pair,
+    TrainingConfig,
     Transformer,
     TransformerConfig,
     grammar,
@@ -25,7 +26,6 @@ from annotated_transformer.toolkit.downloads import MissingData
 from benchmarks.experiments import (
     ladder,
     parsing,
-    parts,
     recall,
     risk,
     since,
@@ -107,6 +107,23 @@ def test_a_start_is_scored_before_and_after(tmp_path: Path) -> None:
     )
 
 
+def test_settings_are_trained_by_the_command_line_and_scored(tmp_path: Path) -> None:
+    """A run that the log has is not made again; each of the real ones is a valid training."""
+    rows = [f"{pair.target}\t{pair.source}\n" for pair in grammar(500, seed=1)]
+    (tmp_path / "pairs.tsv").write_text("".join(rows))
+    brief = {"table": tmp_path / "pairs.tsv", "tiny": True, "threads": 1}
+    described, lines = run("experiments.settings", tmp_path / "log", **brief)
+    assert described["table"] == "pairs.tsv" and described["found"] > 400
+    (line,) = lines
+    assert line["pairs"] == 100 and line["preset"] == "tiny" and line["sentences"] > 0
+    assert line["best_step"] in (2, 4) and line["hours"] >= 0 and line["bleu"] >= 0
+    assert run("experiments.settings", tmp_path / "log", **brief)[1] == lines
+    for training in load("experiments.settings").TRAININGS:
+        names = {field.name for field in fields(TrainingConfig)}
+        own = {name: value for name, value in asdict(training).items() if name in names}
+        assert TrainingConfig(**own) and preset(training.preset)
+
+
 def test_departures_change_one_thing_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -123,52 +140,52 @@ def test_departures_change_one_thing_at_a_time(
     assert "against the first row" in output and "±" in output
 
 
-def test_each_variant_of_a_part_changes_the_model() -> None:
+def test_each_change_of_a_rung_changes_the_model() -> None:
     """What it changes can be counted in the parameters, or seen in the logits."""
     source = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]])
     target = torch.tensor([[1, 9], [1, 3]])
 
     def make(part: str, **changes: Any) -> tuple[Tensor, int]:
         torch.manual_seed(0)
-        model = parts.make(20, part, **changes)
+        model = ladder.make(20, part, **changes)
         return model(source, target), sum(p.numel() for p in model.parameters())
 
-    for row in parts.VARIANTS.values():
-        assert not torch.equal(make(row.part, **row.changes)[0], make(row.part)[0])
-    square = parts.D_MODEL**2
+    for rung in ladder.RUNGS.values():
+        if rung.changes:
+            changed, _ = make(rung.part, **rung.changes)
+            assert not torch.equal(changed, make(rung.part)[0])
+    square = ladder.D_MODEL**2
     assert make("means", values=True)[1] == make("means")[1] + 2 * square
-    tables = 2 * 20 * parts.D_MODEL
+    assert make("attention", output=True)[1] == make("attention")[1] + 2 * square
+    tables = 2 * 20 * ladder.D_MODEL
     assert make("embeddings", tables=3)[1] == make("embeddings")[1] + tables
 
 
-def test_the_rows_of_parts_grow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each row has more parameters than the one before, but for masks and positions."""
-    monkeypatch.setattr(parts, "grammar", lambda count: grammar(200))
-    monkeypatch.setattr(parts, "HELD_OUT", 100)
-    monkeypatch.setattr(parts, "LONGER", 2)
-    settings, rows = run("experiments.parts", tmp_path, seeds=(0,), steps=1)
-    assert settings["seeds"] == [0]
-    names = [row["part"] for row in rows]
-    assert names[:9] == parts.PARTS and names[11:] == [*parts.VARIANTS]
-    sizes = {row["part"]: row["parameters"] for row in rows}
+def test_the_rungs_of_the_ladder_grow() -> None:
+    """Each has more parameters than the one below; masks and positions have none."""
+    sizes = {}
+    for part in ladder.PARTS:
+        model = ladder.make(20, part)
+        sizes[part] = sum(weight.numel() for weight in model.parameters())
     assert sizes["masks"] == sizes["attention"] > sizes["means"]
+    assert sizes["feed_forward"] > sizes["multi_head_attention"] > sizes["masks"]
+    assert sizes["positional_encoding"] == sizes["embeddings"] < sizes["feed_forward"]
     assert sizes["transformer"] > sizes["layers"] > sizes["positional_encoding"]
-    assert [row["steps"] for row in rows[9:11]] == [2, 2]
 
 
 def test_the_rungs_of_the_ladder_are_trained_and_asked_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """The best weights of a run are kept; a run in the log is not made again."""
+    """A run that the log has is not made again."""
     monkeypatch.setattr(ladder, "LEARNED", 200)
-    monkeypatch.setattr(ladder, "HELD_OUT", 40)
+    monkeypatch.setattr(ladder, "TEST_PAIRS", 40)
+    monkeypatch.setattr(ladder, "WARMUP", 1)
     ladder.task.cache_clear()
-    brief = {"rungs": ("means", "transformer"), "seeds": (0,), "most": 3, "asked": 2}
+    rungs = ("means", "transformer, twice as long")
+    brief = {"rungs": rungs, "seeds": (0,), "updates": 3, "asked": 2}
     settings, runs = run("experiments.ladder", tmp_path, **brief)
     assert settings["sentences"][0] == "Den Hund jagt die Katze."
-    assert [line["updates"] for line in runs] == [3, 3]
+    assert [line["updates"] for line in runs] == [3, 6]
     assert runs[0]["parameters"] < runs[1]["parameters"]
     assert all(len(line["writes"]) == len(ladder.SENTENCES) for line in runs)
     capsys.readouterr()
@@ -177,11 +194,10 @@ def test_the_rungs_of_the_ladder_are_trained_and_asked_once(
     ladder.task.cache_clear()
 
 
-def test_training_on_the_ladder_stops_without_progress() -> None:
-    falling = [2.0 - 0.1 * number for number in range(10)]
-    assert not ladder.has_stopped(falling)
-    assert not ladder.has_stopped([1.0] * ladder.PATIENCE)
-    assert ladder.has_stopped([*falling, *[1.1] * ladder.PATIENCE])
+def test_rates_on_the_ladder_rise_and_end_at_zero() -> None:
+    rates = [ladder.rate(step, 1000) for step in range(1, 1001)]
+    assert max(rates) == rates[ladder.WARMUP - 1] == pytest.approx(ladder.PEAK_RATE)
+    assert rates[-1] == 0 and rates[0] == pytest.approx(rates[98] / 99)
 
 
 def test_changes_since_2017_leave_the_size_alone(tmp_path: Path) -> None:
@@ -313,6 +329,7 @@ def test_growth_has_a_process_for_each_point(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_parsing_makes_a_run(tmp_path: Path) -> None:
     """Held to trees, even an untrained model writes them, and repeats the words."""
     try:

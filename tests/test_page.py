@@ -6,20 +6,29 @@ import subprocess
 import sys
 from base64 import b64decode
 from dataclasses import asdict
+from io import BytesIO, TextIOWrapper
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from py_mini_racer import MiniRacer
 from safetensors.numpy import load
 
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.export import export_page
+from annotated_transformer.toolkit.export import export_page, translating_script
 from annotated_transformer.toolkit.model_io import load_model, load_pretrained
-from annotated_transformer.toolkit.own_data import single_spaced
+from annotated_transformer.toolkit.own_data import single_spaced, utf8_lines
 from annotated_transformer.toolkit.page import pack, quantize
+from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.toolkit.translation import encode_sentence
 from annotated_transformer.transformer import Transformer, TransformerConfig
+from book.site import inside
+from tools import units
 from tools.chapters import ROOT
+from tools.inside import lines_of_a_head
 from tools.package import project
 from tools.page import page_template
 from tools.recordings import (
@@ -129,6 +138,62 @@ def test_white_space_is_the_same_in_a_page_as_in_python():
     assert json.loads(engine.eval(single)) == expected
     text = "".join(map(chr, expected)).join(["", "Ein", "Hund.", ""])
     assert engine.eval(f"singleSpaced({json.dumps(text)})") == "Ein Hund."
+
+
+def tokens_of_the_script(text, monkeypatch):
+    """What the exported script gives to its engine; nothing where there are no words."""
+    given_to_it = []
+
+    def translate_batch(sources, **options):
+        given_to_it.extend(sources)
+        return [SimpleNamespace(hypotheses=[[]]) for _ in sources]
+
+    translator = SimpleNamespace(translate_batch=translate_batch)
+    engine = SimpleNamespace(Translator=lambda folder: translator)
+    script = compile(translating_script(1000), "translate.py", "exec")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ctranslate2", engine)
+        patch.setattr(sys, "stdin", TextIOWrapper(BytesIO(f"{text}\n".encode())))
+        patch.setattr(sys, "stdout", TextIOWrapper(BytesIO()))
+        exec(script, {"__file__": str(SHOWN / "translate.py")})
+    return given_to_it[0] if given_to_it else []
+
+
+MIXED = st.text(
+    st.sampled_from("Hund läuft.,!'") | st.characters(exclude_characters="\n\r")
+)
+
+
+@given(MIXED)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_way_in_reads_the_same_tokens(page_tokenizer, monkeypatch, text):
+    """The call, the command, the page and the exported script, for whatever text."""
+    tokenizer = Tokenizer.load(SHOWN / "tokenizer.json")
+    ids = encode_sentence(tokenizer, text, 1, 10_000).tolist()
+    line = [*utf8_lines(BytesIO(f"{text}\n".encode()), "the input")]
+    of_the_command = encode_sentence(tokenizer, *line, 1, 10_000).tolist()
+    assert of_the_command == ids
+    of_the_page = page_tokenizer.eval(f"encoded({json.dumps(text)})")
+    assert json.loads(of_the_page) == ids[:-1]
+    of_the_script = tokens_of_the_script(text, monkeypatch)
+    assert [tokenizer.library.token_to_id(token) for token in of_the_script] == ids[:-1]
+
+
+@pytest.fixture(scope="module")
+def page_tokenizer():
+    """The page's script with the merges of the model it shows; `encoded` gives the ids."""
+    engine = MiniRacer()
+    engine.eval("var bookFigures = {};")
+    engine.eval((ROOT / "book/site/assets/engine.js").read_text(encoding="utf-8"))
+    merges = json.loads((SHOWN / "tokenizer.json").read_text())["model"]["merges"]
+    engine.eval(f"""
+        class TextEncoder {{ encode(text) {{
+            return Uint8Array.from(unescape(encodeURIComponent(text)), (c) => c.charCodeAt(0));
+        }} }}
+        var tools = bookFigures.engine(), tokenizer = tools.makeTokenizer({json.dumps(merges)});
+        var encoded = (text) => JSON.stringify(tokenizer.encode(tools.singleSpaced(text)));
+    """)
+    return engine
 
 
 def compare_recordings(recorded, again):
@@ -284,3 +349,65 @@ def test_an_installed_package_needs_no_repository(tmp_path):
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"the exported model is in {page}\n"
     assert page.stat().st_size > (model / "model.safetensors").stat().st_size / 4
+
+
+# --- The numbers of a sentence, and the lines beside them
+
+
+def test_the_recorded_sentence_is_translated_by_the_engine():
+    """The picture that the site's build draws needs no browser, and no PyTorch."""
+    example = inside.example()
+    assert example["texts"][-1].startswith("Do you know where")
+    assert len(example["lens"]) == example["layers"] + 1
+    numbers = example["trace"]["decoder.layers.2.cross_attention"]["joined"]
+    assert len(numbers) == len(example["written"]) and len(numbers[0]) == 256
+    picture = inside.figure()
+    assert f"<b>{example['written'][inside.START]}</b>" in picture
+
+
+def test_a_line_of_the_package_that_is_not_there_is_told(tmp_path):
+    package = tmp_path / "package"
+    shutil.copytree(
+        ROOT / "annotated_transformer",
+        package,
+        ignore=shutil.ignore_patterns("pretrained"),
+    )
+    path = package / "attention.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("weights = scores.softmax", "w = scores.softmax"))
+    with pytest.raises(
+        ValueError, match=r"attention\.py has 0 lines .*tools/inside\.py"
+    ):
+        lines_of_a_head(package)
+
+
+def test_a_unit_is_known_by_the_words_it_fires_at():
+    """The highest mean first, over all occurrences of a word; rare words do not count."""
+    firing = units.Firing(2, 5)
+    for _ in range(units.LEAST):
+        firing.add(
+            torch.tensor([0, 1, 2]), torch.tensor([[1.0, 0], [3.0, 0], [2.0, 0]])
+        )
+    firing.add(torch.tensor([1, 4]), torch.tensor([[0.0, 0], [9.0, 9]]))
+    assert firing.strongest() == [[1, 2, 0], []]
+
+
+def test_the_table_of_units_is_that_of_the_model():
+    """A list of names for each unit of each network."""
+    recorded = json.loads(units.OUTPUT.read_text(encoding="utf-8"))
+    model, _ = load_model(SHOWN)
+    assert [*recorded] == [*units.network_names(model).values()]
+    for names in recorded.values():
+        assert len(names) == model.config.d_ff
+        assert max(map(len, names)) == units.SHOWN
+
+
+def test_units_are_recorded_from_sentences():
+    """Each name is a word of them."""
+    model, tokenizer = load_model(SHOWN)
+    pairs = grammar(30, seed=0)
+    recorded = units.record(model, tokenizer, pairs)
+    text = " ".join(f"{pair.source} {pair.target}" for pair in pairs)
+    names = {name for rows in recorded.values() for row in rows for name in row}
+    assert names
+    assert all(name.lstrip("+") in f"{text} </s>" for name in names)

@@ -11,13 +11,21 @@ from urllib.parse import urlsplit
 
 import nbformat
 import pytest
+import torch
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from tokenizers import pre_tokenizers
 
 from tools.chapters import ROOT
 
-NAMES = ("questions", "troubleshooting", "own_pair", "how_to_read")
+NAMES = (
+    "questions",
+    "troubleshooting",
+    "mistakes",
+    "departures",
+    "own_pair",
+    "how_to_read",
+)
 PAGES = {name: ROOT / "book" / f"{name}.md" for name in NAMES}
 LINK = re.compile(r"\]\(([^()\s]+(?:\([^()\s]*\)[^()\s]*)?)\)")
 ANCHOR = re.compile(r"^\{#([\w-]+)\}$", re.MULTILINE)
@@ -112,6 +120,36 @@ def test_every_question_names_its_thread_and_a_section() -> None:
         anchors.append(anchor)
         threads += cited
     assert len({*anchors}) == len(anchors) and len({*threads}) == len(threads)
+
+
+def test_few_products_give_a_poor_variance() -> None:
+    """What the page says of 400 trials with vectors of 64 random numbers."""
+    text = text_of(PAGES["questions"])
+    random = torch.Generator().manual_seed(0)
+    for products, middle in ((10, "0.3 and 2.1"), (1000, "0.9 and 1.1")):
+        query, key = torch.randn(2, 400, products, 64, generator=random)
+        variances = (query * key).sum(-1).var(dim=-1) / 64
+        low, high = variances.quantile(torch.tensor([0.025, 0.975])).tolist()
+        assert f"{low:.1f} and {high:.1f}" == middle and middle in text
+
+
+def test_an_empty_row_is_mended_before_the_softmax_and_not_after() -> None:
+    """NaN set to zero leaves NaN in the gradients; the page's remedy leaves none."""
+    text = text_of(PAGES["questions"])
+    assert (
+        "`has_key = mask.any(-1, keepdim=True)`" in text and "`mask | ~has_key`" in text
+    )
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    value = torch.randn(3, 4)
+    has_key = mask.any(-1, keepdim=True)
+    gradients = {}
+    for name, shown in (("after", mask), ("before", mask | ~has_key)):
+        scores = torch.zeros(2, 3, requires_grad=True)
+        added = torch.zeros(2, 3).masked_fill(~shown, -torch.inf)
+        weights = (scores + added).softmax(-1).nan_to_num()
+        (weights @ value * has_key).sum().backward()
+        gradients[name] = scores.grad
+    assert gradients["after"].isnan().any() and not gradients["before"].isnan().any()
 
 
 def test_vowel_signs_are_pieces_of_their_own() -> None:

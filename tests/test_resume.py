@@ -224,8 +224,8 @@ def files_in(folder: Path) -> list[Path]:
 @pytest.mark.parametrize(
     ("way", "first", "step"),
     [
-        (killed_within, 0, 2),  # every other operation,
-        (fallen_within, 1, 2),  # and those between
+        (killed_within, 0, 6),  # every sixth operation,
+        (fallen_within, 3, 6),  # and those halfway between
         pytest.param(killed_within, 0, 1, marks=pytest.mark.slow),
         pytest.param(fallen_within, 0, 1, marks=pytest.mark.slow),
     ],

@@ -1,10 +1,12 @@
 """What a run adds to the loop: batches that go on anywhere, shares of processes, settings."""
 
+import json
 import os
 import signal
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from annotated_transformer.toolkit.runs import (
     collate_share,
     content_hash,
     load_batches,
+    signs_of_death,
     train,
 )
 from annotated_transformer.toolkit.synchronous_grammar import grammar
@@ -202,7 +205,7 @@ def test_without_gradients_the_chunked_loss_keeps_no_graph(
 )
 def test_hours_need_a_peak(wrong: dict[str, float]) -> None:
     (name,) = wrong
-    estimate = Estimate(parameters=1, flops=1e12, memory_bytes=1.0)
+    estimate = Estimate(1, flops=1e12, memory_bytes=1.0, usual_mfu=0.5)
     with pytest.raises(ValueError, match=f"{name} must be a number above 0, not "):
         estimate.hours(**{"peak": 1e12, **wrong})  # type: ignore[arg-type]
 
@@ -214,3 +217,130 @@ def test_a_table_of_positions_has_a_limit_before_a_run_begins() -> None:
         make_config(fields)
     check_config(make_config(fields | {"max_length": 65_536}).__dict__)
     make_config(fields | {"positions": "learned"})
+
+
+# A run that dies
+
+
+ROOT = Path(__file__).parents[1]
+H100 = [
+    log
+    for folder in ROOT.parents
+    for log in folder.glob("shared/gpu-h100/base-*.jsonl")
+]
+MODELS = ROOT / "annotated_transformer" / "pretrained"
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def reported_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log that tell of updates."""
+    lines = map(json.loads, path.read_text().splitlines())
+    return [line for line in lines if "loss" in line and "learning_rate" in line]
+
+
+def signs_in(
+    lines: list[dict[str, Any]], warmup: int, vocabulary_size: int
+) -> dict[str, int]:
+    """The step at which each sign is first seen, as the log grows."""
+    seen: dict[str, int] = {}
+    for count in range(1, len(lines) + 1):
+        for sign in signs_of_death(lines[:count], warmup, vocabulary_size):
+            seen.setdefault(sign, lines[count - 1]["step"])
+    return seen
+
+
+def committed_logs() -> Iterator[tuple[str, list[dict[str, Any]], int, int]]:
+    """Each training log of the project: its name, lines, warm-up and vocabulary."""
+    for log in [*MODELS.glob("*/log.jsonl"), *MODELS.glob("*/start*.jsonl")]:
+        name = "averaged.json" if log.name == "log.jsonl" else f"{log.stem}.json"
+        settings = json.loads((log.parent / name).read_text())
+        sizes = settings["training.warmup"], settings["model.vocabulary_size"]
+        yield f"{log.parent.name}/{log.name}", reported_lines(log), *sizes
+    own = {
+        "captions": (300, 4000),
+        "captions-seed-1": (1000, 6000),
+        "captions-2-seed-1": (1000, 6000),
+        "tatoeba-deu-eng": (1000, 6000),
+    }
+    for name, sizes in own.items():
+        yield name, reported_lines(RESULTS / f"{name}.jsonl"), *sizes
+    for line in (RESULTS / "gpu-NVIDIA-H200.jsonl").read_text().splitlines():
+        progress = json.loads(line).get("progress")
+        if progress:
+            yield "gpu-NVIDIA-H200", progress, 4000, 37_000
+    curves = (RESULTS / "variations.jsonl").read_text().splitlines()[1:]
+    for run in map(json.loads, curves):
+        lines = []
+        for number, loss in enumerate(run["curve"], start=1):
+            lines.append({"step": 50 * number, "loss": loss, "gradient_norm": 1.0})
+        yield f"variations, {run['row']}", lines, 200, 4000
+
+
+def test_no_training_of_this_project_gets_a_warning() -> None:
+    logs = [*committed_logs()]
+    assert len(logs) > 100 and all(lines for _, lines, _, _ in logs)
+    for name, *log in logs:
+        assert not signs_in(*log), name
+
+
+@pytest.mark.skipif(not H100, reason="the logs of an H100 are not here")
+@pytest.mark.parametrize("vocabulary_size", [6000, 37_000])
+def test_both_runs_that_died_on_a_gpu_would_have_been_told(
+    vocabulary_size: int,
+) -> None:
+    """The vocabulary is not in their logs; the first loss lies between these two."""
+    high, later = sorted(H100)  # with a warm-up of 400 and of 800
+    first = signs_in(reported_lines(high), 400, vocabulary_size)
+    assert first == {"validation": 400, "loss": 1050}
+    second = signs_in(reported_lines(later), 800, vocabulary_size)
+    assert second["gradient"] == 1200
+
+
+def test_a_validation_loss_that_rises_with_a_score_is_no_death() -> None:
+    """The model learns by heart; without a score, nothing is known."""
+    line = {"step": 100, "loss": 3.0, "gradient_norm": 1.0}
+    log = [line | {"validation_loss": 3.0, "score": 0.0}]
+    risen = line | {"step": 200, "validation_loss": 3.5}
+    assert signs_of_death([*log, risen | {"score": 0.0}], 10, 300).keys() == {
+        "validation"
+    }
+    assert not signs_of_death([*log, risen | {"score": 5.0}], 10, 300)
+    assert not signs_of_death([*log, risen], 10, 300)
+
+
+DEADLY = TrainingConfig(steps=620, max_tokens=150, warmup=20, lr_scale=8.0)
+
+
+def dying(folder: Path | None, config: TrainingConfig = DEADLY) -> list[dict[str, Any]]:
+    """Train a small model; return what it reported."""
+    torch.manual_seed(0)
+    shape = TransformerConfig(len(TOKENIZER), layers=1, d_model=16, d_ff=16, heads=1)
+    lines: list[dict[str, Any]] = []
+    pairs = encode_pairs(TOKENIZER, PAIRS[:60])
+    model = Transformer(shape)
+    train(model, TOKENIZER, pairs, config, folder=folder, report=lines.append)
+    return lines
+
+
+def test_a_run_that_dies_says_so_once_in_its_log_and_on_the_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also when it is continued in between, as the log remembers; it trains on all the same."""
+    dying(tmp_path, replace(DEADLY, steps=560))
+    shown = capsys.readouterr().err
+    dying(tmp_path)
+    shown += capsys.readouterr().err
+    lines = reported_lines(tmp_path / "log.jsonl")
+    assert lines[-1]["step"] == 620
+    warned = [line for line in lines if "loss" in line.get("warnings", {})]
+    assert len(warned) == 1 and "hardly fallen" in warned[0]["warnings"]["loss"]
+    told = [line for line in shown.splitlines() if "hardly fallen" in line]
+    assert len(told) == 1 and told[0].startswith(f"step {warned[0]['step']}: ")
+    for cause in ("learning rate", "warm-up", "batch", "/troubleshooting.html"):
+        assert cause in told[0]
+
+
+def test_a_run_that_learns_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = dying(None, TrainingConfig(steps=620, max_tokens=150, warmup=100))
+    assert len(lines) == 13 and not any("warnings" in line for line in lines)
+    assert "Likely causes" not in capsys.readouterr().err

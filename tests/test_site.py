@@ -4,6 +4,7 @@ The chapter's module imports something that does not exist, so reading it must b
 """
 
 import ast
+import itertools
 import json
 import re
 import shutil
@@ -150,7 +151,12 @@ def appendix():
         "# Using\n\nThis page shows how one function is used (section 3.1 of the paper).\n\n"
         "## Twice\n\n$$ c $$ (eq-c)\n\nSee {eq}`eq-c`, a **sum**."
     )
-    cells = [new_markdown_cell(text, id="text"), new_code_cell(USER, id="use")]
+    long = "\n".join(["1 + 1"] * 300)
+    cells = [
+        new_markdown_cell(text, id="text"),
+        new_code_cell(USER, id="use"),
+        new_code_cell(long, id="long", metadata={"tags": ["hide-cell"]}),
+    ]
     return new_notebook(cells=cells, metadata=nbformat.from_dict(KERNEL))
 
 
@@ -300,7 +306,7 @@ def test_glossary_and_chapters_lead_to_each_other(book):
 
 
 def test_the_head_of_a_chapter(book):
-    """Minutes, sections of the paper, kind and Colab; imports are folded."""
+    """Minutes of what is not folded, sections of the paper, kind and Colab; imports are folded."""
     line = page(book, "notebooks/A_using.html").select_one("p.chapter-head")
     facts = [fact.get_text() for fact in line.select(".fact")]
     assert facts == ["5 minutes", "section 3.1 of the paper", "appendix"]
@@ -421,6 +427,20 @@ def test_meanings_of_names():
     named, variables = meanings(codes, {"m": ["a"]})
     assert named == {"a": "annotated_transformer.m.a", "c": "x.y.b"}
     assert variables == {"d", "e", "g"}
+
+
+def test_every_closed_box_of_a_lesson_is_listed():
+    """*How to read* names them all, with as many colons as a box may have."""
+    listed = number(ROOT, "second.readings")
+    boxes = 0
+    for script in (ROOT / "notebooks").glob("[0-9]*.py"):
+        lines = script.read_text(encoding="utf-8").splitlines()
+        for line, following in itertools.pairwise(lines):
+            if following == "# :class: dropdown":
+                boxes += 1
+                _, _, title = line.partition("{admonition} ")
+                assert title and title in listed, line
+    assert boxes > 50
 
 
 def test_every_number_of_the_pages_is_known():
@@ -629,6 +649,12 @@ def test_formulas_are_typeset(book):
         (r"W^O", "W^O"),
         (r"-10^{9}", "-10^9"),
         (r"\beta_2", "beta_2"),
+        (r"\frac{Q K^\top}{\sqrt{d_k}}", "Q K^T / sqrt d_k"),
+        (
+            r"\begin{aligned} a &= \tfrac12 \\[4pt] b &\neq a \end{aligned}",
+            "a = 1 / 2 b ≠ a",
+        ),
+        (r"1/\sqrt{d_\text{model} \cdot n}", "1/sqrt (d_model · n)"),
     ],
 )
 def test_formulas_are_found_as_they_are_typed(formula, plain):

@@ -125,6 +125,14 @@ def test_one_text_is_no_list_of_texts(single: Any) -> None:
         Tokenizer.train(single, 300)
 
 
+def test_plain_tuples_count_as_pairs_and_what_is_no_pair_is_named() -> None:
+    tuples: list[Any] = [pair[:2] for pair in PAIRS]
+    assert Tokenizer.train(tuples, vocabulary_size=600).text == TOKENIZER.text
+    for wrong in ({"source": "Ja.", "target": "Yes."}, ("Ja.",), ("Ja.", None), 3):
+        with pytest.raises(ValueError, match="is no pair: give two texts"):
+            Tokenizer.train([*tuples, wrong], 600)
+
+
 def test_without_any_text_there_are_the_bytes() -> None:
     tokenizer = Tokenizer.train([], 300)
     assert len(tokenizer) == 260

@@ -426,6 +426,7 @@ COMMANDS = [
     ("tools.pdf", []),
     ("tools.pretrained", ["everyday-de-en", "run"]),
     ("tools.recordings", []),
+    ("tools.units", ["deu-eng.zip"]),
 ]
 BENCHMARKS = [
     f"benchmarks.{path.parent.name}.{path.stem}"
@@ -460,7 +461,7 @@ def test_a_benchmark_refuses_an_option_that_it_does_not_know(
     module, monkeypatch, capsys
 ):
     main = importlib.import_module(module).main
-    table = ["deu.txt"] if module.endswith(".start") else []
+    table = ["deu.txt"] if module.endswith((".settings", ".start")) else []
     arguments = [*table, "--wrods"]
     said = refusal(lambda: tyro.cli(main), arguments, monkeypatch, capsys)
     assert "--wrods" in said
@@ -593,13 +594,17 @@ def test_failing_cell_leaves_the_notebook(built):
 @pytest.mark.parametrize("chapter", chapters(), ids=lambda c: c.script.stem)
 def test_scripts_are_as_jupytext_writes_them(chapter):
     text = chapter.script.read_text(encoding="utf-8")
-    once = jupytext.writes(jupytext.reads(text, fmt="py:percent"), fmt="py:percent")
+    notebook = jupytext.reads(text, fmt="py:percent")
+    once = jupytext.writes(notebook, fmt="py:percent")
     twice = jupytext.writes(jupytext.reads(once, fmt="py:percent"), fmt="py:percent")
     assert twice == once
     body = once.split("# ---\n")[
         -1
     ].lstrip()  # jupytext adds a header that names its version
     assert body == text
+    for cell in notebook.cells:
+        # Jupytext takes the sign from a shebang: indent the block by one space
+        assert not re.search(r"^!/", cell.source, re.M)
 
 
 def test_the_first_cell_of_all_notebooks_is_the_same():

@@ -189,7 +189,7 @@ def test_autocast_holds_for_all_batches(
     )
     threads(2)
     with torch.autocast("cpu", torch.bfloat16):
-        translate(model, trained[1], LINES, max_tokens=20)
+        translate(model, trained[1], LINES, beam=1, max_tokens=20)
     assert len(narrow) > 2 and all(narrow)
 
 

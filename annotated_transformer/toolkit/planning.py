@@ -79,18 +79,31 @@ def activations(
 # --- The estimate ---
 
 
+def usual_mfu(parameters: int, precision: Precision) -> float:
+    """Return the share of the peak that training had where it was measured.
+
+    In bf16 that was an H200 and an H100, with the base and with the big model.
+    """
+    if precision == "fp32":
+        return 0.5
+    return 0.26 if parameters > 100_000_000 else 0.12
+
+
 class Estimate(NamedTuple):
     """What a run will take: parameters, operations in all, bytes of the largest batch."""
 
     parameters: int
     flops: float
     memory_bytes: float
+    usual_mfu: float
+    updates_per_epoch: float = 1.0
 
-    def hours(self, peak: float, gpus: int = 1, mfu: float = 0.2) -> float:
+    def hours(self, peak: float, gpus: int = 1, mfu: float | None = None) -> float:
         """Return the hours on GPUs of some peak, of which training gets a share.
 
         Raises ValueError for a peak, a number of GPUs or a share that is not above 0.
         """
+        mfu = self.usual_mfu if mfu is None else mfu
         for name, value in (("peak", peak), ("gpus", gpus), ("mfu", mfu)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a number above 0, not {value}")
@@ -126,4 +139,54 @@ def estimate(
     layers = activations(config, share, source, target, precision)
     loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
     memory = bytes_per_parameter * parameters + (layers + loss).max()
-    return Estimate(parameters, per_batch * batches, float(memory))
+    updates_per_epoch = len(plan) / training.grad_accum_steps
+    mfu = usual_mfu(parameters, precision)
+    return Estimate(
+        parameters, per_batch * batches, float(memory), mfu, updates_per_epoch
+    )
+
+
+# --- Settings far from what has worked ---
+
+MOST_EPOCHS = 100
+USUAL_EPOCHS = 30
+LARGE_BATCH = 4096  # tokens per update on either side
+FEW_UPDATES = 200  # per epoch
+USUAL_BATCH = 2048
+
+
+def unusual_settings(
+    training: Hyperparameters, updates_per_epoch: float, patience: int | None = None
+) -> list[str]:
+    """Return a sentence for each setting that lies far from what has worked on such a corpus."""
+    found = []
+    steps = training.steps
+    epochs = steps / updates_per_epoch
+    batch = training.max_tokens * training.grad_accum_steps
+    advised_per_epoch = updates_per_epoch
+    if batch > LARGE_BATCH and updates_per_epoch < FEW_UPDATES:
+        found.append(
+            f"an epoch is only {updates_per_epoch:,.0f} updates of {batch:,} tokens: a "
+            f"corpus of this size learns from smaller ones, --max-tokens {USUAL_BATCH}"
+        )
+        advised_per_epoch *= batch / USUAL_BATCH
+    if epochs > MOST_EPOCHS and patience is None:
+        fewer = math.ceil(USUAL_EPOCHS * advised_per_epoch)
+        batches = "such batches" if found else "these batches"
+        found.append(
+            f"{steps:,} steps are {epochs:,.0f} epochs of this corpus: with {batches}, "
+            f"{USUAL_EPOCHS} epochs are --steps {fewer}; or stop with --patience 5 where "
+            "the score no longer rises"
+        )
+    if epochs < 1:
+        found.append(
+            f"{steps:,} steps are {epochs:.0%} of an epoch: the run ends before it has "
+            f"seen all pairs; one epoch is --steps {math.ceil(updates_per_epoch)}"
+        )
+    if 2 * training.warmup > steps:
+        found.append(
+            f"the warm-up takes {training.warmup:,} of {steps:,} steps: a fifth is "
+            f"--warmup {math.ceil(steps / 5)}, with a smaller --lr-scale, since a shorter "
+            "warm-up ends at a higher rate"
+        )
+    return found

@@ -50,7 +50,7 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
     """
     if name not in ALL_PRESETS:
         names = ", ".join(preset for preset in ALL_PRESETS if preset not in TABLE_3)
-        rows = f"or a row of Table 3, such as {min(TABLE_3)}"
+        rows = f"or a row of Table 3 (ALL_PRESETS has them), such as {min(TABLE_3)}"
         raise ValueError(f'there is no preset "{name}": take one of {names}, {rows}')
     fields = {"vocabulary_size": 37_000, **ALL_PRESETS[name], **changes}
     return make_config(fields)

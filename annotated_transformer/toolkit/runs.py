@@ -10,6 +10,7 @@ import errno
 import hashlib
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,7 @@ from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.speed import FastLoss, Precision
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import model_io, planning, run_folder
+from annotated_transformer.toolkit.graphs import Shapes
 from annotated_transformer.toolkit.presets import make_config
 from annotated_transformer.training import (
     Group,
@@ -67,6 +70,7 @@ WHOLE_NUMBERS = {  # the lowest and the highest that are allowed
     "grad_accum_steps": (1, MOST),
     "warmup": (1, MOST),
     "seed": (0, 2**63 - 1),
+    "pad_to_multiple_of": (1, 1024),
     "save_every": (1, MOST),
     "keep_checkpoints": (1, MOST),
     "patience": (1, MOST),
@@ -81,6 +85,7 @@ class TrainingConfig(Hyperparameters):
     Raises ValueError for a value that no run can have.
     """
 
+    pad_to_multiple_of: int = 1  # of lengths; 8 makes few shapes, for --compile
     save_every: int = 500  # steps between two checkpoints, and between two validations
     save_minutes: float = 10  # minutes after which the state is saved in any case
     keep_checkpoints: int = 5  # regular ones, the last
@@ -140,11 +145,27 @@ class Run:
     folder: Path | None
     progress: Progress = field(default_factory=Progress)
     batches_per_epoch: int = 1  # of the present epoch
+    reported: list[dict[str, Any]] = field(default_factory=list)  # lines of the log
     awaiting_validation: dict[str, Any] | None = None  # the line of the log for it
 
     @property
     def device(self) -> torch.device:
         return self.model.embedding.weight.device
+
+    @property
+    def shapes(self) -> Shapes:
+        """The shapes that batches may have; any, if lengths are padded to multiples of 1."""
+        return Shapes(
+            self.config.pad_to_multiple_of,
+            self.config.max_tokens,
+            self.model.config.max_length,
+            rank_and_world_size()[1],
+        )
+
+    def plan(self, epoch: int) -> list[np.ndarray]:
+        """Plan the batches of an epoch."""
+        lengths = self.shapes.padded(self.corpus.lengths)
+        return plan_batches(lengths, self.config.max_tokens, self.config.seed, epoch)
 
 
 # --- Batches without end ---
@@ -163,8 +184,16 @@ def ignore_signals(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def collate_shape(examples: Sequence[Example], shapes: Shapes) -> Batch:
+    """Return the batch of some examples, filled up to one of a few shapes."""
+    return shapes.fill_up(collate_share(examples))
+
+
 def load_batches(
-    corpus: EncodedCorpus, plan: Sequence[np.ndarray], device: torch.device
+    corpus: EncodedCorpus,
+    plan: Sequence[np.ndarray],
+    device: torch.device,
+    make_batch: Callable[[Sequence[Example]], Batch] = collate_share,
 ) -> Iterator[Batch]:
     """Yield this process's share of each batch of a plan, on the device."""
     rank, world_size = rank_and_world_size()
@@ -173,7 +202,7 @@ def load_batches(
     loader: DataLoader[Any] = DataLoader(
         corpus,  # type: ignore[arg-type] # it has a length and items, which is enough
         batch_sampler=shares,
-        collate_fn=collate_share,
+        collate_fn=make_batch,
         num_workers=1 if on_gpu else 0,
         pin_memory=on_gpu,
         worker_init_fn=ignore_signals,
@@ -185,13 +214,15 @@ def load_batches(
 
 def batch_stream(run: Run) -> Iterator[Batch]:
     """Yield this process's share of batch after batch, without end, from where the run stands."""
-    config, progress = run.config, run.progress
+    progress = run.progress
+    make_batch: Callable[[Sequence[Example]], Batch] = collate_share
+    if run.config.pad_to_multiple_of > 1:
+        make_batch = partial(collate_shape, shapes=run.shapes)
     while True:
-        plan = plan_batches(
-            run.corpus.lengths, config.max_tokens, config.seed, progress.epoch
-        )
+        plan = run.plan(progress.epoch)
         run.batches_per_epoch = len(plan)
-        for batch in load_batches(run.corpus, plan[progress.batch :], run.device):
+        rest = plan[progress.batch :]
+        for batch in load_batches(run.corpus, rest, run.device, make_batch):
             progress.batch += 1
             yield batch
         progress.epoch += 1
@@ -299,6 +330,90 @@ def validate(run: Run) -> dict[str, float]:
     return measured
 
 
+# --- A run that dies says so ---
+
+STALL = 400  # steps, compared with as many before them
+FALL = 0.1  # nats per token by which the loss should fall meanwhile
+LEAP = 4  # times the usual length of a gradient
+CAUSES = (
+    "Likely causes: a learning rate that is too high (try half the lr_scale), a warm-up "
+    "that is too short, a batch too large for the corpus (max_tokens); see "
+    "https://annotated-transformer.github.io/annotated-transformer/book/troubleshooting.html"
+)
+
+
+def loss_has_stalled(
+    log: Sequence[dict[str, Any]], warmup: int, vocabulary_size: int
+) -> bool:
+    """Return whether the loss has stayed high since STALL steps, all of them after the warm-up."""
+    step = log[-1]["step"]
+    recent = [line["loss"] for line in log if line["step"] > step - STALL]
+    before = []
+    for line in log:
+        if step - 2 * STALL < line["step"] <= step - STALL:
+            before.append(line["loss"])
+    if step - STALL < warmup or not before:
+        return False
+    is_high = median(recent) > math.log(vocabulary_size) / 2
+    return is_high and median(recent) > median(before) - FALL
+
+
+def gradient_leaps(log: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the last gradient is many times as long as those of the lines before it."""
+    *before, last = [line["gradient_norm"] for line in log[-21:]]
+    return len(before) >= 8 and last > LEAP * median(before)
+
+
+def validation_worsens(log: Sequence[dict[str, Any]]) -> bool:
+    """Return whether the validation loss rises while the score is 0, as BLEU prints it."""
+    validated = [line for line in log if {"validation_loss", "score"} <= line.keys()]
+    if len(validated) < 2 or validated[-1] is not log[-1]:
+        return False
+    *before, last = validated
+    lowest = min(line["validation_loss"] for line in before)
+    return last["validation_loss"] > lowest + FALL and 0 <= last["score"] < 0.05
+
+
+def signs_of_death(
+    log: Sequence[dict[str, Any]], warmup: int, vocabulary_size: int
+) -> dict[str, str]:
+    """Return what the newest line of a log says of a training that dies, by the kind of sign."""
+    last = log[-1]
+    signs = {}
+    if loss_has_stalled(log, warmup, vocabulary_size):
+        signs["loss"] = (
+            f"the loss has hardly fallen for {STALL} steps and is still "
+            f"{last['loss']:.1f} nats per token (guessing: {math.log(vocabulary_size):.1f})"
+        )
+    if gradient_leaps(log):
+        signs["gradient"] = (
+            f"the gradient, {last['gradient_norm']:.1f}, is more than {LEAP} times as long "
+            "as usual"
+        )
+    if validation_worsens(log):
+        signs["validation"] = (
+            f"the validation loss has risen to {last['validation_loss']:.1f} nats per "
+            "token, and the score is 0"
+        )
+    return signs
+
+
+def with_warnings(run: Run, line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of the log with its warnings, which are shown; each kind comes once a run."""
+    log = [*run.reported, line]
+    signs = signs_of_death(log, run.config.warmup, run.model.config.vocabulary_size)
+    for earlier in run.reported:
+        for kind in earlier.get("warnings", ()):
+            signs.pop(kind, None)
+    for text in signs.values():
+        message = f"step {line['step']}: {text}. {CAUSES}"
+        tqdm.write(message, file=sys.stderr)  # beside the progress bar
+    if signs:
+        line = line | {"warnings": signs}
+    run.reported.append(line)
+    return line
+
+
 # --- The run ---
 
 
@@ -349,6 +464,7 @@ def record(run: Run, line: dict[str, Any], save: bool, regular: bool) -> None:
     rank, _ = rank_and_world_size()
     if rank > 0:
         return  # the first process writes for all
+    line = with_warnings(run, line)
     if run.folder is not None:
         run_folder.write_log(run.folder, line)
         if save:
@@ -473,9 +589,7 @@ def check_progress(run: Run, content: dict[str, Any]) -> None:
     line = content.get("awaiting_validation")  # older versions never wrote one
     if line is not None and line["step"] != content["step"]:
         raise ValueError(f"a validation of step {line['step']} is to come")
-    plan = plan_batches(
-        run.corpus.lengths, run.config.max_tokens, run.config.seed, content["epoch"]
-    )
+    plan = run.plan(content["epoch"])
     if content["batch"] > len(plan):
         raise ValueError(f"batch is {content['batch']} of an epoch of {len(plan)}")
 
@@ -529,6 +643,8 @@ def settings_of(run: Run) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, value in asdict(run.config).items():
         settings[f"training.{name}"] = value
+    if run.config.pad_to_multiple_of == 1:
+        del settings["training.pad_to_multiple_of"]  # runs of older versions lack it
     for name, value in asdict(run.model.config).items():
         settings[f"model.{name}"] = value
     return settings | {
@@ -591,6 +707,7 @@ def enter_folder(run: Run, folder: Path) -> None:
         if run.awaiting_validation is not None:
             logged -= 1  # its line is written after the validation
         run_folder.begin_log(folder, logged, world_size)
+        run.reported = run_folder.read_log(folder)
 
 
 def run_in_folder(run: Run, folder: Path) -> None:

@@ -1,8 +1,12 @@
 """Measure on a GPU what chapter 25 says about GPUs: one command for all of it.
 
     python -m benchmarks.speed.gpu --peak 989e12                  # an H200: dense bf16
-    python -m benchmarks.speed.gpu --parts throughput decoding    # two parts of seven
+    python -m benchmarks.speed.gpu --parts throughput decoding    # two parts of nine
     python -m benchmarks.speed.gpu --device cpu --tiny            # a rehearsal, in a minute
+
+Do fewer launches pay, and how fast are others? At most ten minutes of an H100 or H200:
+
+    timeout 600 python -m benchmarks.speed.gpu --peak 989e12 --parts rivals launches
 
 Each measurement is a line of results/gpu-DEVICE.jsonl as soon as it is made, so a run that was
 stopped goes on with what is missing; with --again the chosen parts are measured anew. The text is
@@ -46,11 +50,18 @@ from annotated_transformer import (
     speed,
     train,
 )
-from annotated_transformer.batching import collate, pad, plan_batches
+from annotated_transformer.batching import (
+    Batch,
+    Example,
+    collate,
+    pad,
+    plan_batches,
+)
 from annotated_transformer.decoding import beam_search
 from annotated_transformer.distributed import DataParallelLoss, all_reduce_mean
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.regularization import label_smoothed_loss
+from annotated_transformer.toolkit.graphs import GraphedLoss, Shapes, Step
 from annotated_transformer.toolkit.planning import (
     best_precision,
     estimate,
@@ -60,6 +71,7 @@ from annotated_transformer.toolkit.runs import load_batches, shared_groups
 from annotated_transformer.toolkit.translation import length_batches
 from annotated_transformer.training import group_batches, training_step
 from benchmarks import common
+from benchmarks.speed import training_speed
 from benchmarks.speed.levers import (
     AddedMasks,
     CausalKernel,
@@ -70,7 +82,15 @@ from benchmarks.speed.levers import (
 Record = common.Record
 Action = Callable[[], Record]
 Part = Literal[
-    "throughput", "levers", "loss", "decoding", "steps", "compiled", "processes"
+    "throughput",
+    "levers",
+    "loss",
+    "decoding",
+    "steps",
+    "compiled",
+    "processes",
+    "rivals",
+    "launches",
 ]
 # Lets two processes share a GPU, where NCCL can do it
 NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
@@ -175,8 +195,15 @@ KINDS = {  # words in the names of kernels; the first kind that fits ("Gamma" ha
 Kernels = dict[str, list[float]]  # seconds of each launch, by the kernel's name
 
 
-def kernel_times(turn: Callable[[], Any], on_gpu: bool) -> Kernels:
-    """Return how many seconds each kernel of a turn takes, by name; on a CPU, each operation."""
+CALLS = ("LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync")  # of CUDA
+
+
+def kernel_times(turn: Callable[[], Any], on_gpu: bool) -> tuple[Kernels, int]:
+    """Return how many seconds each kernel of a turn takes, by name; on a CPU, each operation.
+
+    The second number says how often the program handed something to the GPU: a kernel by itself, or
+    a graph of many.
+    """
     activities = [ProfilerActivity.CPU]
     if on_gpu:
         activities.append(ProfilerActivity.CUDA)
@@ -184,12 +211,16 @@ def kernel_times(turn: Callable[[], Any], on_gpu: bool) -> Kernels:
         turn()
     device = DeviceType.CUDA if on_gpu else DeviceType.CPU
     kernels: Kernels = {}
+    handed_over = 0
     for event in profiler.events():
+        on_host = event.device_type == DeviceType.CPU
+        if on_host and event.name.startswith("cu"):
+            handed_over += any(call in event.name for call in CALLS)
         # An annotation is a span that a program has named
         if event.device_type == device and not event.is_user_annotation:
             microseconds = event.self_cpu_time_total or event.time_range.elapsed_us()
             kernels.setdefault(event.name, []).append(microseconds / 1e6)
-    return kernels
+    return kernels, handed_over
 
 
 def kind_of(kernel: str) -> str:
@@ -238,6 +269,8 @@ class Setup:
     vocabulary: int | None = None
     pinned: bool = True  # a worker reads ahead, into pinned memory
     sorted: bool = True  # batches of like lengths
+    multiple: int = 1  # to which lengths are padded
+    recorded: bool = False  # each shape of batch as a CUDA graph
 
     @property
     def loss_precision(self) -> speed.Precision:
@@ -245,10 +278,8 @@ class Setup:
         return "bf16" if self.precision == "bf16" else "fp32"
 
 
-class ChunkedLoss(speed.FastLoss):
-    """The package's loss, with chunks of another size; cuDNN may compute its attention."""
-
-    chunk = speed.CHUNK
+class CudnnLoss(speed.FastLoss):
+    """The package's loss, whose attention cuDNN may compute."""
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
@@ -290,11 +321,23 @@ def make_loss(model: Transformer, setup: Setup) -> SmoothedLoss:
     """Make the loss of a setup; as long as nothing in it is changed, the package's own."""
     if setup.loss != "chunked":
         return Narrow(LOSSES[setup.loss](model))
-    if setup.chunk == speed.CHUNK and not setup.cudnn:
-        return speed.FastLoss(model, precision=setup.loss_precision)
-    loss = ChunkedLoss(model, precision=setup.loss_precision)
+    kind = CudnnLoss if setup.cudnn else speed.FastLoss
+    loss = kind(model, precision=setup.loss_precision)
     loss.chunk = setup.chunk
-    return loss
+    if not setup.recorded:
+        return loss
+    on_gpu = model.embedding.weight.is_cuda
+    return GraphedLoss(loss, None if on_gpu else make_again)
+
+
+def make_again(step: Step, batch: Batch) -> Step:
+    """Stand in, on a CPU, for what records a step: make it again."""
+    return step
+
+
+def shapes_of(bench: Bench, setup: Setup) -> Shapes:
+    """Return the shapes of a setup's batches."""
+    return Shapes(setup.multiple, setup.max_tokens, longest=1024)
 
 
 def plan_of(bench: Bench, setup: Setup) -> list[np.ndarray]:
@@ -304,6 +347,7 @@ def plan_of(bench: Bench, setup: Setup) -> list[np.ndarray]:
     """
     lengths, scale = bench.corpus.lengths, bench.scale
     if setup.sorted:
+        lengths = shapes_of(bench, setup).padded(lengths)
         plan = plan_batches(lengths, setup.max_tokens, seed=0, epoch=0)
     else:
         rows = np.random.default_rng(0).permutation(len(lengths))
@@ -341,11 +385,27 @@ class Trainer:
             DataLoader(
                 bench.corpus,
                 batch_sampler=self.plan,
-                collate_fn=collate,
+                collate_fn=self.make_batch,
                 num_workers=int(ahead),
                 pin_memory=ahead,
             )
         )
+
+    def make_batch(self, examples: list[Example]) -> Batch:
+        """Return the batch of some examples, of one of the setup's shapes."""
+        batch = collate(examples)
+        if self.setup.multiple > 1:
+            batch = shapes_of(self.bench, self.setup).fill_up(batch)
+        return batch
+
+    def record(self) -> float:
+        """Record each shape of batch that is to come; return the seconds that this takes."""
+        start = time.perf_counter()
+        if isinstance(self.loss, GraphedLoss):
+            for rows in self.plan:
+                batch = self.make_batch([self.bench.corpus[row] for row in rows])
+                self.loss(*batch.to(self.bench.device))
+        return round(time.perf_counter() - start, 2)
 
     def turn(self) -> int:
         """Make the updates of a round; return the target tokens."""
@@ -367,9 +427,13 @@ def operations_of(model: Transformer, lengths: np.ndarray) -> float:
     return sum(speed.flops(model.config, *lengths.T).values())
 
 
-def positions_of(plan: list[np.ndarray], lengths: np.ndarray) -> int:
-    """Return the positions of a plan's batches, padding included."""
-    return sum(len(rows) * int(lengths[rows].max(axis=0).sum()) for rows in plan)
+def sizes_of(trainer: Trainer) -> list[tuple[int, int, int]]:
+    """Return the rows, source and target positions of each batch of a plan."""
+    sizes = []
+    for rows in trainer.plan:
+        batch = trainer.make_batch([trainer.bench.corpus[row] for row in rows])
+        sizes.append((*batch.source.shape, batch.target.size(1) - 1))
+    return sizes
 
 
 def measure(bench: Bench, setup: Setup) -> Record:
@@ -381,6 +445,7 @@ def measure(bench: Bench, setup: Setup) -> Record:
         torch.set_float32_matmul_precision("high")
     trainer = Trainer(bench, setup)
     compiled_before = counters["stats"]["unique_graphs"]
+    record_seconds = trainer.record()
     tokens, seconds, programs = list[int](), list[float](), list[int]()
     for _ in range(bench.scale.rounds + 1):
         start = time.perf_counter()
@@ -398,7 +463,9 @@ def measure(bench: Bench, setup: Setup) -> Record:
     operations = operations_of(model, all_lengths) / int(all_lengths[:, 1].sum())
     updates = bench.scale.updates
     profiled = operations_of(model, lengths[np.concatenate(plan[-updates:])])
-    kernels = kernel_times(trainer.turn, bench.on_gpu)
+    sizes = sizes_of(trainer)
+    positions = sum(rows * (source + target) for rows, source, target in sizes)
+    kernels, handed_over = kernel_times(trainer.turn, bench.on_gpu)
     busy = sum(map(sum, kernels.values()))
     return {
         **asdict(setup),
@@ -407,10 +474,13 @@ def measure(bench: Bench, setup: Setup) -> Record:
         "first_seconds": first_seconds,
         "tokens_per_second": round(rate),
         "mfu": round(rate * operations / bench.peak, 4),
-        "useful": round(int(all_lengths.sum()) / positions_of(plan, lengths), 4),
+        "useful": round(int(all_lengths.sum()) / positions, 4),
+        "shapes": len(set(sizes)),
+        "record_seconds": record_seconds,
         "programs": programs,
         "planned_gigabytes": round(float(planned.memory_bytes) / 1e9, 2),
-        "launches": sum(map(len, kernels.values())) // updates,
+        "launches": sum(map(len, kernels.values())) // updates,  # of kernels
+        "handed_over": handed_over // updates,  # by the program; a graph is one
         "kernels": by_kind(kernels, updates),
         "kernel_share": round(busy / seconds[0], 3),
         "kernel_operations": float(profiled) / updates,
@@ -645,6 +715,61 @@ def steps(bench: Bench) -> dict[str, Action]:
     return {name: partial(some_steps, bench)}
 
 
+def launches(bench: Bench) -> dict[str, Action]:
+    """Each model with fewer launches: a loss in one chunk, compiled layers, recorded steps."""
+    actions: dict[str, Action] = {}
+    for name in bench.scale.presets:
+        plain = Setup(name, bench.scale.max_tokens)
+        one_chunk = replace(plain, chunk=plain.max_tokens)
+        padded = replace(one_chunk, multiple=8)
+        setups = {
+            "plain": plain,
+            "one chunk": one_chunk,
+            "padded": padded,
+            "padded, recorded": replace(padded, recorded=True),
+            "compiled": replace(plain, compile=True),
+            "compiled, one chunk": replace(one_chunk, compile=True),
+            "compiled, padded, recorded": replace(padded, compile=True, recorded=True),
+        }
+        for form, setup in setups.items():
+            actions[f"{name}, {form}"] = partial(measure, bench, setup)
+    return actions
+
+
+def by_turns(bench: Bench, cudnn: bool) -> Record:
+    """Train the first model and those of other libraries by turns, on the same batches."""
+    scale = bench.scale
+    ours = bench.first_model()
+    plan = plan_batches(bench.corpus.lengths, scale.max_tokens, seed=0, epoch=0)
+    count = scale.updates * (scale.rounds + 1)
+    stream = load_batches(bench.corpus, (plan * count)[:count], bench.device)
+    rounds = [[*islice(stream, scale.updates)] for _ in range(scale.rounds + 1)]
+    precision = best_precision(bench.device)
+    loss = speed.FastLoss(ours, precision=precision)  # never lets cuDNN
+    trainers = {"ours": training_speed.trainer(ours, loss, rounds)}
+    for name, (model, rival) in training_speed.rivals_of(ours, precision).items():
+        trainers[name] = training_speed.trainer(model, rival, rounds, cudnn)
+    turns = common.take_turns(trainers, scale.rounds)
+    return {
+        "cudnn": cudnn,
+        "tokens_per_second": {
+            n: round(median(common.rates(turns, n))) for n in trainers
+        },
+        "times_as_fast": {
+            n: round(common.median_ratio(turns, "ours", n), 2) for n in trainers
+        },
+        "turns": turns,
+    }
+
+
+def rivals(bench: Bench) -> dict[str, Action]:
+    """The first model beside other libraries, which leave attention to cuDNN or not."""
+    return {
+        "without cuDNN's attention": partial(by_turns, bench, cudnn=False),
+        "with cuDNN's attention": partial(by_turns, bench, cudnn=True),
+    }
+
+
 def processes(bench: Bench) -> dict[str, Action]:
     """The same updates by one process and by two."""
     actions: dict[str, Action] = {"one": partial(three_updates, bench)}
@@ -663,6 +788,8 @@ PARTS: dict[Part, Callable[[Bench], dict[str, Action]]] = {
     "steps": steps,
     "compiled": compiled,
     "processes": processes,
+    "rivals": rivals,
+    "launches": launches,
 }
 
 # --- The log ---

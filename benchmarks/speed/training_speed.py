@@ -1,11 +1,14 @@
 """Train three Transformers of one size on the same batches; report useful target tokens a second.
 
     python -m benchmarks.speed.training_speed --size mini
+    python -m benchmarks.speed.training_speed --size base --device cuda --precision bf16
 
 The systems are this book's model and loss, torch.nn.Transformer, and MarianMTModel of Hugging Face
 (if transformers is installed). All share one table for source, target and output, use fused Adam,
 and take the token-budget batches of chapter 15. They take turns, so noise hits all of them alike.
-Writes `results/training-SIZE-THREADS.jsonl`, with bf16 `training-SIZE-THREADS-bf16.jsonl`.
+Writes `results/training-SIZE-THREADS.jsonl`, with bf16 `training-SIZE-THREADS-bf16.jsonl`. On a
+GPU, its name stands in place of the threads, and `-cudnn` is added where cuDNN may compute
+attention.
 """
 
 import math
@@ -19,8 +22,8 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor, nn
 
-from annotated_transformer import TransformerConfig
-from annotated_transformer.batching import Batch, batches
+from annotated_transformer import Transformer, TransformerConfig
+from annotated_transformer.batching import Batch
 from annotated_transformer.masks import PAD
 from annotated_transformer.positional_encoding import SinusoidalPositions
 from annotated_transformer.speed import FastLoss, Precision
@@ -65,10 +68,12 @@ class TorchTransformer(nn.Module):
         """Return logits (B, T, |V|) from source (B, S) and target (B, T)."""
         length = target.size(1)
         padding = source == PAD
+        future = torch.ones(length, length, dtype=torch.bool, device=source.device)
+        future = future.triu(1)
         states = self.stacks(
             self.embed(source),
             self.embed(target),
-            tgt_mask=torch.ones(length, length, dtype=torch.bool).triu(1),
+            tgt_mask=future,
             tgt_is_causal=True,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
@@ -80,7 +85,8 @@ def builtin_loss(predict: Predict, precision: Precision) -> Loss:
     """Return PyTorch's own smoothed cross-entropy, summed, of all logits."""
 
     def loss(source: Tensor, target: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, precision == "bf16"):
+        kind = source.device.type
+        with torch.autocast(kind, torch.bfloat16, precision == "bf16"):
             return F.cross_entropy(
                 predict(source, target[:, :-1]).flatten(0, 1),
                 target[:, 1:].flatten(),
@@ -93,36 +99,37 @@ def builtin_loss(predict: Predict, precision: Precision) -> Loss:
 
 
 def trainer(
-    model: nn.Module, loss: Loss, rounds: list[list[Batch]]
+    model: nn.Module, loss: Loss, rounds: list[list[Batch]], cudnn: bool = False
 ) -> Callable[[int], int]:
     """Return what trains a model on the batches of one round and counts their target tokens."""
     adam = common.make_adam(model.train())
+    counts = [[common.count(batch.target[:, 1:]) for batch in part] for part in rounds]
+    device = rounds[0][0].source.device
 
     def turn(number: int) -> int:
-        total = 0
-        for batch in rounds[number]:
-            tokens = common.count(batch.target[:, 1:])
-            adam.zero_grad()
-            (loss(*batch) / tokens).backward()
-            adam.step()
-            total += tokens
-        return total
+        with common.cudnn_attention(cudnn):
+            for batch, tokens in zip(rounds[number], counts[number]):
+                adam.zero_grad()
+                (loss(*batch) / tokens).backward()
+                adam.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return sum(counts[number])
 
     return turn
 
 
-def make_systems(
-    size: common.Size, precision: Precision
+def rivals_of(
+    ours: Transformer, precision: Precision
 ) -> dict[str, tuple[nn.Module, Loss]]:
-    """Return each system's model and its loss."""
-    ours = common.make_model(size)
-    torchs = TorchTransformer(ours.config)
+    """Return the model and the loss of other libraries, of the shape of ours, where it is."""
+    device = ours.embedding.weight.device
+    torchs = TorchTransformer(ours.config).to(device)
     systems: dict[str, tuple[nn.Module, Loss]] = {
-        "ours": (ours, FastLoss(ours, precision=precision)),
         "torch.nn.Transformer": (torchs, builtin_loss(torchs, precision)),
     }
     if common.has_transformers():
-        marian = common.marian(ours.config)
+        marian = common.marian(ours.config).to(device)
 
         def predict(source: Tensor, target: Tensor) -> Tensor:
             return marian(
@@ -145,16 +152,24 @@ def main(
     max_tokens: int = 2048,
     cpu_time: bool = False,
     precision: Precision = "fp32",
+    device: str = "cpu",
+    cudnn: bool = False,
     results: Path = common.RESULTS,
 ) -> None:
     """Train three Transformers of one size on the same batches."""
     torch.set_num_threads(threads)
     examples = common.encoded(corpus, "train", common.SIZES[size]["vocabulary_size"])
-    stream = iter(batches(examples, max_tokens))
-    parts = [[*islice(stream, batches_each)] for _ in range(rounds + 1)]
-    systems = make_systems(size, precision)
+    stream = common.endless_batches(examples, max_tokens)
+    parts = []
+    for _ in range(rounds + 1):
+        part = islice(stream, batches_each)
+        parts.append([batch.to(torch.device(device)) for batch in part])
+    ours = common.make_model(size).to(device)
+    systems = {"ours": (ours, FastLoss(ours, precision=precision))}
+    systems |= rivals_of(ours, precision)
     trainers = {
-        name: trainer(model, loss, parts) for name, (model, loss) in systems.items()
+        name: trainer(model, loss, parts, cudnn)
+        for name, (model, loss) in systems.items()
     }
     records = common.take_turns(trainers, rounds, cpu_time)
 
@@ -167,17 +182,22 @@ def main(
         rows.append([name, *speed, f"{lead:.2f}", f"{weights:,}"])
     header = ["training", "target tokens/s", "quartiles", "ours is x times"]
     print(common.table([*header, "parameters"], rows))
+    name = common.device_name(device)
     settings = {
         "benchmark": "training",
         "size": size,
         "corpus": corpus,
+        "device": name,
         "threads": threads,
         "max_tokens": max_tokens,
         "clock": "processor" if cpu_time else "wall",
         "precision": precision,
+        "cudnn": cudnn,
     }
+    where = str(threads) if name == "cpu" else name.replace(" ", "-")
     ending = "-bf16" if precision == "bf16" else ""
-    common.write_log(results, f"training-{size}-{threads}{ending}", settings, records)
+    ending += "-cudnn" if cudnn else ""
+    common.write_log(results, f"training-{size}-{where}{ending}", settings, records)
 
 
 if __name__ == "__main__":

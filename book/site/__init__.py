@@ -18,6 +18,7 @@ from book.site import (
     captions,
     formulas,
     heads,
+    inside,
     learning,
     links,
     meta,
@@ -50,6 +51,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
     app.add_directive("translator", translator.Translator)
+    app.add_directive("inside", inside.Inside)
+    app.connect("build-finished", inside.write_data)
     app.add_directive("what-if", what_if.WhatIf)
     app.connect("build-finished", translator.write_model)
     app.add_directive("learning", learning.Learning)

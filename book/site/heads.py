@@ -68,7 +68,7 @@ def add_head(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     row = table(Path(app.srcdir)).get(label, {})
     usual_kind = "appendix" if label.isalpha() else "core"
     facts: list[nodes.Node | None] = [
-        nodes.Text(f"{minutes(doctree)} minutes"),
+        nodes.Text(f"{minutes(app.env.get_doctree(docname))} minutes"),
         sections_of_paper(top),
         needs(app, docname, row.get("needs", [])),
         nodes.Text(row.get("kind", usual_kind)),
@@ -95,7 +95,10 @@ def sections_of_paper(top: nodes.section) -> nodes.Node | None:
 
 
 def minutes(doctree: nodes.document) -> int:
-    """Estimate how long a page takes to read, to five minutes; what is folded does not count."""
+    """Estimate how long a page takes to read, to five minutes; what is folded does not count.
+
+    Takes the page as it was read: when it is written, it no longer says what is folded.
+    """
     words = 0
     for paragraph in doctree.findall(nodes.paragraph):
         if not is_folded(paragraph):

@@ -7,10 +7,12 @@ begins with its group, a function below, which reads the package, the notebooks 
 import ast
 import functools
 import io
+import itertools
 import json
 import re
 import tokenize
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -33,9 +35,11 @@ NO_CODE = {
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 WORDS_A_MINUTE = 200
 SPELLED = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+FOLD = re.compile(r"^:::\{admonition\} (.+)\n:class: dropdown$", re.M)
+TITLE = re.compile(r"^# (.+)$", re.M)
 EXERCISE = re.compile(r"^\*\*(?:Exercise )?(\d)\. [^\n]*?\(★+, (\d+) min\b", re.M)
 MINUTES = re.compile(r"\(★+, (\d+) min\b")
-RUNTIME = re.compile(r"base 1 x (\S.*?) +[\d.]+ GiB each, +([\d.]+) hours at 20%")
+RUNTIME = re.compile(r"base 1 x (\S.*?) +[\d.]+ GiB each, +([\d.]+) hours")
 LOGGED = 60  # characters of a translation that the log of symptoms holds
 REPEATED = re.compile(r"(.+?)\1{9,}")
 BROKEN = (
@@ -44,6 +48,10 @@ BROKEN = (
 )
 RESUMED = "| {what} | {before:.2f} | {after_1:.2f} | {worst:.2f} | {end:.2f} |"
 CHECKPOINT = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
+SETTINGS = (
+    "| {pairs} | `{preset}` | {max_tokens:,} | {lr_scale} | {warmup:,} | {steps:,} | {epochs} "
+    "| {hours} | {bleu:.1f} |"
+)
 DECODED = "| {what} | {bleu} | {loops} | {endless} | *{said}* |"
 
 Values = dict[str, Any]
@@ -143,6 +151,19 @@ def exercise(root: Path) -> Values:
     return labels
 
 
+def second(root: Path) -> Values:
+    """What the closed boxes of each chapter tell, as a list with a chapter in each entry."""
+    entries = []
+    for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
+        text = prose(path)
+        titles = FOLD.findall(text)
+        chapter = TITLE.search(text)
+        if titles and chapter:
+            link = f"[{chapter[1]}](../notebooks/{path.name})"
+            entries.append(f"- **{link}**: {' · '.join(titles)}")
+    return {"readings": "\n".join(entries)}
+
+
 # What a log says
 
 
@@ -234,9 +255,96 @@ def tatoeba(root: Path) -> Values:
     return {"printed": "\n".join(lines), "bleu": checkpoints[-1]["score"]}
 
 
+def suits(root: Path) -> Values:
+    """Settings that suit corpora of several sizes: a row for each training with a log."""
+    models = root / "annotated_transformer" / "pretrained"
+    results = root / "benchmarks" / "results"
+    usual = {"max_tokens": 2048, "lr_scale": 1.0, "warmup": 1000}
+    short = {"preset": "tiny", "max_tokens": 768, "lr_scale": 0.6, "warmup": 300}
+    scores = [r for r in log(root, "start") if r.get("model") == "from nothing"]
+    rows = [
+        {
+            **usual,
+            "pairs": "5,000, everyday",
+            "preset": "captions",
+            "max_tokens": 1024,
+            "steps": 3000,
+            "epochs": "not logged",
+            "hours": "not logged",
+            "bleu": mean(record["everyday"]["bleu"] for record in scores),
+        },
+        {
+            "pairs": "29,000, captions",
+            **short,
+            **outcome(results / "captions.jsonl"),
+        },
+        {
+            "pairs": "29,000, captions",
+            "preset": "captions",
+            **usual,
+            **outcome(models / "captions-de-en" / "start.jsonl"),
+        },
+        {
+            "pairs": "166,000, everyday",
+            "preset": "tiny",
+            **usual,
+            "max_tokens": 1024,
+            **outcome(results / "tatoeba-deu-eng.jsonl"),
+        },
+        {
+            "pairs": "237,000, both, with variations",
+            "preset": "everyday",
+            **usual,
+            **outcome(models / "everyday-de-en" / "start.jsonl"),
+        },
+    ]
+    *_, last = log(root, "tatoeba-deu-eng")
+    tokens_per_pair = last["step"] / last["epoch"] * 1024 / 166_312
+    epochs_of_base = 100_000 * 25_000 / (200_000 * tokens_per_pair)
+    return {
+        "rows": "\n".join(SETTINGS.format(**row) for row in rows),
+        "epochs_of_base": round(epochs_of_base, -2),
+    }
+
+
+def outcome(path: Path) -> Values:
+    """Return how far a training had come when its validation score was best, and in what time.
+
+    The time between the end of a stopped run and the line of its next start does not count.
+    """
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    best = max((r for r in lines if "score" in r), key=lambda r: r["score"])
+    seconds = 0.0
+    for before, line in itertools.pairwise(lines[: lines.index(best) + 1]):
+        if "time" in before and "loss" in line:
+            seconds += (clock(line) - clock(before)).total_seconds()
+    return {
+        "steps": best["step"],
+        "epochs": f"{best['epoch']:.0f}",
+        "hours": f"{seconds / 3600:.1f}" if seconds else "not logged",
+        "bleu": best["score"],
+    }
+
+
+def clock(line: Record) -> datetime:
+    """Return the time of day of a line of a training's log."""
+    return datetime.strptime(line["time"], "%Y-%m-%d %H:%M:%S%z")
+
+
 GROUPS: dict[str, Callable[[Path], Values]] = {
     group.__name__: group
-    for group in (code, hours, exercise, symptoms, gpu, serving, start, tatoeba)
+    for group in (
+        code,
+        hours,
+        exercise,
+        second,
+        symptoms,
+        gpu,
+        serving,
+        start,
+        tatoeba,
+        suits,
+    )
 }
 
 

@@ -35,13 +35,47 @@ COMMON = {
 IMPORT = re.compile(r"^(?:from|import) [^(\n]*(?:\([^)]*\))?$", re.M)
 SPACE = re.compile(r"\s+")
 STRING = re.compile(r'("""|\'\'\'|"|\').*?\1|#.*', re.S)
-TEX = [
-    (re.compile(r"\\(?:left|right|big|[q]?quad|[lc]?dots|cdot)\b|\\[^a-zA-Z]"), " "),
-    (re.compile(r"\\(?:text|math[a-z]+|operatorname)\s*\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\\([a-zA-Z]+)"), r"\1 "),
-    (re.compile(r"\s*([_^])\s*"), r"\1"),
-    (re.compile(r"[{}]"), ""),
-]
+LAYOUT = re.compile(
+    r"\\(?:begin|end)\s*\{[a-z]+\}|\\\\(?:\[\w+\])?|&"
+    r"|\\(?:left|right|big|q?quad|displaystyle)\b|\\[^a-zA-Z]"
+)
+WRAPPED = re.compile(
+    r"\\(?:text[a-z]*|math[a-z]+|operatorname|bar|hat|overline|underbrace|phantom)"
+    r"\s*\{([^{}]*)\}"
+)
+GROUP = re.compile(r"(\\sqrt|[_^])\s*\{([^{}]*)\}")
+FRACTION = re.compile(r"\\[td]?frac\s*(?:\{([^{}]*)\}\s*\{([^{}]*)\}|(\d)(\d))")
+SEVERAL = re.compile(r"\s[-+]|[-+]\s|\\(?:cdot|times|odot)\b")
+COMMAND = re.compile(r"\\([a-zA-Z]+)")
+SCRIPT = re.compile(r"\s*([_^])\s*")
+SIGNS = {
+    "top": "T ",
+    "cdot": " · ",
+    "odot": " · ",
+    "circ": " · ",
+    "times": " × ",
+    "dots": " ... ",
+    "ldots": " ... ",
+    "cdots": " ... ",
+    "lvert": "|",
+    "rvert": "|",
+    "lVert": "|",
+    "rVert": "|",
+    "mid": " | ",
+    "ne": " ≠ ",
+    "neq": " ≠ ",
+    "le": " ≤ ",
+    "leq": " ≤ ",
+    "ge": " ≥ ",
+    "approx": " ≈ ",
+    "pm": " ± ",
+    "in": " ∈ ",
+    "cap": " ∩ ",
+    "to": " → ",
+    "leftarrow": " ← ",
+    "infty": "∞",
+    "ell": "l ",
+}
 SKIPPED = (
     nodes.section,
     nodes.literal_block,
@@ -84,6 +118,7 @@ def write_data(app: Sphinx, exception: Exception | None) -> None:
 def entries(env: BuildEnvironment, docname: str) -> Iterator[dict[str, Any]]:
     """Describe what can be found on a page."""
     doctree = env.get_doctree(docname)
+    name_references(env, doctree)
     yield from sections(doctree, env.toc_secnumbers.get(docname, {}))
     yield from terms(doctree)
     yield from names_of_api(doctree)
@@ -100,7 +135,7 @@ def sections(doctree: nodes.document, numbers: Numbers) -> Iterator[dict[str, An
         yield {
             "kind": "section",
             "anchor": anchor,
-            "number": ".".join(str(part) for part in number),
+            "number": dotted(number),
             "title": title,
             "text": " ".join(own).strip(),
             "code": " ".join(names(section)),
@@ -157,9 +192,70 @@ def plain(node: nodes.Node) -> str:
 
 def without_tex(formula: str) -> str:
     r"""Write a formula with letters and signs alone: `d_model` for `d_\text{model}`."""
-    for pattern, replacement in TEX:
-        formula = pattern.sub(replacement, formula)
-    return " ".join(formula.split())
+    text = LAYOUT.sub(" ", formula)
+    before = ""
+    while text != before:  # from the innermost braces outward
+        before = text
+        text = WRAPPED.sub(r"\1", text)
+        text = GROUP.sub(lambda group: f"{group[1]} {in_parentheses(group[2])}", text)
+        text = FRACTION.sub(fraction, text)
+    text = COMMAND.sub(lambda command: SIGNS.get(command[1], f"{command[1]} "), text)
+    text = SCRIPT.sub(r"\1", re.sub("[{}]", "", text))
+    return " ".join(text.split()).replace(" )", ")")
+
+
+def fraction(found: re.Match[str]) -> str:
+    """Write a fraction in one line."""
+    upper, lower = (part for part in found.groups() if part is not None)
+    return f"{in_parentheses(upper)} / {in_parentheses(lower)}"
+
+
+def in_parentheses(part: str) -> str:
+    """Put parentheses around what is more than one factor."""
+    part = part.strip()
+    return f"({part})" if SEVERAL.search(part) else part
+
+
+def name_references(env: BuildEnvironment, doctree: nodes.document) -> None:
+    """Put what a reader sees into each reference to a source, a figure or a formula."""
+    for reference in doctree.findall(addnodes.pending_xref):
+        seen = text_seen(env, reference)
+        if seen:
+            reference.children = [nodes.Text(seen)]
+
+
+def text_seen(env: BuildEnvironment, reference: addnodes.pending_xref) -> str:
+    """Return the text of a reference, empty if its own will do."""
+    target = reference["reftarget"]
+    if reference.get("refdomain") == "cite":
+        keys = [key.strip() for key in target.split(",")]
+        return ", ".join(authors_and_year(env, key) for key in keys)
+    if reference.get("reftype") == "numref":
+        docname, anchor = env.domaindata["std"]["anonlabels"].get(target, ("", ""))
+        figures = env.toc_fignumbers.get(docname, {}).get("figure", {})
+        return f"Figure {dotted(figures[anchor])}" if anchor in figures else ""
+    if reference.get("reftype") == "eq":
+        docname, _ = env.domaindata["math"]["objects"].get(target, ("", 0))
+        formulas = env.toc_fignumbers.get(docname, {}).get("displaymath", {})
+        number = formulas.get(f"equation-{target}")
+        return f"({dotted(number)})" if number else ""
+    return ""
+
+
+def dotted(number: tuple[int | str, ...]) -> str:
+    """Return the number of a section, a figure or a formula as it is printed."""
+    return ".".join(str(part) for part in number)
+
+
+def authors_and_year(env: BuildEnvironment, key: str) -> str:
+    """Return how one speaks of a source: `Vaswani and others 2017`."""
+    entries = {one.key: one.entry for one in env.domaindata["cite"]["citations"]}
+    if key not in entries:
+        return key
+    names = [" ".join(one.last_names) for one in entries[key].persons["author"]]
+    if len(names) > 2:
+        names[1:] = ["others"]
+    return f"{' and '.join(names)} {entries[key].fields['year']}"
 
 
 def names(section: nodes.section) -> list[str]:

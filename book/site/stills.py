@@ -13,7 +13,15 @@ from py_mini_racer import MiniRacer
 HERE = Path(__file__).parent
 ASSETS = HERE / "assets"
 RECORDED = HERE / "recorded"
-SCRIPTS = (HERE / "document.js", ASSETS / "translator.js", ASSETS / "whatif.js")
+NAMES = (
+    "engine",
+    "translator",
+    "whatif",
+    "inside_parts",
+    "inside_machine",
+    "inside",
+)
+SCRIPTS = (HERE / "document.js", *(ASSETS / f"{name}.js" for name in NAMES))
 
 
 @functools.cache
@@ -28,6 +36,11 @@ def engine() -> MiniRacer:
 def still(figure: str, *recording: Any) -> str:
     """Return the picture, as HTML, that the script `figure` draws of a recording."""
     return str(engine().call("still", figure, *recording))
+
+
+def inside(packed: str, text: str) -> str:
+    """Return what a packed model computes of a sentence, all of it, as JSON."""
+    return str(engine().call("inside", packed, text))
 
 
 def json_script(data: dict[str, Any]) -> str:

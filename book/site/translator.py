@@ -54,5 +54,10 @@ class Translator(SphinxDirective):
 def figure(examples: list[dict[str, Any]]) -> str:
     """Return the still picture of the first example, and the data of all for the script."""
     picture = still("translator", examples[0], START, LANGUAGES)
-    shown = {"label": "German", "start": START, "examples": examples}
+    shown = {
+        "label": "German",
+        "start": START,
+        "inside": "inside.html",
+        "examples": examples,
+    }
     return picture + json_script(model_settings() | shown)

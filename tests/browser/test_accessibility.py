@@ -102,6 +102,34 @@ def test_axe_finds_nothing_in_what_the_model_answers(
     assert not problems, "\n".join(problems)
 
 
+INSIDE = {
+    "machine": "#word=3",
+    "layer": "#layer=2&word=3",
+    "head": "#layer=3&head=2&word=3",
+    "masked head": "#layer=1&part=self&head=1&word=3&step=4",
+    "network": "#side=encoder&layer=2&part=network&word=4",
+}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_inside(address, browser, axe, scheme):
+    """At each level of the page that looks into the machine, wide and narrow."""
+    tab = browser.new_page(color_scheme=scheme, reduced_motion="reduce")
+    problems = []
+    for name, place in INSIDE.items():
+        tab.goto("about:blank")
+        tab.goto(f"{address}book/inside.html{place}")
+        tab.locator(".inside-crumbs > *").first.wait_for()
+        tab.evaluate(axe)
+        for size, viewport in SIZES.items():
+            tab.set_viewport_size(viewport)
+            tab.evaluate(SETTLED)
+            found = tab.evaluate(RUN, ALL)
+            problems += [f"{name}, {size}: {problem}" for problem in found]
+    tab.close()
+    assert not problems, "\n".join(problems)
+
+
 def test_focus_is_visible(address, browser):
     """Whatever the Tab key reaches in the top bar and the text shows that it has the focus."""
     tab = browser.new_page(viewport=SIZES["wide"])

@@ -1,5 +1,6 @@
 """The search finds the section that answers, for what people ask."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,19 @@ def test_every_answer_exists(site):
         if page not in pages:
             pages[page] = (site / page).read_text(encoding="utf-8")
         assert not anchor or f' id="{anchor}"' in pages[page], answer
+
+
+def test_what_is_found_reads_as_on_the_page(address, tab):
+    """No entry has a command of TeX, a key of a source, or the name of a figure in it."""
+    tab.goto(address + "search.html")
+    tab.evaluate(FIND, "softmax")
+    entries = tab.evaluate("bookSearch.entries.map(({ title, text }) => title + text)")
+    library = Path("book/references.bib").read_text(encoding="utf-8")
+    keys = re.findall(r"^@\w+\{([\w-]+),", library, re.MULTILINE)
+    assert len(keys) > 50
+    raw = re.compile(rf"\\(?:frac|begin|text|sqrt)|(?<!\")\bfig-\w|{'|'.join(keys)}")
+    found = [entry for entry in entries if raw.search(entry)]
+    assert not found, [raw.search(entry)[0] for entry in found]
 
 
 def test_search_opens_from_the_keyboard(address, tab):

@@ -99,8 +99,10 @@ function engine() {
     const norm = (name) => ({ gain: tensor(`${name}.gain`), bias: tensor(`${name}.bias`) });
     const attention = (name, kind, layer) => {
       const parts = ["query", "key", "value", "output"].map((part) => [part, linear(`${name}.${part}`)]);
-      return { ...Object.fromEntries(parts), heads: config.heads, kind, layer };
+      return { ...Object.fromEntries(parts), name, heads: config.heads, kind, layer };
     };
+    const network = (name) => ({ name, first: linear(`${name}.linear1`), second: linear(`${name}.linear2`) });
+    const residual = (name) => ({ name, norm: norm(`${name}.norm`), preNorm: config.pre_norm });
     const stack = (side) => ({
       norm: header[`${side}.norm.gain`] && norm(`${side}.norm`),
       layers: Array.from({ length: config.layers }, (_, n) => {
@@ -108,9 +110,8 @@ function engine() {
         return {
           self: attention(`${name}.self_attention`, side, n),
           cross: side === "decoder" ? attention(`${name}.cross_attention`, "cross", n) : undefined,
-          network: [linear(`${name}.feed_forward.linear1`), linear(`${name}.feed_forward.linear2`)],
-          norms: (side === "decoder" ? [0, 1, 2] : [0, 1]).map((i) => norm(`${name}.residuals.${i}.norm`)),
-          preNorm: config.pre_norm,
+          network: network(`${name}.feed_forward`),
+          residuals: (side === "decoder" ? [0, 1, 2] : [0, 1]).map((i) => residual(`${name}.residuals.${i}`)),
         };
       }),
     });
@@ -120,6 +121,15 @@ function engine() {
   }
 
   // ---------------------------------------------------------------------- The parts of a layer
+
+  /** What a run computes on its way is kept if it has a `trace`: lists of vectors, a position after the other, under the
+   * name that the part has in the package.
+   */
+  function keep({ trace }, name, vectors) {
+    if (!trace) return;
+    const kept = (trace[name] ??= {});
+    for (const [what, added] of Object.entries(vectors)) (kept[what] ??= []).push(...added);
+  }
 
   /** W x, where a row of W is whole numbers times a scale. */
   function multiply({ rows, columns, scales, whole }, x) {
@@ -143,11 +153,13 @@ function engine() {
   }
 
   /** softmax(q k / sqrt(d_k)) v in each head, then joined (chapters 3 and 5). A silenced head adds nothing. */
-  function attend(part, x, keys, values, { silent, maps }) {
+  function attend(part, x, keys, values, options) {
     const { heads, kind, layer } = part;
+    const { silent, maps } = options;
     const query = linear(part.query, x);
     const joined = new Float32Array(values[0].length);
     const [dK, dV] = [query.length / heads, joined.length / heads];
+    const [allScores, allWeights] = [[], []]; // of each head
     for (let h = 0; h < heads; h++) {
       const scores = keys.map((key) => {
         let dot = 0;
@@ -155,12 +167,15 @@ function engine() {
         return dot / Math.sqrt(dK);
       });
       const weights = softmax(scores);
+      allScores.push(scores);
+      allWeights.push(weights);
       (((maps[kind] ??= [])[layer] ??= [])[h] ??= []).push(weights);
       if (silent.includes(`${kind}.${layer}.${h}`)) continue;
       weights.forEach((weight, s) => {
         for (let i = h * dV; i < (h + 1) * dV; i++) joined[i] += weight * values[s][i];
       });
     }
+    keep(options, part.name, { queries: [query], scores: [allScores], weights: [allWeights], joined: [joined] });
     return linear(part.output, joined);
   }
 
@@ -172,56 +187,76 @@ function engine() {
   }
 
   /** Add what a sub-layer makes of a sentence, and normalize; with preNorm in the other order. */
-  function residual(norm, preNorm, xs, sublayer) {
-    const all = (vectors) => vectors.map((x) => normalize(norm, x));
-    const sums = (vectors) => vectors.map((y, i) => add(xs[i], y));
-    return preNorm ? sums(sublayer(all(xs))) : all(sums(sublayer(xs)));
+  function residual({ name, norm, preNorm }, xs, sublayer, options) {
+    const normalized = (vectors) => vectors.map((x) => normalize(norm, x));
+    const added = sublayer(preNorm ? normalized(xs) : xs);
+    const sums = added.map((y, i) => add(xs[i], y));
+    const after = preNorm ? sums : normalized(sums);
+    keep(options, name, { added, after });
+    return after;
   }
 
   /** Keys and values of vectors, behind those that are known from the past. */
-  const project = (part, xs, past) => ({
-    keys: [...past.keys, ...xs.map((x) => linear(part.key, x))],
-    values: [...past.values, ...xs.map((x) => linear(part.value, x))],
-  });
+  function project(part, xs, past, options) {
+    const keys = xs.map((x) => linear(part.key, x));
+    const values = xs.map((x) => linear(part.value, x));
+    keep(options, part.name, { keys, values });
+    return { keys: [...past.keys, ...keys], values: [...past.values, ...values] };
+  }
   const NOTHING = { keys: [], values: [] };
 
+  /** W2 max(0, W1 x + b1) + b2 (chapter 6). */
+  function feedForward({ name, first, second }, x, options) {
+    const hidden = linear(first, x).map((value) => Math.max(0, value));
+    keep(options, name, { hidden: [hidden] });
+    return linear(second, hidden);
+  }
+
   /** Pass vectors through one layer; return them, and all keys and values of its self-attention. */
-  function runLayer({ self, cross, network, norms, preNorm }, xs, { past = NOTHING, memory, causal }, options) {
+  function runLayer({ self, cross, network, residuals }, xs, { past = NOTHING, memory, causal }, options) {
     let known;
-    xs = residual(norms[0], preNorm, xs, (ys) => {
-      known = project(self, ys, past);
+    const lookAround = (ys) => {
+      known = project(self, ys, past, options);
       return ys.map((y, t) => {
         const seen = causal ? past.keys.length + t + 1 : known.keys.length; // the causal mask (chapter 4)
         return attend(self, y, known.keys.slice(0, seen), known.values.slice(0, seen), options);
       });
-    });
-    if (cross) xs = residual(norms[1], preNorm, xs, (ys) => ys.map((y) => attend(cross, y, memory.keys, memory.values, options)));
-    const [first, second] = network;
-    const feedForward = (y) => linear(second, linear(first, y).map((value) => Math.max(0, value)));
-    return [residual(norms.at(-1), preNorm, xs, (ys) => ys.map(feedForward)), known];
+    };
+    const lookAtSource = (ys) => ys.map((y) => attend(cross, y, memory.keys, memory.values, options));
+    const think = (ys) => ys.map((y) => feedForward(network, y, options));
+    xs = residual(residuals[0], xs, lookAround, options);
+    if (cross) xs = residual(residuals[1], xs, lookAtSource, options);
+    return [residual(residuals.at(-1), xs, think, options), known];
   }
 
   // ------------------------------------------------------------------ The model (chapter 10)
 
   /** sqrt(D) times the token's row, plus its position (chapters 7 and 8). */
-  function embed({ config, embedding, table }, token, position, { positions }) {
+  function embed({ config, embedding, table }, side, token, position, options) {
     const D = config.d_model;
-    const x = row(embedding, token).map((value) => value * Math.sqrt(D));
-    if (!positions) return x;
+    const word = row(embedding, token).map((value) => value * Math.sqrt(D));
     const angle = (i) => position / 10000 ** ((i - (i % 2)) / D);
-    return add(x, table ? row(table, position) : Float32Array.from(x, (_, i) => (i % 2 ? Math.cos(angle(i)) : Math.sin(angle(i)))));
+    const sinusoid = () => Float32Array.from(word, (_, i) => (i % 2 ? Math.cos(angle(i)) : Math.sin(angle(i))));
+    const embedded = options.positions ? add(word, table ? row(table, position) : sinusoid()) : word;
+    keep(options, side, { words: [word], embedded: [embedded] });
+    return embedded;
   }
 
-  /** What readers may change: positions and causal mask off, heads silenced, as "cross.1.3": kind, layer, head. */
+  /** Compare the stream at a position with each row of the embedding: the logits of the next word. */
+  const logitsOf = ({ decoder, embedding }, x) => multiply(embedding, decoder.norm ? normalize(decoder.norm, x) : x);
+
+  /** What readers may change: positions and causal mask off, heads silenced, as "cross.1.3": kind, layer, head. An
+   * object as `trace` fills with all that is computed.
+   */
   const complete = (options) => ({ positions: true, causal: true, silent: [], ...options });
 
   /** Read a source, `</s>` at its end; return what the decoder starts from. */
   function begin(model, source, options) {
     options = { ...complete(options), maps: {} };
-    let memory = source.map((token, s) => embed(model, token, s, options));
+    let memory = source.map((token, s) => embed(model, "encoder", token, s, options));
     for (const layer of model.encoder.layers) [memory] = runLayer(layer, memory, { causal: false }, options);
     if (model.encoder.norm) memory = memory.map((x) => normalize(model.encoder.norm, x));
-    const memories = model.decoder.layers.map(({ cross }) => project(cross, memory, NOTHING));
+    const memories = model.decoder.layers.map(({ cross }) => project(cross, memory, NOTHING, options));
     return { options, memories, tokens: [], past: [], maps: options.maps };
   }
 
@@ -231,15 +266,14 @@ function engine() {
     const { causal } = options;
     const tokens = [...state.tokens, ...added];
     const first = causal ? state.tokens.length : 0; // without the mask, a new token changes all before it
-    let xs = tokens.slice(first).map((id, t) => embed(model, id, first + t, options));
+    let xs = tokens.slice(first).map((id, t) => embed(model, "decoder", id, first + t, options));
     const past = model.decoder.layers.map((layer, n) => {
       const context = { past: causal ? state.past[n] : undefined, memory: state.memories[n], causal };
       const [ys, known] = runLayer(layer, xs, context, options);
       xs = ys;
       return known;
     });
-    const { norm } = model.decoder;
-    const logitsAt = (place) => multiply(model.embedding, norm ? normalize(norm, xs.at(place)) : xs.at(place));
+    const logitsAt = (place) => logitsOf(model, xs.at(place));
     return { logitsAt, maps: options.maps, state: { ...state, tokens, past } };
   }
 
@@ -385,6 +419,27 @@ function engine() {
       for (const step of write(model, source, free)) written.push(step), yield undefined;
       yield { done: true, freely: text() };
     },
+
+    /** A translation with all that the model computed on its way, and what it would say if it stopped below a layer. */
+    *inside(model, source) {
+      const { config, tokenizer } = model;
+      const trace = {};
+      const tokens = [];
+      for (const { token } of write(model, source, { trace })) tokens.push(token), yield undefined;
+      const after = Array.from({ length: config.layers }, (_, n) => trace[`decoder.layers.${n}.residuals.2`].after);
+      const lens = [];
+      for (const stream of [trace.decoder.embedded, ...after]) {
+        const nearest = [];
+        for (const [place, x] of stream.entries()) {
+          const shares = softmax(forbid(logitsOf(model, x)));
+          nearest.push(top(shares, 5).map((id) => [tokenizer.show(id, place), shares[id]]));
+          yield undefined;
+        }
+        lens.push(nearest);
+      }
+      const texts = tokens.map((_, t) => tokenizer.decode(tokens.slice(0, t + 1)));
+      yield { done: true, ended: tokens.at(-1) === EOS, written: tokens.map(tokenizer.show), texts, trace, lens };
+    },
   };
 
   /** Run a search to its end, telling nothing but that it goes on. */
@@ -419,6 +474,13 @@ function engine() {
     return { token: entry(token), nearest: others.slice(0, count).map(entry), median: cosines[others[others.length >> 1]] };
   }
 
+  /** The same without a worker, all at once. */
+  function lookInside(model, text) {
+    const source = [...model.tokenizer.encode(singleSpaced(text)), EOS];
+    const answer = [...tasks.inside(model, source)].at(-1);
+    return { source: source.map(model.tokenizer.show), ...answer };
+  }
+
   /** The first message brings the model; each later one a task, and cancels the one before. */
   function serve(port) {
     let model, newest;
@@ -450,7 +512,7 @@ function engine() {
     };
   }
 
-  return { singleSpaced, makeTokenizer, unpack, readModel, begin, step, write, sampler, beamSearch, serve };
+  return { singleSpaced, makeTokenizer, unpack, readModel, begin, step, write, sampler, beamSearch, lookInside, serve };
 }
 
 bookFigures.engine = engine;

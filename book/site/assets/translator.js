@@ -2,7 +2,7 @@
 // works in a worker of its own, and answers word by word. The reader steps through any of them.
 //
 // data: most (subwords), megabytes (0: it is in the page), languages (of source and target), label (of the
-//   field), layers, heads, start (step), examples: [{text, note, source, steps}]; a step is
+//   field), layers, heads, start (step), inside (address of the page that looks inside), examples: [{text, note, source, steps}]; a step is
 //   {token, text (so far), best: [[token, share]], look: [weight of each source token]}
 // The site shows a recording without a script: `still` draws it once, while the site is built.
 
@@ -98,7 +98,8 @@
     const stage = stageOf(source, [lines], target, [best]);
     const [back, pause, on] = ["Previous", "Play", "Next"].map((name) => make("button", { type: "button" }, name));
     const controls = make("div", { class: "player-controls", role: "group", "aria-label": "Steps of the translation" });
-    controls.append(back, ...(calm ? [] : [pause]), on);
+    const inside = make("a", { class: "translator-inside" }, "Look inside");
+    controls.append(back, ...(calm ? [] : [pause]), on, inside);
 
     /** Show step `step`, and the words up to the furthest that was reached. */
     function show(step) {
@@ -116,6 +117,7 @@
       text.replaceChildren(steps[now].text, later);
       said.textContent = `Step ${now + 1} of ${shown.done ? steps.length : "…"}: ${looksMost(shown.source, steps[now])}.`;
       if (shown.done && now === steps.length - 1) said.textContent += ` Translation: ${steps[now].text} ${shown.note ?? ""}`;
+      inside.setAttribute("href", `${data.inside}#text=${encodeURIComponent(shown.text)}&word=${now + 1}`);
       back.disabled = now === 0;
       on.disabled = now === steps.length - 1;
     }
@@ -192,7 +194,7 @@
     };
 
     function ask(worker, words, mine) {
-      const translation = { source: [], steps: [], done: false };
+      const translation = { text: words, source: [], steps: [], done: false };
       const hear = ({ data: answer }) => {
         if (answer.number !== mine) return;
         if (number !== mine || answer.done || answer.tooLong) worker.removeEventListener("message", hear);
@@ -325,5 +327,5 @@
     return element;
   }
 
-  bookFigures.translator = { render, still, start, refusal, tooMany, make, svg, percent }; // from `start` on for whatif.js
+  bookFigures.translator = { render, still, start, refusal, tooMany, make, svg, percent }; // from `start` on for others
 })();
