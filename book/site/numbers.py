@@ -52,6 +52,7 @@ SETTINGS = (
     "| {pairs} | `{preset}` | {max_tokens:,} | {lr_scale} | {warmup:,} | {steps:,} | {epochs} "
     "| {hours} | {bleu:.1f} |"
 )
+TRAINED_WITH = ("max_tokens", "lr_scale", "warmup")
 DECODED = "| {what} | {bleu} | {loops} | {endless} | *{said}* |"
 
 Values = dict[str, Any]
@@ -256,46 +257,53 @@ def tatoeba(root: Path) -> Values:
 
 
 def suits(root: Path) -> Values:
-    """Settings that suit corpora of several sizes: a row for each training with a log."""
+    """Settings that suit corpora of several sizes: a row for each training with a log.
+
+    Settings are those that the training has written. Two logs have none: the page itself gives the
+    command of Tatoeba's, and that of `start` takes what its preset brings.
+    """
     models = root / "annotated_transformer" / "pretrained"
     results = root / "benchmarks" / "results"
-    usual = {"max_tokens": 2048, "lr_scale": 1.0, "warmup": 1000}
-    short = {"preset": "tiny", "max_tokens": 768, "lr_scale": 0.6, "warmup": 300}
-    scores = [r for r in log(root, "start") if r.get("model") == "from nothing"]
+    captions = models / "captions-de-en"
+    everyday = models / "everyday-de-en"
+    asked, *started = log(root, "start")
+    short, *_ = log(root, "captions")
+    usual = {"max_tokens": 1024, "lr_scale": 1.0, "warmup": 1000}
+    scores = [r for r in started if r.get("model") == "from nothing"]
     rows = [
         {
-            **usual,
-            "pairs": "5,000, everyday",
+            "pairs": f"{asked['pairs']:,}, everyday",
             "preset": "captions",
-            "max_tokens": 1024,
-            "steps": 3000,
+            **usual,
+            "max_tokens": asked["max_tokens"],
+            "steps": asked["steps"],
             "epochs": "not logged",
             "hours": "not logged",
             "bleu": mean(record["everyday"]["bleu"] for record in scores),
         },
         {
             "pairs": "29,000, captions",
+            "preset": "tiny",
             **short,
             **outcome(results / "captions.jsonl"),
         },
         {
             "pairs": "29,000, captions",
             "preset": "captions",
-            **usual,
-            **outcome(models / "captions-de-en" / "start.jsonl"),
+            **settings_of(captions),
+            **outcome(captions / "start.jsonl"),
         },
         {
             "pairs": "166,000, everyday",
             "preset": "tiny",
             **usual,
-            "max_tokens": 1024,
             **outcome(results / "tatoeba-deu-eng.jsonl"),
         },
         {
             "pairs": "237,000, both, with variations",
             "preset": "everyday",
-            **usual,
-            **outcome(models / "everyday-de-en" / "start.jsonl"),
+            **settings_of(everyday),
+            **outcome(everyday / "start.jsonl"),
         },
     ]
     *_, last = log(root, "tatoeba-deu-eng")
@@ -305,6 +313,12 @@ def suits(root: Path) -> Values:
         "rows": "\n".join(SETTINGS.format(**row) for row in rows),
         "epochs_of_base": round(epochs_of_base, -2),
     }
+
+
+def settings_of(model: Path) -> Values:
+    """Return the settings of the first training of a pretrained model."""
+    settings = json.loads((model / "start.json").read_text(encoding="utf-8"))
+    return {name: settings[f"training.{name}"] for name in TRAINED_WITH}
 
 
 def outcome(path: Path) -> Values:
