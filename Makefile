@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LISTS := $(wildcard tools/requirements/*.txt)
 SITE := _build/html/index.html
 SPHINX := -b html -j auto -W --keep-going -q -d _build/doctrees
-PROCESSES := -n 2 --dist loadfile# two processes; a file, and so a notebook, stays in one
+PROCESSES := -n 3 --dist loadfile# one may wait while two cores work; a file, and so a notebook, stays in one
 PORT ?= 8000
 PYTHONS ?= python3.10 python3.14# the oldest and the newest
 VERSIONS ?= oldest newest# of all libraries: the bounds of pyproject.toml, and what pip finds
@@ -45,9 +45,10 @@ publish-check: $(VENV)/test.done book ## spelling, links, what others read about
 	@$(BIN)/python -m pytest -q tests/browser/test_links.py tests/browser/test_publish.py
 	@if [ -n "$${EXTERNAL:-}" ]; then $(BIN)/python -m sphinx -b linkcheck -j auto -q -d _build/doctrees . _build/linkcheck; fi
 
-test: $(VENV)/test.done ## check, test and run every notebook, in eleven minutes on two cores
-	@$(BIN)/python -m tools.check
-	@$(BIN)/python -m pytest --nbval $(PROCESSES) -m "not slow"
+test: $(VENV)/test.done ## check, test and run every notebook, in ten minutes on two cores
+	@$(BIN)/python -m tools.check & tests=0; \
+	$(BIN)/python -m pytest --nbval $(PROCESSES) -m "not slow" || tests=$$?; \
+	wait $$!; exit $$tests
 
 test-slow: $(VENV)/test.done ## more seeds, every variant, a training in full; the built site in a browser
 	@$(BIN)/python -m pytest $(PROCESSES) -m slow --hypothesis-profile nightly

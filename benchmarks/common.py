@@ -274,6 +274,15 @@ def write_log(
     print(f"log: {name}.jsonl")
 
 
+# --- Reading logs ---
+
+
+def read_log(name: str) -> list[Record]:
+    """Return a committed log: its settings, then its records."""
+    text = (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
 # --- Runs that a log collects ---
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import html
+import io
 import json
 import math
 import re
@@ -12,16 +13,37 @@ import altair as alt
 import vl_convert
 from IPython.display import display
 
-# --- Six colors ---
+# --- The palette ---
 
+# Roles: nothing else in the book has these four colors
 QUERY = "#0072B2"  # blue: what a position looks for
 KEY = "#D55E00"  # vermilion: what a position offers to be found by
 VALUE = "#009E73"  # green: what a position hands over
 POSITION = "#CC79A7"  # pink: where a token stands
-RESIDUAL = "#555555"  # gray: the stream that layers add to
-# These two follow the theme of the page
+
+# Everything else: lines, bars, marks
+SKY = "#1B95C0"
+AMBER = "#B67700"
+PLUM = "#66378C"
+RESIDUAL = "#555555"  # gray: the stream that layers add to, and what recedes
 INK = "#1A1A1A"
 PAPER = "#FFFFFF"
+
+ON_THE_PAGE = {  # those that follow the theme of the page; book.css says how
+    SKY: f"var(--book-sky, {SKY})",
+    AMBER: f"var(--book-amber, {AMBER})",
+    PLUM: f"var(--book-plum, {PLUM})",
+    RESIDUAL: f"var(--book-residual, {RESIDUAL})",
+    INK: "currentColor",
+    PAPER: "var(--book-paper, #fff)",
+}
+
+ROLE_WORDS = {  # a role as text: it needs more contrast than a line
+    QUERY: f"var(--book-query-text, {QUERY})",
+    KEY: f"var(--book-key-text, {KEY})",
+    VALUE: f"var(--book-value-text, {VALUE})",
+    POSITION: f"var(--book-position-text, {POSITION})",
+}
 
 # --- From a chart to the page ---
 
@@ -38,18 +60,25 @@ THEME: dict[str, Any] = {
     "font": "Liberation Sans",
     "background": None,
     "aria": False,  # the picture as a whole has a label; its thousand marks need none
-    "view": {"stroke": None, "continuousWidth": 420, "continuousHeight": 240},
+    "view": {"stroke": None, "continuousWidth": 380, "continuousHeight": 240},
     "axis": LABELS
     | LINES
     | {"titleFontWeight": "normal", "titlePadding": 8, "labelPadding": 5},
     "legend": LABELS
-    | {"titleFontWeight": "normal", "symbolType": "stroke", "symbolSize": 300},
+    | {
+        "titleFontWeight": "normal",
+        "symbolType": "stroke",
+        "symbolSize": 300,
+        "orient": "top",  # beside the chart it would make it too wide for a phone
+        "labelLimit": 0,
+    },
     "header": LABELS,
     "title": {"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
     "text": {"color": INK, "fontSize": 12},
     "line": {"strokeWidth": 2.2},
     "rule": {"color": INK},
-    "range": {"category": [QUERY, KEY, VALUE, POSITION, RESIDUAL]},
+    "mark": {"color": SKY},
+    "range": {"category": [SKY, AMBER, PLUM, INK, RESIDUAL]},
 }
 
 
@@ -79,9 +108,24 @@ def themed_svg(svg: str, label: str) -> str:
     for number, old in enumerate(ids):
         uses = rf'(id="|url\(#|href="#){re.escape(old)}(?=[")])'
         svg = re.sub(uses, rf"\1{prefix}-{number}", svg)
-    look = f"max-width:100%;height:auto;font-family:{FONTS}"
-    head = f'<svg role="img" aria-label="{html.escape(label)}" style="{look}" '
+    head = f'<svg role="img" aria-label="{html.escape(label)}" style="{size_and_font(svg)}" '
     return page_colors(svg.replace("<svg ", head, 1))
+
+
+def size_and_font(svg: str) -> str:
+    """Return the style of a drawing: it shrinks with the page, and the site stops at `--least`."""
+    return (
+        f"--least:{least_width(svg)}px;max-width:100%;height:auto;font-family:{FONTS}"
+    )
+
+
+def least_width(svg: str) -> int:
+    """Return how narrow a drawing may become before its smallest text falls below 9 pixels."""
+    width = float(re.findall(r'<svg [^>]*?\bwidth="([\d.]+)', svg)[0])
+    units = float(re.findall(r'viewBox="\S+ \S+ ([\d.]+)', svg)[0])
+    sizes = re.findall(r'<text[^>]*?font-size[:="\s]+([\d.]+)', svg)
+    smallest = min((float(size) for size in sizes), default=9) * width / units
+    return math.ceil(width * min(1, 9 / smallest))
 
 
 def short_hash(text: str) -> str:
@@ -90,9 +134,14 @@ def short_hash(text: str) -> str:
 
 
 def page_colors(text: str) -> str:
-    """Replace ink and paper by the colors of the page around the picture."""
-    text = re.sub(INK, "currentColor", text, flags=re.IGNORECASE)
-    return re.sub(PAPER, "var(--book-paper, #fff)", text, flags=re.IGNORECASE)
+    """Replace the colors that follow the theme by those of the page around the picture."""
+
+    def on_the_page(color: re.Match[str]) -> str:
+        return ON_THE_PAGE[color[0].upper()]
+
+    for color, word in ROLE_WORDS.items():
+        text = re.sub(rf'(<text[^>]*fill="){color}', rf"\1{word}", text)
+    return re.sub("|".join(ON_THE_PAGE), on_the_page, text, flags=re.IGNORECASE)
 
 
 def show(chart: alt.TopLevelMixin, alt: str) -> None:
@@ -216,29 +265,30 @@ def named_axis(
 def shades(
     base: alt.Chart, limit: float, color: str, signed: bool, legend: bool
 ) -> alt.Chart:
-    """Fill the seen cells: color by weight, or by sign, purple above zero and orange below."""
-    visible = base.transform_filter("datum.seen")
-    key = alt.Legend(title="value") if legend else None
-    if signed:
-        scale = alt.Scale(scheme="purpleorange", reverse=True, domain=[-limit, limit])
-        return visible.mark_rect().encode(
-            fill=alt.Fill("value:Q", scale=scale, legend=key)
-        )
-    opacity = alt.Scale(domain=[0, limit], range=[0, 1])
+    """Fill the seen cells: the fuller, the larger; with a sign, plum above zero and amber below."""
+    visible = base.transform_filter("datum.seen").transform_calculate(
+        size="abs(datum.value)"
+    )
+    key = alt.Legend(title="size" if signed else "value") if legend else None
+    opacity = alt.Scale(domain=[0, limit], range=[0, 1], clamp=True)
     outline = {"stroke": INK, "strokeOpacity": 0.25, "strokeWidth": 0.5}
-    return visible.mark_rect(fill=color, **outline).encode(
-        fillOpacity=alt.FillOpacity("value:Q", scale=opacity, legend=key)
+    fill: Any = alt.value(color)
+    if signed:
+        fill = alt.condition("datum.value < 0", alt.value(AMBER), alt.value(PLUM))
+    return visible.mark_rect(**outline).encode(
+        fill=fill, fillOpacity=alt.FillOpacity("size:Q", scale=opacity, legend=key)
     )
 
 
 def printed(base: alt.Chart, limit: float, color: str, signed: bool) -> alt.Chart:
     """Print the value into each seen cell, in a color that can be read there."""
-    dark = f"abs(datum.value) > {0.55 * limit}"
     ink: Any = alt.value(INK)
-    if signed:  # its middle is white on a dark page too
-        ink = alt.condition(dark, alt.value("white"), alt.value("black"))
-    elif color == INK:
-        ink = alt.condition(dark, alt.value(PAPER), alt.value(INK))
+    if color == QUERY:  # dark on every page
+        ink = alt.condition(f"datum.value > {0.75 * limit}", alt.value("white"), ink)
+    elif signed or color not in (KEY, VALUE, POSITION):
+        share = 0.55 if color == INK and not signed else 0.75
+        full = f"abs(datum.value) > {share * limit}"
+        ink = alt.condition(full, alt.value(PAPER), ink)
     numbers = base.transform_filter("datum.seen").mark_text(fontSize=11)
     return numbers.encode(text=alt.Text("value:Q", format=".2~f"), color=ink)
 
@@ -272,7 +322,9 @@ def curves(
     patterns = [list(dash) for _, dash in looks.values()]
     colors = alt.Scale(domain=list(looks), range=palette)
     dashes = alt.Scale(domain=list(looks), range=patterns)
-    legend = {"sort": None, "title": None}
+    columns = max(1, 52 // (8 + max(len(name) for name in looks)))
+    key = alt.Legend(columns=columns, symbolSize=500)
+    legend = {"sort": None, "title": None, "legend": key}
     color = alt.Color(f"{series}:N", scale=colors, **legend)
     dash = alt.StrokeDash(f"{series}:N", scale=dashes, **legend)
     chart = alt.Chart(alt.Data(values=list(records)))
@@ -391,8 +443,8 @@ def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> Non
     inside = "".join(parts)
     role = "group" if "<a " in inside else "img"  # an image has no links
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    look = f"max-width:100%;height:auto;font-family:{FONTS}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="{role}" aria-label="{html.escape(alt)}"'
+    look = size_and_font(f"<svg {size}>{inside}")
     svg = f'{head} {size} style="{look}">{inside}</svg>'
     paper = f'><rect width="{width}" height="{height}" fill="{PAPER}"/>'
     image = vl_convert.svg_to_png(svg.replace(">", paper, 1), scale=1.5)
@@ -481,21 +533,82 @@ def style() -> None:
 
     plt.rcParams.update(
         {
-            "figure.figsize": (6.4, 3.2),
+            "figure.figsize": (4.8, 2.6),
             "figure.dpi": 110,
-            "savefig.bbox": "tight",
             "figure.constrained_layout.use": True,
-            "font.size": 10,
-            "lines.linewidth": 2,
+            "font.size": 9,  # 12 pixels
+            "lines.linewidth": 1.7,
+            "axes.facecolor": "none",
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.titlelocation": "left",
-            "axes.prop_cycle": cycler(color=[QUERY, KEY, VALUE, POSITION, RESIDUAL]),
+            "axes.titlesize": "medium",
+            "axes.prop_cycle": cycler(color=[SKY, AMBER, PLUM, INK, RESIDUAL]),
+            "image.cmap": "Greys",
             "text.color": INK,
             "axes.labelcolor": INK,
             "axes.edgecolor": INK,
             "xtick.color": INK,
             "ytick.color": INK,
             "legend.frameon": False,
+            "svg.fonttype": "none",  # words stay words
+            "svg.hashsalt": "book",  # the same names in each run
         }
     )
+
+
+def signed_colors() -> Any:
+    """Return a map of colors for Matplotlib: amber below zero, plum above, nothing at zero."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgba
+
+    below, above = "#C98A12", "#8A5BB8"  # an image knows no theme: these suit both
+    ends = [to_rgba(below), to_rgba(below, 0), to_rgba(above, 0), to_rgba(above)]
+    places = [0, 0.5, 0.5, 1]
+    return LinearSegmentedColormap.from_list("signed", list(zip(places, ends)))
+
+
+def show_plot(alt: str) -> None:
+    """Display the plot that Matplotlib has drawn last, and close it.
+
+    Args:
+        alt: the finding in at most two sentences, for readers who do not see the picture.
+    """
+    import matplotlib.pyplot as plt
+
+    drawing, image = io.StringIO(), io.BytesIO()
+    nothing = {"Date": None, "Creator": None}
+    plt.savefig(drawing, format="svg", transparent=True, metadata=nothing)
+    plt.savefig(image, format="png", facecolor=PAPER)
+    plt.close()
+    svg = themed_svg(plain_svg(drawing.getvalue()), alt)
+    page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{svg}</figure>'
+    display_all(page, image.getvalue(), alt)
+
+
+def plain_svg(svg: str) -> str:
+    """Return the SVG of Matplotlib without what would reach the page around it, in pixels."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"\s*<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(
+        r"\s*<style.*?</style>", "", svg, flags=re.S
+    )  # it speaks of all elements
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
+    for side in ("width", "height"):
+        points = re.findall(rf'{side}="([\d.]+)pt"', svg)[0]
+        pixels = round(float(points) * 96 / 72)
+        svg = svg.replace(f'{side}="{points}pt"', f'{side}="{pixels}"', 1)
+    svg = pale_ground(svg)
+    used = set(re.findall(r'#([\w-]+)[")]', svg))
+    svg = re.sub(r' id="([^"]+)"', lambda name: name[0] if name[1] in used else "", svg)
+    return re.sub(r"\s*\n\s*", " ", svg)
+
+
+def pale_ground(svg: str) -> str:
+    """Make the ground below a hatch transparent; Matplotlib does it to the hatch as well."""
+    both = r"(fill: url\(#([\w-]+)\)); fill-opacity: ([\d.]+)"
+    for name, share in {(name, share) for _, name, share in re.findall(both, svg)}:
+        ground = rf'(<pattern id="{name}".*?<rect [^>]*?)/>'
+        svg = re.sub(ground, rf'\1 fill-opacity="{share}"/>', svg, count=1, flags=re.S)
+    return re.sub(both, r"\1", svg)

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # The Transformer in ten minutes
@@ -53,7 +52,7 @@ print(
 #
 # Which German words does the decoder look at when it is about to write an English one? In a Transformer this question has an answer you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). Paper is 0, ink is 1."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). An empty cell is 0, a full one 1."}}
 import torch
 
 from annotated_transformer.attention_maps import attention_maps, token_names
@@ -131,7 +130,7 @@ assert right > 60
 import altair as alt
 
 drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]
-chart = alt.Chart(alt.Data(values=drawn)).mark_line(point=True, color="#555555")
+chart = alt.Chart(alt.Data(values=drawn)).mark_line(point=True)
 x = alt.X("step:Q", title="update", axis=alt.Axis(values=list(range(0, 601, 100))))
 y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
@@ -158,34 +157,40 @@ HEADS, NORM, NETWORK = (
 )
 
 
-def frame(x, y, height, name):
-    place = f'x="{x}" y="{y}" width="210" height="{height}" rx="10"'
+W = 130  # of a box
+
+
+def frame(x, y, height):
+    place = f'x="{x}" y="{y}" width="{W + 36}" height="{height}" rx="10"'
     dashed = f'<rect {place} fill="none" stroke="{INK}" stroke-dasharray="3 4"/>'
-    return dashed + words_at(x + (-16 if x < 200 else 226), y + height / 2, "N ×")
+    return dashed + words_at(x + (-16 if x < 200 else W + 52), y + height / 2, "N ×")
 
 
 def sublayer(x, y, title, below, link):
     """A box with its sum and norm above; the stream runs from below and passes it on the left."""
-    around = arrow([(x + 85, y + 72), (x - 10, y + 72), (x - 10, y - 21), (x, y - 21)])
-    parts = [arrow([(x + 85, y + 90), (x + 85, y + 52)]), around]
+    middle = x + W / 2
+    around = arrow([(middle, y + 72), (x - 10, y + 72), (x - 10, y - 21), (x, y - 21)])
+    parts = [arrow([(middle, y + 90), (middle, y + 52)]), around]
     parts += [
-        box(x, y, 170, 52, title, below, link),
-        arrow([(x + 85, y), (x + 85, y - 8)]),
+        box(x, y, W, 52, title, below, link),
+        arrow([(middle, y), (middle, y - 8)]),
     ]
-    return "".join([*parts, box(x, y - 34, 170, 26, "add & norm", link=NORM)])
+    return "".join([*parts, box(x, y - 34, W, 26, "add & norm", link=NORM)])
 
 
 def feet(x, title):
-    parts = [words_at(x + 85, 708, title)]
-    parts += [arrow([(x + 85, 692), (x + 85, 672)])]
-    parts += [box(x, 630, 170, 42, "embedding", link="07_embeddings.html")]
-    parts += [arrow([(x + 85, 630), (x + 85, 612)])]
-    parts += [box(x, 570, 170, 42, "+ position", link="08_positional_encoding.html")]
+    middle = x + W / 2
+    parts = [words_at(middle, 708, title)]
+    parts += [arrow([(middle, 692), (middle, 672)])]
+    parts += [box(x, 630, W, 42, "embedding", link="07_embeddings.html")]
+    parts += [arrow([(middle, 630), (middle, 612)])]
+    parts += [box(x, 570, W, 42, "+ position", link="08_positional_encoding.html")]
     return "".join(parts)
 
 
-E, D = 60, 330
-drawing = [frame(E - 20, 306, 250, "encoder"), frame(D - 20, 180, 376, "decoder")]
+E, D = 44, 250
+encoder, decoder = E + W / 2, D + W / 2
+drawing = [frame(E - 18, 306, 250), frame(D - 18, 180, 376)]
 drawing += [feet(E, "source tokens"), feet(D, "target tokens so far")]
 drawing += [sublayer(E, 482, "multi-head", "self-attention", HEADS)]
 drawing += [sublayer(E, 358, "feed-forward", "each position by itself", NETWORK)]
@@ -196,27 +201,27 @@ drawing += [sublayer(D, 358, "multi-head", "attention to the source", HEADS)]
 drawing += [sublayer(D, 234, "feed-forward", "each position by itself", NETWORK)]
 for shift, color in ((-8, KEY), (8, VALUE)):
     up = [
-        (E + 85 + shift, 324),
-        (E + 85 + shift, 290 - shift),
-        (E + 222 - shift, 290 - shift),
+        (encoder + shift, 324),
+        (encoder + shift, 290 - shift),
+        (E + 168 - shift, 290 - shift),
     ]
-    drawing += [arrow([*up, (E + 222 - shift, 384 + shift), (D, 384 + shift)], color)]
-drawing += [arrow([(D + 85, 448), (D + 85, 410)], QUERY)]
-drawing += [arrow([(D + 85, 200), (D + 85, 160)])]
-drawing += [box(D, 118, 170, 42, "linear (the embedding)", link="07_embeddings.html")]
-drawing += [arrow([(D + 85, 118), (D + 85, 98)])]
-drawing += [box(D, 56, 170, 42, "softmax", "", "10_transformer.html")]
+    drawing += [arrow([*up, (E + 168 - shift, 384 + shift), (D, 384 + shift)], color)]
+drawing += [arrow([(decoder, 448), (decoder, 410)], QUERY)]
+drawing += [arrow([(decoder, 200), (decoder, 160)])]
+drawing += [box(D, 118, W, 42, "linear", "the embedding", "07_embeddings.html")]
+drawing += [arrow([(decoder, 118), (decoder, 98)])]
+drawing += [box(D, 56, W, 42, "softmax", "", "10_transformer.html")]
 drawing += [
-    arrow([(D + 85, 56), (D + 85, 36)]),
-    words_at(D + 85, 26, "next token: probabilities"),
+    arrow([(decoder, 56), (decoder, 36)]),
+    words_at(decoder, 26, "next token: probabilities"),
 ]
 drawing += [
-    words_at(E + 85, 590 + 140, "encoder", 15),
-    words_at(D + 85, 590 + 140, "decoder", 15),
+    words_at(encoder, 730, "encoder", 15),
+    words_at(decoder, 730, "decoder", 15),
 ]
 show_drawing(
     drawing,
-    570,
+    436,
     745,
     "Two towers. The encoder's result enters the decoder as keys and values.",
 )

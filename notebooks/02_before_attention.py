@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -17,50 +16,50 @@ sys.path.insert(0, "..")  # where book.figures stands
 # Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? That is how the networks worked that the Transformer replaced, and a remedy for exactly this trouble is where attention comes from. The figure shows the three stages.
 
 # %% tags=["hide-input"]
-import json
 import math
-from pathlib import Path
 from statistics import mean
 
 import altair as alt
 import torch
 from torch import nn
 
+from benchmarks.common import read_log
 from book.example import WORDS
-from book.figures import INK, arrow, box, curves, show, show_drawing, words_at
+from book.figures import AMBER, INK, PLUM, SKY, arrow, box, curves, show, show_drawing
+from book.figures import words_at
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-before", "caption": "How does what one word knows reach another? Top: a recurrent encoder hands over its last state and nothing else. Middle: with attention, all states are open to the decoder, but they are still made one after another. Bottom: in the Transformer every word looks at every word directly and at the same time; the arrows show what *likes* looks at."}}
-places, plum = [150, 240, 330, 420, 510], "#8A63A8"
+places = [34, 102, 170, 238, 306]
 drawing = []
 for y, title in (
     (60, "one vector"),
-    (190, "attention on top"),
-    (320, "attention alone"),
+    (200, "attention on top"),
+    (340, "attention alone"),
 ):
-    drawing.append(words_at(6, y + 5, title, 14, INK, "start"))
+    drawing.append(words_at(8, y - 46, title, 14, INK, "start"))
     for x, word, number in zip(places, WORDS, "12345"):
         drawing += [words_at(x, y + 42, word, 14), box(x - 22, y - 15, 44, 30, "")]
-        letter = "h" if y < 300 else "x"
+        letter = "h" if y < 340 else "x"
         drawing += [
             words_at(x - 3, y + 5, letter, 14),
-            words_at(x + 4, y + 9, number, 10),
+            words_at(x + 4, y + 9, number, 11),
         ]
-    if y < 300:  # the chain
-        drawing += [arrow([(x + 22, y), (x + 68, y)], plum) for x in places[:-1]]
-        drawing.append(box(610, y - 19, 90, 38, "decoder"))
-drawing += [arrow([(532, 60), (610, 60)]), words_at(568, 50, "c", 14)]
-drawing += [words_at(568, 138, "c", 14), words_at(573, 142, "i", 10)]
+    if y < 340:  # the chain
+        drawing += [arrow([(x + 22, y), (x + 46, y)], PLUM) for x in places[:-1]]
+        drawing.append(box(362, y - 19, 70, 38, "decoder"))
+drawing += [arrow([(328, 60), (362, 60)]), words_at(344, 50, "c", 14)]
+drawing += [words_at(350, 164, "c", 14), words_at(355, 168, "i", 11)]
 for x in places:
-    drawing.append(arrow([(x, 175), (x, 148), (655, 148), (655, 171)]))
-    if x != 420:
-        side = 8 if x > 420 else -8
+    drawing.append(arrow([(x, 185), (x, 172), (397, 172), (397, 181)], SKY))
+    if x != 238:
+        side = 8 if x > 238 else -8
         drawing.append(
-            arrow([(x, 305), (x, 284), (420 + side, 284), (420 + side, 305)])
+            arrow([(x, 325), (x, 312), (238 + side, 312), (238 + side, 325)], SKY)
         )
 show_drawing(
     drawing,
-    710,
-    375,
+    436,
+    390,
     alt="Three rows of five words. In the first, one arrow leads from the last word to the decoder; in the second, arrows from all five; in the third there is no chain, and arrows lead from the other four words to likes.",
 )
 
@@ -217,14 +216,11 @@ assert len({recall.weights(kind) for kind in recall.KINDS}) == 1
 # That was one distance and only 300 updates. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Guessing would be right in 1 of 16 cases. Before you look, sketch the three curves.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Which layer can name the word k steps back? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18% at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/experiments/recall.py`."}}
-lines = (
-    Path("../benchmarks/results/recall.jsonl").read_text(encoding="utf-8").splitlines()
-)
-settings, *log = map(json.loads, lines)
+settings, *log = read_log("recall")
 kinds = {
-    "attention": (INK, [1, 0]),
-    "GRU": (plum, [6, 3]),
-    "convolution": (INK, [2, 2]),
+    "attention": (SKY, [1, 0]),
+    "GRU": (PLUM, [6, 3]),
+    "convolution": (AMBER, [2, 2]),
 }
 runs = [r for r in log if r.get("steps") == 1000]
 distances = sorted({r["distance"] for r in runs})
@@ -282,7 +278,8 @@ assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 
 # %% [markdown]
 # To attention all $k$ are the same problem: a query that fits the position $k$ places back. [Chapter 8](08_positional_encoding.ipynb#why-sine-and-cosine) writes such a query down without any training.
-#
+
+# %% [markdown]
 # ## What to remember
 #
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
@@ -291,36 +288,6 @@ assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 # - Attention reaches every word in one step, and pays with comparisons that grow with the square of the length.
 #
 # Here attention still sits on top of a recurrent network. The next chapter takes the network away and lets attention do the work.
-#
-# ## Second reading: attention as kernel regression
-#
-# :::{admonition} The same blend, fifty years earlier
-# :class: dropdown
-# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness, it is attention:
-#
-# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
-# :::
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both computations", "code_prompt_hide": "Hide both computations"}
-def kernel_regression(query, keys, values, width):
-    distances = (query - keys).square().sum(dim=-1)
-    closeness = (-distances / (2 * width**2)).exp()
-    return closeness @ values / closeness.sum()
-
-
-keys = X @ W_K
-values = X @ W_V
-width = len(query) ** 0.25
-alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
-regressed = kernel_regression(query, alike, values, width)
-by_distance = kernel_regression(query, keys, values, width)
-print("keys of length 2, both ways ", named(regressed))
-print("as they are, by dot product ", named(by_dot))
-print("as they are, by distance    ", named(by_distance))
-
-# %% tags=["remove-cell"]
-torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
 
 # %% [markdown]
 # ## Exercises
@@ -375,7 +342,39 @@ assert 1 / 16 < lost["attention"] < 0.25 < lost["GRU"] and lost["convolution"] >
 
 # %% [markdown]
 # **5. Two layers** (★★★, an evening). Recalling $k$ steps back needs one look. Change the task: find the last earlier place where the *present* word occurred, and name the word that followed it there. Can one attention layer do it? Can two? A head that does this is known as an **induction head**.
+
+# %% [markdown]
+# ## Second reading: attention as kernel regression
 #
+# :::{admonition} The same blend, fifty years earlier
+# :class: dropdown
+# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness, it is attention:
+#
+# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
+# :::
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both computations", "code_prompt_hide": "Hide both computations"}
+def kernel_regression(query, keys, values, width):
+    distances = (query - keys).square().sum(dim=-1)
+    closeness = (-distances / (2 * width**2)).exp()
+    return closeness @ values / closeness.sum()
+
+
+keys = X @ W_K
+values = X @ W_V
+width = len(query) ** 0.25
+alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
+regressed = kernel_regression(query, alike, values, width)
+by_distance = kernel_regression(query, keys, values, width)
+print("keys of length 2, both ways ", named(regressed))
+print("as they are, by dot product ", named(by_dot))
+print("as they are, by distance    ", named(by_distance))
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
+
+# %% [markdown]
 # ## Sources
 #
 # The problem is set out in sections 1 and 2 of {cite:t}`vaswani2017attention`. Encoder and decoder with one vector: {cite:t}`sutskever2014sequence`, {cite:t}`cho2014learning`; attention: {cite:t}`bahdanau2015neural`. Windows and memories: {cite:t}`gehring2017convolutional`, {cite:t}`kalchbrenner2016neural`, {cite:t}`kaiser2016can`. Self-attention before the Transformer: {cite:t}`cheng2016long`, {cite:t}`parikh2016decomposable`. Kernel regression: {cite:t}`nadaraya1964estimating`, {cite:t}`watson1964smooth`; *Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention by way of it. Induction heads: {cite:t}`olsson2022context`.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -39,10 +38,13 @@ import altair as alt
 
 from book import example
 from book.figures import (
+    AMBER,
     INK,
     KEY,
+    PLUM,
     QUERY,
     RESIDUAL,
+    SKY,
     VALUE,
     curves,
     heatmap,
@@ -58,43 +60,47 @@ fetched = shares @ V
 
 
 def named(vector, names):
-    return (
-        ", ".join(f"{name} {x:.2g}" for name, x in zip(names, vector.tolist()) if x)
-        or "nothing"
-    )
+    held = [f"{name} {x:.2g}" for name, x in zip(names, vector.tolist()) if x]
+    return held or ["nothing"]
 
 
-places, base = [160, 272, 384, 500, 620], 148
+def lines_at(x, y, lines, color):
+    return [words_at(x, y + 13 * i, line, 11, color) for i, line in enumerate(lines)]
+
+
+places, base = [108, 190, 268, 340, 408], 130
 parts = [
     words_at(6, base + y, label, 12, color, "start")
     for y, label, color in [
         (54, "looks for", QUERY),
         (80, "is found by", KEY),
-        (106, "hands over", VALUE),
+        (119, "hands over", VALUE),
     ]
 ]
 for x, word, key, value, share in zip(places, example.WORDS, K, V, shares.tolist()):
-    parts.append(words_at(x, base + 22, word, 17))
-    parts.append(words_at(x, base + 80, named(key, example.SOUGHT), 12, KEY))
-    parts.append(words_at(x, base + 106, named(value, example.OFFERED), 12, VALUE))
-    far = abs(x - 500)
-    start, sweep = (508, 1) if x > 500 else (492, 0)
-    curve = f"M{start},{base} A{abs(x - start) / 2},{0.33 * far} 0 0 {sweep} {x},{base}"
-    curve = curve if far else f"M496,{base} C486,{base - 60} 514,{base - 60} 504,{base}"
+    parts.append(words_at(x, base + 22, word, 16))
+    parts += lines_at(x, base + 80, named(key, example.SOUGHT), KEY)
+    parts += lines_at(x, base + 119, named(value, example.OFFERED), VALUE)
+    far = abs(x - 340)
+    start, sweep = (348, 1) if x > 340 else (332, 0)
+    height = 0.45 * far
+    curve = f"M{start},{base} A{abs(x - start) / 2},{height} 0 0 {sweep} {x},{base}"
+    curve = curve if far else f"M336,{base} C326,{base - 60} 354,{base - 60} 344,{base}"
     thick = f'stroke-width="{1 + 14 * share:.1f}"'
     parts.append(f'<path d="{curve}" fill="none" stroke="{INK}" {thick}/>')
-    top = base - 0.33 * far - 7 * share if far else base - 46
-    parts.append(words_at((x + start) / 2 if far else 500, top - 6, f"{share:.2f}", 13))
-parts.append(words_at(500, base + 54, named(Q[3], example.SOUGHT), 12, QUERY))
-parts.append(words_at(6, base + 148, "and so likes fetches", 13, INK, "start"))
+    top = base - height - 7 * share if far else base - 46
+    middle = 0.7 * x + 0.3 * start if 0 < far < 80 else (x + start) / 2
+    parts.append(words_at(middle, top - 6, f"{share:.2f}", 12))
+parts += lines_at(340, base + 54, named(Q[3], example.SOUGHT), QUERY)
+parts.append(words_at(6, base + 160, "and so likes fetches", 13, INK, "start"))
 total = ", ".join(
     f"{name} {x:.2f}" for name, x in zip(example.OFFERED, fetched.tolist())
 )
-parts.append(words_at(160, base + 148, total, 15, VALUE, "start"))
+parts.append(words_at(138, base + 160, total, 14, VALUE, "start"))
 show_drawing(
     parts,
-    690,
-    312,
+    436,
+    300,
     alt="Arcs from likes to the five words: 0.62 to cat, 0.29 to fish, 0.03 to each of the others. It fetches living 0.76, dark 0.03, edible 0.29.",
 )
 
@@ -166,12 +172,12 @@ print(f"legs: {found.item():.2f}  gradient: {query.grad.item():.2f}")
 # %% [markdown]
 # At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: its slope here is 0.14 legs per centimeter. That gradient is all that learning needs.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (gray) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (gray, dashed) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
 looks = {
     "hard": (RESIDUAL, [4, 3]),
-    "soft, temperature 1": (INK, [1, 0]),
-    "soft, temperature 5": (INK, [8, 2]),
-    "soft, temperature 15": (INK, [2, 2]),
+    "soft, temperature 1": (SKY, [1, 0]),
+    "soft, temperature 5": (AMBER, [8, 2]),
+    "soft, temperature 15": (PLUM, [2, 2]),
 }
 
 
@@ -270,7 +276,7 @@ maps = [
         titles=("", ""),
         limit=3,
         color=color,
-        cell=32,
+        cell=26,
     ).properties(title=title)
     for m, names, color, title in [
         (X, features, INK, "words X"),
@@ -393,19 +399,21 @@ assert torch.equal(W_O, example.W_O)
 #
 # ## Nobody has to write these
 #
-# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look.
+# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look. (`draw_sentences` makes sentences of the 14 words in `lexicon`, as numbers.)
 
 # %%
+random = torch.Generator().manual_seed(0)
+vectors = torch.randn(14, 16, generator=random)  # of the words of the lexicon
+learned = 0.1 * torch.randn(3, 16, 16, generator=random)  # W_Q, W_K, W_V
+learned.requires_grad_()
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the lexicon, and how sentences are drawn", "code_prompt_hide": "Hide the lexicon, and how sentences are drawn"}
 articles = ["the", "a", "this"]
 adjectives = ["black", "white", "old", "small"]
 nouns = ["cat", "dog", "bird", "fish"]
 verbs = ["likes", "sees", "hears"]
 kinds = [articles, adjectives, nouns, verbs, nouns]
 lexicon = sorted({word for kind in kinds for word in kind})
-random = torch.Generator().manual_seed(0)
-vectors = torch.randn(len(lexicon), 16, generator=random)
-learned = 0.1 * torch.randn(3, 16, 16, generator=random)  # W_Q, W_K, W_V
-learned.requires_grad_()
 
 
 def draw_sentences(count):
@@ -584,7 +592,7 @@ records = [
         sorted_weights(d_k, name.startswith("divided")).tolist(), 1
     )
 ]
-looks = {"divided by √d_k": (INK, [1, 0]), "as they are": (INK, [5, 3])}
+looks = {"divided by √d_k": (SKY, [1, 0]), "as they are": (AMBER, [5, 3])}
 slider = alt.param(
     "power",
     value=3,
@@ -595,7 +603,7 @@ y = alt.Y("weight:Q", title="mean weight", scale=alt.Scale(domain=[0, 1]))
 chart = curves(records, x, y, "scores", looks).transform_filter(
     "datum.d_k == pow(4, power)"
 )
-chart = chart.add_params(slider).properties(width=420)
+chart = chart.add_params(slider).properties(width=360)
 first = {r["scores"]: r["weight"] for r in records if r["d_k"] == 64 and r["rank"] == 1}
 assert [round(w, 2) for w in first.values()] == [0.36, 0.88]
 show(
@@ -611,7 +619,8 @@ show(
 # ## What it costs
 #
 # Each of $n$ positions looks at all $n$, so attention computes $n^2$ weights, and a sentence twice as long costs four times as much. For 25 words that is nothing, 625 numbers; for the 100,000 words of a novel it decides everything, and [chapter 12](12_why_self_attention.ipynb) weighs it against what other networks pay. How much attention brings to a translator, part by part, is measured in one place, [at the end of chapter 10](10_transformer.ipynb#what-each-part-is-worth).
-#
+
+# %% [markdown]
 # ## What to remember
 #
 # - Attention is a soft lookup: score each key, turn the scores into weights that sum to 1, mix the values.
@@ -621,172 +630,6 @@ show(
 # - A hidden key gets the score minus infinity, before the softmax.
 #
 # Nothing so far keeps a word from looking at padding, or at its own answer. Both mistakes are easy to make, and hard to see.
-#
-# ## Second reading: what the division does to gradients
-#
-# :::{admonition} The derivative of softmax, and why a decided one learns nothing
-# :class: dropdown
-# The derivative of each weight with respect to each score, the *Jacobian* of softmax, is
-#
-# $$
-# \frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),
-# $$ (eq-softmax-slope)
-#
-# where $\delta_{ij}$ is 1 if $i = j$ and else 0. When one weight is 1 and the others are 0, every entry of this matrix is zero. Nothing flows back to the scores. With the scores 2, 0.5 and $-1$, the largest entry is 0.15; with four times these scores it is 0.0025. The cell below prints it.
-# :::
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the derivative in code", "code_prompt_hide": "Hide the derivative in code"}
-def jacobian(scores):
-    w = scores.softmax(-1)
-    return torch.diag(w) - torch.outer(w, w)
-
-
-for factor in (1, 4, 16):
-    print(
-        f"scores times {factor:2}: largest derivative {jacobian(factor * s).max().item():.4f}"
-    )
-
-# %% tags=["remove-cell"]
-torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
-
-# %% [markdown]
-# :::{admonition} How much gradient reaches a query, measured
-# :class: dropdown
-# The paper suspects that large products push the softmax to where its gradients are extremely small. To measure it, we draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
-#
-# The division also multiplies every gradient that passes back through it, by $1/8$ at width 64. Remove it, and the average gradient at the query is three times *larger*. The trouble is the spread: four queries in ten get almost nothing, because their softmax has already decided, while others get far too much.
-# :::
-
-# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the measurement", "code_prompt_hide": "Hide the measurement", "figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, median and band are level from width 16 on. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
-
-
-def query_gradients(d_k, scaled, queries=4000, keys=8):
-    random = torch.Generator().manual_seed(d_k)
-    q, up = (torch.randn(queries, 1, n, generator=random) for n in (d_k, keys))
-    k = torch.randn(queries, keys, d_k, generator=random)
-    scores = q.requires_grad_() @ k.mT / (math.sqrt(d_k) if scaled else 1)
-    (scores.softmax(-1) * up).sum().backward()
-    return q.grad.norm(dim=-1).flatten()
-
-
-records, starved, average = [], {}, {}
-for name in looks:
-    for d_k in (1, 4, 16, 64, 256, 512):
-        sizes = query_gradients(d_k, name.startswith("divided"))
-        low, middle, high = sizes.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
-        starved[d_k, name] = (sizes < 0.1 * sizes.mean()).float().mean().item()
-        average[d_k, name] = sizes.mean().item()
-        records.append(
-            {"d_k": d_k, "low": low, "size": middle, "high": high, "scores": name}
-        )
-assert (
-    abs(starved[64, "as they are"] - 0.4) < 0.03
-    and starved[64, "divided by √d_k"] < 0.01
-)
-assert abs(starved[512, "as they are"] - 0.7) < 0.03
-assert 2.5 < average[64, "as they are"] / average[64, "divided by √d_k"] < 3.5
-panels = []
-for name in looks:
-    own = [
-        {**r, **{k: round(r[k], 3) for k in ("low", "size", "high")}} for r in records
-    ]
-    base = alt.Chart(alt.Data(values=[r for r in own if r["scores"] == name])).encode(
-        x=alt.X(
-            "d_k:Q",
-            title="width d_k",
-            scale=alt.Scale(type="log", base=2, domain=[1, 512]),
-            axis=alt.Axis(values=[1, 4, 16, 64, 512]),
-        )
-    )
-    y = {"title": "gradient at the query", "scale": alt.Scale(domain=[0, 4])}
-    band = base.mark_area(color=RESIDUAL, opacity=0.3).encode(
-        y=alt.Y("low:Q", **y), y2="high:Q"
-    )
-    line = base.mark_line(color=INK).encode(y=alt.Y("size:Q", **y))
-    panels.append((band + line).properties(title=name, width=230, height=200))
-for (d_k, name), share in starved.items():
-    if d_k in (64, 512):
-        print(
-            f"width {d_k:3}, {name:15}: mean {average[d_k, name]:.2f}, starved {share:.0%}"
-        )
-show(
-    alt.hconcat(*panels, spacing=30),
-    alt="With the division, median and band are level from width 16. Without it, the median falls to zero beyond width 64 while the upper edge of the band rises above 3.",
-)
-
-# %% [markdown]
-# :::{admonition} Is the division needed?
-# :class: dropdown
-# Not strictly, since a model could learn smaller queries. T5 has no division, and starts with query weights smaller by $\sqrt{d_k}$. The scale changes where training starts, not what attention can compute.
-# :::
-#
-# ### The axis of the softmax
-#
-# :::{admonition} Rows sum to 1, columns don't
-# :class: dropdown
-# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes one line: each row of weights sums to 1. The columns don't: as a key, *cat* collects 1.80 in our example, because four of the five words ask for a noun. In a decoder the wrong axis does more harm (exercise 4). Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
-# :::
-#
-# :::{admonition} The dot product, drawn
-# :class: dropdown
-# The dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points, or by being long. In {numref}`fig-dot-product`, *c* points as *a* does and is four times as long, so it wins.
-# :::
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
-q = (1.5, 1.0)
-key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
-fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
-assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
-ends = [
-    {"x": (s - q[1] * y) / q[0], "y": y, "score": s}
-    for s in range(-2, 8, 2)
-    for y in (-2, 2.4)
-]
-points = [
-    {"x": x, "y": y, "name": f"{n}: {fits[n]:g}".replace("-", "−")}
-    for n, (x, y) in key_points.items()
-]
-arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
-
-
-def layer(records, **encoding):
-    no_ticks = alt.Axis(values=[], domain=False)
-    x = alt.X(
-        "x:Q", title="first component", scale=alt.Scale(domain=[-3, 4]), axis=no_ticks
-    )
-    y = alt.Y(
-        "y:Q",
-        title="second component",
-        scale=alt.Scale(domain=[-2, 2.6]),
-        axis=no_ticks,
-    )
-    return alt.Chart(alt.Data(values=records)).encode(x=x, y=y, **encoding)
-
-
-tilt = 360 - math.degrees(math.atan2(q[1], q[0]))
-head = {
-    "shape": "triangle-right",
-    "angle": tilt,
-    "filled": True,
-    "opacity": 1,
-    "size": 160,
-}
-chart = alt.layer(
-    layer(ends, detail="score:Q").mark_line(
-        strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL
-    ),
-    layer(ends[1::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
-    layer(arrow).mark_line(color=QUERY, strokeWidth=3),
-    layer(arrow[1:]).mark_point(color=QUERY, **head),
-    layer(arrow[1:]).mark_text(text="query", color=QUERY, dx=24, dy=10, fontSize=13),
-    layer(points).mark_point(color=KEY, filled=True, opacity=1, size=90),
-    layer(points, text="name:N").mark_text(color=KEY, dx=-12, dy=-9, fontSize=13),
-)
-show(
-    chart.properties(width=420, height=276),
-    alt="A query arrow and four keys. Key c, in the direction of the query and far out, has the highest score.",
-)
 
 # %% [markdown]
 # ## Exercises
@@ -874,7 +717,178 @@ for d in (4, 64, 512):
 
 # %% [markdown]
 # **6. The gradient by hand** (★★★, an hour; open). Let $G$ be the gradient of a loss with respect to the output. Derive the gradients with respect to $V$, the weights, the scores and $Q$, each in one line with matrices, and check them against `torch.autograd.grad`. Where in your lines do you see a starved query?
+
+# %% [markdown]
+# ## Second reading: what the division does to gradients
 #
+# :::{admonition} The derivative of softmax, and why a decided one learns nothing
+# :class: dropdown
+# The derivative of each weight with respect to each score, the *Jacobian* of softmax, is
+#
+# $$
+# \frac{\partial w_i}{\partial s_j} = w_i\,(\delta_{ij} - w_j),
+# $$ (eq-softmax-slope)
+#
+# where $\delta_{ij}$ is 1 if $i = j$ and else 0. When one weight is 1 and the others are 0, every entry of this matrix is zero. Nothing flows back to the scores. With the scores 2, 0.5 and $-1$, the largest entry is 0.17; with four times these scores it is 0.0025. The cell below prints it.
+# :::
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the derivative in code", "code_prompt_hide": "Hide the derivative in code"}
+def jacobian(scores):
+    w = scores.softmax(-1)
+    return torch.diag(w) - torch.outer(w, w)
+
+
+for factor in (1, 4, 16):
+    print(
+        f"scores times {factor:2}: largest derivative {jacobian(factor * s).max().item():.4f}"
+    )
+
+# %% tags=["remove-cell"]
+torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
+
+# %% [markdown]
+# :::{admonition} How much gradient reaches a query, measured
+# :class: dropdown
+# The paper suspects that large products push the softmax to where its gradients are extremely small. To measure it, we draw 4,000 queries with eight keys each, send a random gradient into the weights, and see how much arrives at each query.
+#
+# The division also multiplies every gradient that passes back through it, by $1/8$ at width 64. Remove it, and the average gradient at the query is three times *larger*. The trouble is the spread: four queries in ten get almost nothing, because their softmax has already decided, while others get far too much.
+# :::
+
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the measurement", "code_prompt_hide": "Hide the measurement", "figure": {"name": "fig-query-gradient", "caption": "How much gradient reaches a query? Median (line) and the middle 80% (band, from the 10th to the 90th percentile) of 4,000 random queries over eight keys. Divided by the root, median and band are level from width 16 on. As they are, the band opens: from width 64 on, one query in ten gets more than 3, ten times the median on the left, and from 256 on the median query gets next to nothing."}}
+
+
+def query_gradients(d_k, scaled, queries=4000, keys=8):
+    random = torch.Generator().manual_seed(d_k)
+    q, up = (torch.randn(queries, 1, n, generator=random) for n in (d_k, keys))
+    k = torch.randn(queries, keys, d_k, generator=random)
+    scores = q.requires_grad_() @ k.mT / (math.sqrt(d_k) if scaled else 1)
+    (scores.softmax(-1) * up).sum().backward()
+    return q.grad.norm(dim=-1).flatten()
+
+
+records, starved, average = [], {}, {}
+for name in looks:
+    for d_k in (1, 4, 16, 64, 256, 512):
+        sizes = query_gradients(d_k, name.startswith("divided"))
+        low, middle, high = sizes.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
+        starved[d_k, name] = (sizes < 0.1 * sizes.mean()).float().mean().item()
+        average[d_k, name] = sizes.mean().item()
+        records.append(
+            {"d_k": d_k, "low": low, "size": middle, "high": high, "scores": name}
+        )
+assert (
+    abs(starved[64, "as they are"] - 0.4) < 0.03
+    and starved[64, "divided by √d_k"] < 0.01
+)
+assert abs(starved[512, "as they are"] - 0.7) < 0.03
+assert 2.5 < average[64, "as they are"] / average[64, "divided by √d_k"] < 3.5
+panels = []
+for name in looks:
+    own = [
+        {**r, **{k: round(r[k], 3) for k in ("low", "size", "high")}} for r in records
+    ]
+    base = alt.Chart(alt.Data(values=[r for r in own if r["scores"] == name])).encode(
+        x=alt.X(
+            "d_k:Q",
+            title="width d_k",
+            scale=alt.Scale(type="log", base=2, domain=[1, 512]),
+            axis=alt.Axis(values=[1, 4, 16, 64, 512]),
+        )
+    )
+    y = {"title": "gradient at the query", "scale": alt.Scale(domain=[0, 4])}
+    color, _ = looks[name]
+    band = base.mark_area(color=color, opacity=0.25).encode(
+        y=alt.Y("low:Q", **y), y2="high:Q"
+    )
+    line = base.mark_line(color=color).encode(y=alt.Y("size:Q", **y))
+    panels.append((band + line).properties(title=name, width=160, height=180))
+for (d_k, name), share in starved.items():
+    if d_k in (64, 512):
+        print(
+            f"width {d_k:3}, {name:15}: mean {average[d_k, name]:.2f}, starved {share:.0%}"
+        )
+show(
+    alt.hconcat(*panels, spacing=16),
+    alt="With the division, median and band are level from width 16. Without it, the median falls to zero beyond width 64 while the upper edge of the band rises above 3.",
+)
+
+# %% [markdown]
+# :::{admonition} Is the division needed?
+# :class: dropdown
+# Not strictly, since a model could learn smaller queries. T5 has no division, and starts with query weights smaller by $\sqrt{d_k}$. The scale changes where training starts, not what attention can compute.
+# :::
+#
+# ### The axis of the softmax
+#
+# :::{admonition} Rows sum to 1, columns don't
+# :class: dropdown
+# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes one line: each row of weights sums to 1. The columns don't: as a key, *cat* collects 1.80 in our example, because four of the five words ask for a noun. In a decoder the wrong axis does more harm (exercise 4). Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
+# :::
+#
+# :::{admonition} The dot product, drawn
+# :class: dropdown
+# The dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points, or by being long. In {numref}`fig-dot-product`, *c* points as *a* does and is four times as long, so it wins.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}
+q = (1.5, 1.0)
+key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
+fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
+assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
+ends = [
+    {"x": (s - q[1] * y) / q[0], "y": y, "score": s}
+    for s in range(-2, 8, 2)
+    for y in (-2, 2.4)
+]
+points = [
+    {"x": x, "y": y, "name": f"{n}: {fits[n]:g}".replace("-", "−")}
+    for n, (x, y) in key_points.items()
+]
+arrow = [{"x": 0, "y": 0}, {"x": q[0], "y": q[1]}]
+
+
+def layer(records, **encoding):
+    no_ticks = alt.Axis(values=[], domain=False)
+    x = alt.X(
+        "x:Q", title="first component", scale=alt.Scale(domain=[-3, 4]), axis=no_ticks
+    )
+    y = alt.Y(
+        "y:Q",
+        title="second component",
+        scale=alt.Scale(domain=[-2, 2.6]),
+        axis=no_ticks,
+    )
+    return alt.Chart(alt.Data(values=records)).encode(x=x, y=y, **encoding)
+
+
+tilt = 360 - math.degrees(math.atan2(q[1], q[0]))
+head = {
+    "shape": "triangle-right",
+    "angle": tilt,
+    "filled": True,
+    "opacity": 1,
+    "size": 160,
+}
+chart = alt.layer(
+    layer(ends, detail="score:Q").mark_line(
+        strokeWidth=1, opacity=0.5, clip=True, color=RESIDUAL
+    ),
+    layer(ends[1::2], text="score:Q").mark_text(dy=-7, color=RESIDUAL),
+    layer(arrow).mark_line(color=QUERY, strokeWidth=3),
+    layer(arrow[1:]).mark_point(color=QUERY, **head),
+    layer(arrow[1:]).mark_text(text="query", color=QUERY, dx=24, dy=10, fontSize=13),
+    layer(points).mark_point(color=KEY, filled=True, opacity=1, size=90),
+    layer(points, text="name:N").mark_text(
+        color=KEY, align="right", dx=-9, dy=-11, fontSize=13
+    ),
+)
+show(
+    chart.properties(width=400, height=276),
+    alt="A query arrow and four keys. Key c, in the direction of the query and far out, has the highest score.",
+)
+
+# %% [markdown]
 # ## Sources
 #
 # Equation 1 and the reason for the scale are from section 3.2.1 of {cite:t}`vaswani2017attention`. Attention in translation, with the additive score, is from {cite:t}`bahdanau2015neural`; {cite:t}`luong2015effective` score with dot products.

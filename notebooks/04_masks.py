@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -37,11 +36,11 @@ import altair as alt
 import torch.nn.functional as F
 
 from annotated_transformer.attention import attention
-from book.figures import INK, RESIDUAL, curves, heatmap, show, show_steps
+from book.figures import AMBER, RESIDUAL, SKY, curves, heatmap, show, show_steps
 
 
 def panels(*drawn):  # (title, rows, columns, weights, mask) each
-    maps = [heatmap(w, r, c, m, cell=30).properties(title=t) for t, r, c, w, m in drawn]
+    maps = [heatmap(w, r, c, m, cell=26).properties(title=t) for t, r, c, w, m in drawn]
     return alt.hconcat(*maps, spacing=14)
 
 
@@ -324,7 +323,7 @@ def learn(masked, updates=200, n=6, width=16):
     return weights
 
 
-losses, looks = [], {"causal mask": (INK, [1, 0]), "no mask": (INK, [5, 3])}
+losses, looks = [], {"causal mask": (SKY, [1, 0]), "no mask": (AMBER, [5, 3])}
 trained = {name: learn(name == "causal mask") for name in looks}
 honest, cheating = (sum(losses[end - 50 : end]) / 50 for end in (200, 400))
 assert abs(honest - math.log(2)) < 0.1 and abs(cheating - math.log(2) / 6) < 0.1
@@ -480,6 +479,64 @@ show(
 # One softmax still has to answer all the questions of a word. The next chapter gives each question a head of its own.
 
 # %% [markdown]
+# ## Exercises
+#
+# **1. Write them first** is [above](#the-padding-mask); this is its solution.
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Four axes for the padding mask. For the causal one, compare the key's place with the query's place.
+def my_padding_mask(tokens):
+    return (tokens != 0).unsqueeze(1).unsqueeze(1)
+
+
+def my_causal_mask(length):
+    position = torch.arange(length)
+    return position[None, :] <= position[:, None]
+
+
+print(check("padding_mask", my_padding_mask))
+print(check("causal_mask", my_causal_mask))
+
+# %% [markdown]
+# **2. By hand** (★, 5 min). How many cells of `target_mask` are True for a target of 6 tokens, the last 2 of them padding?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Row t, from 0, has min(t + 1, 4) open cells: 1 + 2 + 3 + 4 + 4 + 4 = 18.
+target = torch.tensor([[BOS, 5, 6, 7, PAD, PAD]])
+print(target_mask(target).sum().item())
+
+# %% [markdown]
+# **3. Too late** (★★, 10 min). Hide the future by setting weights to zero *after* the softmax. Does the past stay the same when the future changes?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# It doesn't. The future's scores are still in the denominator, so they change how much the past gets.
+
+
+def hidden_too_late(x):
+    weights = (x @ x.mT / math.sqrt(x.size(-1))).softmax(-1) * causal_mask(x.size(1))
+    return weights @ x
+
+
+other = torch.cat([x[:, :3], -x[:, 3:]], dim=1)
+off = (hidden_too_late(other)[:, :3] - hidden_too_late(x)[:, :3]).abs().max()
+print(f"the past moves by {off:.2f}")
+
+# %% [markdown]
+# **4. Padding on the left** (★★, 15 min). Some models pad on the left. What does `target_mask` look like for the tokens `[PAD, PAD, BOS, 5]`, and what goes wrong? Repair it.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The first two rows see padding only, all of it hidden: they are empty and become NaN, which spreads.
+# Let each position see itself. The words' rows stay as they were; a padded query sees its own padding.
+left = torch.tensor([[PAD, PAD, BOS, 5]])
+repaired = target_mask(left) | torch.eye(4, dtype=torch.bool)
+print("open keys by row:", target_mask(left).sum(-1).flatten().tolist(), end=", ")
+print("repaired:", repaired.sum(-1).flatten().tolist())
+
+# %% [markdown]
+# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included ([restricted self-attention](12_why_self_attention.ipynb#five-layers)). Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
+
+# %% [markdown]
 # ## Second reading: empty rows and half precision
 #
 # :::{admonition} What becomes of a row without an open key?
@@ -551,63 +608,6 @@ lost_later = twice.isnan().any(-1).sum().item()
 print("rows lost:", lost_at_first, "then", lost_later)
 
 # %% [markdown]
-# ## Exercises
-#
-# **1. Write them first** is [above](#the-padding-mask); this is its solution.
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Four axes for the padding mask. For the causal one, compare the key's place with the query's place.
-def my_padding_mask(tokens):
-    return (tokens != 0).unsqueeze(1).unsqueeze(1)
-
-
-def my_causal_mask(length):
-    position = torch.arange(length)
-    return position[None, :] <= position[:, None]
-
-
-print(check("padding_mask", my_padding_mask))
-print(check("causal_mask", my_causal_mask))
-
-# %% [markdown]
-# **2. By hand** (★, 5 min). How many cells of `target_mask` are True for a target of 6 tokens, the last 2 of them padding?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Row t, from 0, has min(t + 1, 4) open cells: 1 + 2 + 3 + 4 + 4 + 4 = 18.
-target = torch.tensor([[BOS, 5, 6, 7, PAD, PAD]])
-print(target_mask(target).sum().item())
-
-# %% [markdown]
-# **3. Too late** (★★, 10 min). Hide the future by setting weights to zero *after* the softmax. Does the past stay the same when the future changes?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# It doesn't. The future's scores are still in the denominator, so they change how much the past gets.
-
-
-def hidden_too_late(x):
-    weights = (x @ x.mT / math.sqrt(x.size(-1))).softmax(-1) * causal_mask(x.size(1))
-    return weights @ x
-
-
-other = torch.cat([x[:, :3], -x[:, 3:]], dim=1)
-off = (hidden_too_late(other)[:, :3] - hidden_too_late(x)[:, :3]).abs().max()
-print(f"the past moves by {off:.2f}")
-
-# %% [markdown]
-# **4. Padding on the left** (★★, 15 min). Some models pad on the left. What does `target_mask` look like for the tokens `[PAD, PAD, BOS, 5]`, and what goes wrong? Repair it.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The first two rows see padding only, all of it hidden: they are empty and become NaN, which spreads.
-# Let each position see itself. The words' rows stay as they were; a padded query sees its own padding.
-left = torch.tensor([[PAD, PAD, BOS, 5]])
-repaired = target_mask(left) | torch.eye(4, dtype=torch.bool)
-print("open keys by row:", target_mask(left).sum(-1).flatten().tolist(), end=", ")
-print("repaired:", repaired.sum(-1).flatten().tolist())
-
-# %% [markdown]
-# **5. A sliding window** (★★, 30 min; open). Some models for long texts let each position see only the last $w$, itself included ([restricted self-attention](12_why_self_attention.ipynb#five-layers)). Write this mask. How many layers does it take until position 100 hears of position 0? Test it with gradients.
-#
 # ## Sources
 #
 # The paper states the causal mask in section 3.1 and its value $-\infty$ in 3.2.3 ({cite:t}`vaswani2017attention`). Padding is not mentioned there; its mask is in the authors' released code.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -40,7 +39,7 @@ import altair as alt
 from annotated_transformer import check, load_pretrained
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.masks import BOS, EOS, causal_mask
-from book.figures import INK, QUERY, heatmap, show
+from book.figures import SKY, heatmap, show
 
 from annotated_transformer.attention import attention
 from book.example import W_K, W_O, W_Q, W_V, WORDS, X
@@ -55,7 +54,7 @@ assert round(same_divisor[0][2, 3].item(), 2) == 0.61
 assert round(same_divisor[1][2, 1].item(), 2) == 0.40
 titles = ("", "")
 maps = [
-    heatmap(w, rows, WORDS, titles=titles, cell=36).properties(title=title)
+    heatmap(w, rows, WORDS, titles=titles, cell=24).properties(title=title)
     for title, w, rows in [
         ("one head", single, WORDS),
         ("head 1 of 2", first, [""] * 5),
@@ -176,7 +175,7 @@ parts = [
     (wrong[0, 0], pieces, "reshape: head 1"),
     (wrong[0, 1], [""] * 4, "head 2"),
 ]
-look = {"limit": 40, "color": QUERY, "titles": ("", ""), "cell": 26}
+look = {"limit": 40, "color": SKY, "titles": ("", ""), "cell": 24}
 maps = [
     heatmap(m, names, list("012345")[: m.size(1)], **look).properties(title=title)
     for m, names, title in parts
@@ -252,7 +251,7 @@ names = ["cat", "+ head 1", "+ head 2", "= sum"]
 features = ["noun", "verb", "adjective", "article", "living", "edible"]
 assert round(rows[3, 2].item(), 2) == 1.01
 show(
-    heatmap(rows, names, features, titles=("", ""), limit=2, color=INK),
+    heatmap(rows, names, features, titles=("", ""), limit=2),
     alt="Head 2 raises the column adjective of cat from 0 to 1.01. Head 1 adds 0.09 to living and to edible.",
 )
 
@@ -424,7 +423,7 @@ assert count == 4 * 512**2
 #
 # Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one. Each row is the word that is about to be written.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). Head 3 mostly looks at the word that is being translated. Head 2 looks ahead to the noun; head 1 does so for *Ball* only, most of all once *with* is due. In the last row all lean toward the period and `</s>`. Gray is the weight, from 0 (paper) to 1 (ink)."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). Head 3 mostly looks at the word that is being translated. Head 2 looks ahead to the noun; head 1 does so for *Ball* only, most of all once *with* is due. In the last row all lean toward the period and `</s>`. An empty cell is a weight of 0, a full one 1."}}
 from itertools import combinations
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -461,7 +460,7 @@ maps = [
 ]
 show(
     alt.concat(*maps, columns=2),
-    alt="Head 3 is dark along the diagonal. Head 2 is dark in the columns of the nouns, head 1 in that of Ball only, head 4 in single cells; the last rows are gray in the last two columns.",
+    alt="Head 3 is full along the diagonal. Head 2 is full in the columns of the nouns, head 1 in that of Ball only, head 4 in single cells; the last rows are gray in the last two columns.",
 )
 
 # %% [markdown]
@@ -479,55 +478,6 @@ show(
 # - $h$ heads have as many parameters as one: $4\, d_\text{model}^2$. They trade width for number.
 #
 # Whatever the heads fetch is a blend of what was there before. Drawing a conclusion from it takes another part, the largest of the model.
-
-# %% [markdown]
-# ## Second reading: variants and details
-#
-# :::{admonition} Grouped queries: several heads share keys and values
-# :class: dropdown
-# With $h$ heads for the queries and only $g$ for keys and values, each of the $g$ serves $h/g$ heads of queries. While a sentence is written, keys and values of all its words have to be kept in memory ([chapter 19](19_decoding.ipynb) does so), and with 8 heads in 2 groups that is a quarter of the numbers. With $g = 1$ it is *multi-query* attention {cite:p}`shazeer2019fast`.
-# :::
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show grouped queries in code", "code_prompt_hide": "Hide grouped queries in code"}
-random = torch.Generator().manual_seed(0)
-queries = torch.randn(2, 8, 5, 16, generator=random)  # 8 heads
-few_keys, few_values = torch.randn(2, 2, 2, 5, 16, generator=random)  # 2 groups
-shared_keys = few_keys.repeat_interleave(4, dim=1)  # each serves 4 heads
-shared_values = few_values.repeat_interleave(4, dim=1)
-grouped = attention(queries, shared_keys, shared_values)[0]
-print("out of 8 heads:", tuple(grouped.shape), " kept:", tuple(few_keys.shape))
-
-# %% tags=["remove-cell"]
-by_pytorch = F.scaled_dot_product_attention(
-    queries, few_keys, few_values, enable_gqa=True
-)
-torch.testing.assert_close(grouped, by_pytorch)
-
-# %% [markdown]
-# :::{admonition} Why does `view` fail after the transpose?
-# :class: dropdown
-# A tensor is one long row of numbers in memory, with a *stride* for each axis that says how far to jump for the next entry. `transpose` moves nothing; it swaps two strides. In a transposed head, the next number is 1 further on and the next word 6, so the 12 numbers of head 1 would be 0, 1, 2, 6, 7, 8 and so on. `view` needs steps of one size. `flatten` and `reshape` copy the numbers if they must, and so does the `.contiguous().view(...)` of older code.
-# :::
-#
-# :::{admonition} Values are projected, too: could they be left as they are?
-# :class: dropdown
-# Attention would work without that projection, since $W_i^O$ follows at once: the two act as one matrix, $W_i^V W_i^O$, which picks what the head hands over, as our second head does with *dark*. But each head would carry 512 numbers instead of 64, and $W^O$ would have eight times as many rows.
-# :::
-#
-# :::{admonition} Maps without a bias
-# :class: dropdown
-# The formula has no bias. One on the keys, $b$, would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. Set `bias=True` to load weights that were trained with biases; all four maps then have one.
-# :::
-#
-# :::{admonition} A narrow head is a matrix of low rank
-# :class: dropdown
-# The score of two words $x$ and $y$ in head $i$ is $x\, (W_i^Q {W_i^K}^\top)\, y^\top$. The matrix in the middle is $d_\text{model} \times d_\text{model}$, but it is a product of two thin ones, so its *rank*, the number of independent directions that it can see, is at most $d_k$: the head compares two words along that many directions, and is blind to the rest.
-# :::
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rank of a head", "code_prompt_hide": "Hide the rank of a head"}
-# The first of four heads of width 6
-wide = module.query.weight[:6].T @ module.key.weight[:6]
-print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item())
 
 # %% [markdown]
 # ## Exercises
@@ -589,7 +539,57 @@ print(
 
 # %% [markdown]
 # **5. Why one head is not enough** (★★★, 45 min; open). Many keys are orthogonal, and you want $\tfrac12 (v_a + v_b)$ of two of them. Give a query that does it with one head. Now let the length of $k_a$ vary by a tenth from sentence to sentence: how far off is the output? Show that two heads, one for each key, hardly notice.
+
+# %% [markdown]
+# ## Second reading: variants and details
 #
+# :::{admonition} Grouped queries: several heads share keys and values
+# :class: dropdown
+# With $h$ heads for the queries and only $g$ for keys and values, each of the $g$ serves $h/g$ heads of queries. While a sentence is written, keys and values of all its words have to be kept in memory ([chapter 19](19_decoding.ipynb) does so), and with 8 heads in 2 groups that is a quarter of the numbers. With $g = 1$ it is *multi-query* attention {cite:p}`shazeer2019fast`.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show grouped queries in code", "code_prompt_hide": "Hide grouped queries in code"}
+random = torch.Generator().manual_seed(0)
+queries = torch.randn(2, 8, 5, 16, generator=random)  # 8 heads
+few_keys, few_values = torch.randn(2, 2, 2, 5, 16, generator=random)  # 2 groups
+shared_keys = few_keys.repeat_interleave(4, dim=1)  # each serves 4 heads
+shared_values = few_values.repeat_interleave(4, dim=1)
+grouped = attention(queries, shared_keys, shared_values)[0]
+print("out of 8 heads:", tuple(grouped.shape), " kept:", tuple(few_keys.shape))
+
+# %% tags=["remove-cell"]
+by_pytorch = F.scaled_dot_product_attention(
+    queries, few_keys, few_values, enable_gqa=True
+)
+torch.testing.assert_close(grouped, by_pytorch)
+
+# %% [markdown]
+# :::{admonition} Why does `view` fail after the transpose?
+# :class: dropdown
+# A tensor is one long row of numbers in memory, with a *stride* for each axis that says how far to jump for the next entry. `transpose` moves nothing; it swaps two strides. In a transposed head, the next number is 1 further on and the next word 6, so the 12 numbers of head 1 would be 0, 1, 2, 6, 7, 8 and so on. `view` needs steps of one size. `flatten` and `reshape` copy the numbers if they must, and so does the `.contiguous().view(...)` of older code.
+# :::
+#
+# :::{admonition} Values are projected, too: could they be left as they are?
+# :class: dropdown
+# Attention would work without that projection, since $W_i^O$ follows at once: the two act as one matrix, $W_i^V W_i^O$, which picks what the head hands over, as our second head does with *dark*. But each head would carry 512 numbers instead of 64, and $W^O$ would have eight times as many rows.
+# :::
+#
+# :::{admonition} Maps without a bias
+# :class: dropdown
+# The formula has no bias. One on the keys, $b$, would do nothing at all: it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. Set `bias=True` to load weights that were trained with biases; all four maps then have one.
+# :::
+#
+# :::{admonition} A narrow head is a matrix of low rank
+# :class: dropdown
+# The score of two words $x$ and $y$ in head $i$ is $x\, (W_i^Q {W_i^K}^\top)\, y^\top$. The matrix in the middle is $d_\text{model} \times d_\text{model}$, but it is a product of two thin ones, so its *rank*, the number of independent directions that it can see, is at most $d_k$: the head compares two words along that many directions, and is blind to the rest.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rank of a head", "code_prompt_hide": "Hide the rank of a head"}
+# The first of four heads of width 6
+wide = module.query.weight[:6].T @ module.key.weight[:6]
+print("shape", tuple(wide.shape), " rank", torch.linalg.matrix_rank(wide).item())
+
+# %% [markdown]
 # ## Sources
 #
 # Multi-head attention is section 3.2.2 of {cite:t}`vaswani2017attention`. How many heads of a trained model can be removed is measured by {cite:t}`michel2019sixteen` and {cite:t}`voita2019analyzing`.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # The feed-forward network
@@ -37,7 +36,7 @@ from annotated_transformer.attention import attention
 from annotated_transformer.masks import EOS
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from book.example import FEATURES
-from book.figures import INK, RESIDUAL, curves, heatmap, show, show_steps
+from book.figures import AMBER, PLUM, SKY, curves, heatmap, show, show_steps
 
 # %%
 import torch
@@ -126,7 +125,7 @@ print({word: [round(v, 2) for v in row] for word, row in zip(WORDS, fired.tolist
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stamp", "caption": "What does \u201cposition-wise\u201d mean? Each row is computed from the row to its left and from nothing else, by the same two units. Left: the five words after attention; *likes* carries the 0.76 and 0.29 that it fetched. Middle: the unit \u201cmeal\u201d fires at *likes*, the unit \u201cpet\u201d at *cat*. Right: what they write. Purple is positive, orange negative; the weights are made up."}}
 drawn = [
     heatmap(stream, WORDS, FEATURES, titles=("position", "input x"), limit=2.2),
-    heatmap(fired, WORDS, ["meal", "pet"], titles=("", "units")),
+    heatmap(fired, WORDS, ["meal", "pet"], titles=("", "units"), color=SKY),
     heatmap(fired @ W2, WORDS, FEATURES, titles=("", "output"), signed=True),
 ]
 chart = alt.hconcat(*drawn).resolve_scale(fillOpacity="independent", fill="independent")
@@ -193,7 +192,7 @@ print({name: int(moved.sum()) for name, moved in moves.items()}, "of 36 pairs")
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-who-moves", "caption": "Which outputs move when one input changes? A filled cell with a 1 means that the output at this row depends on the input at this column. Attention reaches everywhere, a convolution with kernel 3 reaches the neighbors, the feed-forward network stays where it is."}}
 at = [str(t) for t in range(6)]
 drawn = [
-    heatmap(moved.double(), at, at, titles=("output", name), cell=24)
+    heatmap(moved.double(), at, at, titles=("output", name), cell=24, color=SKY)
     for name, moved in moves.items()
 ]
 show(
@@ -266,8 +265,8 @@ records = [
     for name, out in (("untrained", fresh), ("trained", seen["out"]))
     for t, j in (out[0, :, :128] > 0).nonzero().tolist()
 ]
-chart = alt.Chart(alt.Data(values=records), width=420, height=170).mark_circle(
-    color=INK, opacity=1
+chart = alt.Chart(alt.Data(values=records), width=370, height=170).mark_circle(
+    opacity=1
 )
 size = alt.Size("output:Q", legend=None, scale=alt.Scale(range=[4, 60]))
 y = alt.Y("token:N", title=None, scale=alt.Scale(domain=names))
@@ -316,7 +315,7 @@ def bars(word):
         alt.X("output:Q", title="output of the unit"),
         alt.Y("word:N", sort=None, title=None),
     )
-    chart = alt.Chart(data, width=300).mark_bar(color=RESIDUAL).encode(x, y)
+    chart = alt.Chart(data, width=300).mark_bar().encode(x, y)
     return chart, f"The unit of {word} fires at {', '.join(found)}."
 
 
@@ -341,6 +340,61 @@ show_steps({word: bars(word) for word in asked}, "The unit of which word?")
 # - It holds two thirds of an encoder layer's parameters and does two thirds of its work on sentences.
 #
 # The vectors that all this works on were made up. Real ones are learned, in one table with three uses.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Write it yourself** (★, 10 min). Without looking back at our class, write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+from annotated_transformer import check
+
+
+def feed_forward(x, W1, b1, W2, b2):
+    hidden = x @ W1 + b1
+    return torch.where(hidden > 0, hidden, 0) @ W2 + b2
+
+
+print(check("feed_forward", feed_forward))
+
+# %% [markdown]
+# **2. Exactly one** (★, 10 min). Let $a$ and $b$ be 0 or 1. Find two units that compute "exactly one of the two".
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# a + b is right except for (1, 1), where the unit for "both" takes 2 away: ReLU(a + b) - 2 ReLU(a + b - 1).
+one, two = torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([[1.0], [-2.0]])
+cases = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
+exactly_one = (cases @ one + torch.tensor([0.0, -1.0])).relu() @ two
+print(exactly_one[:, 0].tolist())
+assert exactly_one[:, 0].tolist() == [0, 1, 1, 0]
+
+# %% [markdown]
+# **3. Without the ReLU** (★★, 15 min). Find one matrix and one vector that do the same as both layers. How many numbers do they have for $d_\text{model} = 512$, and how many had the two layers?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# (x W1 + b1) W2 + b2 = x (W1 W2) + (b1 W2 + b2): 262,656 numbers would do the work of 2,099,712.
+x = torch.randn(2, 5, 8, dtype=torch.float64)
+both = network.linear2(network.linear1(x))
+torch.testing.assert_close(both, x @ (A.T @ C.T) + (a @ C.T + c))
+print(f"{512 * 512 + 512:,} numbers")
+
+# %% [markdown]
+# **4. One large network** (★★, 20 min). Somebody flattens a sentence of $T$ positions into one vector of $T \cdot D$ numbers and feeds it to one large network. Name three things that break, and check one with `which_move`.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Positions mix, so a decoder sees the future. Only one length fits. The weights grow with the square of T.
+large = FeedForward(6 * 8, 4 * 6 * 8).double()
+mixed = which_move(lambda x: large(x.flatten(1)).unflatten(1, (6, 8)))
+print(
+    "pairs that move:",
+    int(mixed.sum()),
+    "of 36, above the diagonal:",
+    int(mixed.triu(1).sum()),
+)
+assert mixed.all()
+
+# %% [markdown]
+# **5. Silence a subject** (★★★, an evening, open). Set the row of $W_2$ that belongs to the unit of *Schnee* (a column of `linear2.weight`) to zero and let the model translate captions with and without snow. Does one unit matter? How many units do you have to silence before the word gets lost?
 
 # %% [markdown]
 # ## Second reading: dead units, other activations, the work
@@ -440,8 +494,8 @@ def shares(n, d=512, d_ff=2048):
 
 
 records = [record for power in range(3, 15) for record in shares(2**power)]
-looks = {"feed-forward": (INK, [1, 0]), "projections": (RESIDUAL, [6, 3])}
-looks["scores and blending"] = (RESIDUAL, [2, 2])
+looks = {"feed-forward": (SKY, [1, 0]), "projections": (AMBER, [6, 3])}
+looks["scores and blending"] = (PLUM, [2, 2])
 n = alt.X(
     "n:Q", title="length n", scale=alt.Scale(type="log", base=2, domain=[8, 16384])
 )
@@ -456,60 +510,6 @@ assert (
 )
 
 # %% [markdown]
-# ## Exercises
-#
-# **1. Write it yourself** (★, 10 min). Without looking back at our class, write `feed_forward(x, W1, b1, W2, b2)` with matrices as in {eq}`eq-ffn`, without `nn` and `F`, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-from annotated_transformer import check
-
-
-def feed_forward(x, W1, b1, W2, b2):
-    hidden = x @ W1 + b1
-    return torch.where(hidden > 0, hidden, 0) @ W2 + b2
-
-
-print(check("feed_forward", feed_forward))
-
-# %% [markdown]
-# **2. Exactly one** (★, 10 min). Let $a$ and $b$ be 0 or 1. Find two units that compute "exactly one of the two".
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# a + b is right except for (1, 1), where the unit for "both" takes 2 away: ReLU(a + b) - 2 ReLU(a + b - 1).
-one, two = torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([[1.0], [-2.0]])
-cases = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
-exactly_one = (cases @ one + torch.tensor([0.0, -1.0])).relu() @ two
-print(exactly_one[:, 0].tolist())
-assert exactly_one[:, 0].tolist() == [0, 1, 1, 0]
-
-# %% [markdown]
-# **3. Without the ReLU** (★★, 15 min). Find one matrix and one vector that do the same as both layers. How many numbers do they have for $d_\text{model} = 512$, and how many had the two layers?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# (x W1 + b1) W2 + b2 = x (W1 W2) + (b1 W2 + b2): 262,656 numbers would do the work of 2,099,712.
-x = torch.randn(2, 5, 8, dtype=torch.float64)
-both = network.linear2(network.linear1(x))
-torch.testing.assert_close(both, x @ (A.T @ C.T) + (a @ C.T + c))
-print(f"{512 * 512 + 512:,} numbers")
-
-# %% [markdown]
-# **4. One large network** (★★, 20 min). Somebody flattens a sentence of $T$ positions into one vector of $T \cdot D$ numbers and feeds it to one large network. Name three things that break, and check one with `which_move`.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Positions mix, so a decoder sees the future. Only one length fits. The weights grow with the square of T.
-large = FeedForward(6 * 8, 4 * 6 * 8).double()
-mixed = which_move(lambda x: large(x.flatten(1)).unflatten(1, (6, 8)))
-print(
-    "pairs that move:",
-    int(mixed.sum()),
-    "of 36, above the diagonal:",
-    int(mixed.triu(1).sum()),
-)
-assert mixed.all()
-
-# %% [markdown]
-# **5. Silence a subject** (★★★, an evening, open). Set the row of $W_2$ that belongs to the unit of *Schnee* (a column of `linear2.weight`) to zero and let the model translate captions with and without snow. Does one unit matter? How many units do you have to silence before the word gets lost?
-#
 # ## Sources
 #
 # Equation 2 and the remark on convolutions are from section 3.3 of {cite:t}`vaswani2017attention`, the rows from its Table 3. Units as keys and values: {cite:t}`geva2021transformer`; their silence: {cite:t}`li2023lazy`; gates: {cite:t}`shazeer2020glu`.

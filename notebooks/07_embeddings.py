@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Embeddings
@@ -36,7 +35,7 @@ from math import log
 import altair as alt
 
 from book.example import FEATURES, WORDS, X
-from book.figures import INK, POSITION, RESIDUAL, heatmap, show
+from book.figures import AMBER, INK, POSITION, SKY, heatmap, show
 
 # %%
 torch.manual_seed(0)
@@ -55,7 +54,8 @@ for token in (4.0, 8.0):
 tokens = torch.tensor([2, 3, 4])
 one_hot = F.one_hot(tokens, num_classes=5).double()
 three = ["cat", "likes", "fish"]
-drawn = [heatmap(one_hot, three, WORDS, titles=("", "one-hot"), cell=30)]
+look = {"cell": 30, "color": SKY}
+drawn = [heatmap(one_hot, three, WORDS, titles=("", "one-hot"), **look)]
 drawn += [
     heatmap(matrix, rows, FEATURES, titles=("", title), limit=2, cell=30)
     for matrix, rows, title in ((X, WORDS, "table E"), (one_hot @ X, three, "product"))
@@ -196,12 +196,10 @@ y_axis = alt.Y("y:Q", title="edible", scale=alt.Scale(domain=[-0.6, 1.7]))
 label = {"dx": 10, "dy": 14, "align": "left"}
 chart = alt.layer(
     data.mark_rule().encode(x_axis, y_axis, x2="x2:Q", y2="y2:Q"),
-    data.mark_square(size=110, color=RESIDUAL, opacity=1).encode(x_axis, y_axis),
-    data.mark_square(size=70, filled=False, color=INK, opacity=1).encode(
-        x="x2:Q", y="y2:Q"
-    ),
+    data.mark_square(size=110, opacity=1).encode(x_axis, y_axis),
+    data.mark_square(size=70, filled=False, opacity=1).encode(x="x2:Q", y="y2:Q"),
     data.mark_text(**label).encode(x_axis, y_axis, text="name:N"),
-    goal.mark_circle(size=130, color=INK, opacity=1).encode(x_axis, y_axis),
+    goal.mark_circle(size=130, color=AMBER, opacity=1).encode(x_axis, y_axis),
     goal.mark_text(**label).encode(x_axis, y_axis, text="name:N"),
 )
 show(
@@ -250,9 +248,7 @@ records = [
     for w, z in scores.items()
 ]
 slider = alt.binding_range(min=0.1, max=10, step=0.1, name="τ of your own ")
-chart = alt.Chart(alt.Data(values=records), width=105, height=150).mark_bar(
-    color=RESIDUAL
-)
+chart = alt.Chart(alt.Data(values=records), width=84, height=150).mark_bar()
 chart = chart.add_params(alt.param("own", value=10, bind=slider))
 chart = chart.transform_calculate(e="exp(datum.z / (datum.tau || own))")
 chart = chart.transform_joinaggregate(total="sum(e)", groupby=["panel"])
@@ -343,7 +339,7 @@ x_axis = alt.X(
     "size:Q", scale=alt.Scale(type="log"), axis=alt.Axis(values=[0.1, 1, 10, 100])
 )
 y_axis, move = alt.Y("start:N", sort=None, title=None), alt.YOffset("end:N")
-inks = alt.Scale(range=[INK, RESIDUAL])
+inks = alt.Scale(range=[SKY, AMBER])
 kind = {
     "color": alt.Color("end:N", title=None, scale=inks),
     "shape": alt.Shape("end:N", title=None),
@@ -424,28 +420,6 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[
 # - Start at standard deviation $d_\text{model}^{-0.5}$ and multiply by $\sqrt{d_\text{model}}$: then words and logits both have size 1.
 #
 # One thing is missing from every vector: its place. For this model *cat likes fish* and *fish likes cat* are the same.
-#
-# ## Second reading: two questions about the table
-#
-# :::{admonition} Could the model not learn the size?
-# :class: dropdown
-#
-# Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb#layer-normalization) can make up for it. But training has to get there. [Adam](16_schedule.ipynb#a-step-as-long-as-the-rate) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6%; for numbers of size 1 it would be 0.07%. A small table with a large factor can turn its vectors faster than a large table without one.
-# :::
-#
-# :::{admonition} What became of the words that are never written?
-# :class: dropdown
-#
-# This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up in a common direction, more so than English words. Frequent ones do: six have nearly two and a half times the mean cosine of their translations. Rare ones hardly do. A shared table carries traces of both its jobs.
-# :::
-
-# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the cosines", "code_prompt_hide": "Hide the cosines"}
-alike = []
-for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zwei"):
-    rows = directions[[row(word) for word in nouns.split()]]
-    alike.append((rows @ rows.T)[~torch.eye(6).bool()].mean().item())
-    print(f"{alike[-1]:.2f}  {nouns}")
-assert 2.3 < alike[1] / alike[0] < 2.5
 
 # %% [markdown]
 # ## Exercises
@@ -505,7 +479,31 @@ assert (stream[3] @ X.T).argmax() == 3
 
 # %% [markdown]
 # **5. A second table** (★★★, an evening, open). Train on the grammar with a separate output table and compare the loss with the tied model's, at equal steps and at equal parameters.
+
+# %% [markdown]
+# ## Second reading: two questions about the table
 #
+# :::{admonition} Could the model not learn the size?
+# :class: dropdown
+#
+# Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb#layer-normalization) can make up for it. But training has to get there. [Adam](16_schedule.ipynb#a-step-as-long-as-the-rate) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6%; for numbers of size 1 it would be 0.07%. A small table with a large factor can turn its vectors faster than a large table without one.
+# :::
+#
+# :::{admonition} What became of the words that are never written?
+# :class: dropdown
+#
+# This model reads German and never writes it. As outputs, German words are always wrong, so {eq}`eq-output-gradient` pushes their rows away from every state, all the same way. They should end up in a common direction, more so than English words. Frequent ones do: six have nearly two and a half times the mean cosine of their translations. Rare ones hardly do. A shared table carries traces of both its jobs.
+# :::
+
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the cosines", "code_prompt_hide": "Hide the cosines"}
+alike = []
+for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zwei"):
+    rows = directions[[row(word) for word in nouns.split()]]
+    alike.append((rows @ rows.T)[~torch.eye(6).bool()].mean().item())
+    print(f"{alike[-1]:.2f}  {nouns}")
+assert 2.3 < alike[1] / alike[0] < 2.5
+
+# %% [markdown]
 # ## Sources
 #
 # The shared table and its factor are from section 3.4 of {cite:t}`vaswani2017attention`. Weight tying is studied by {cite:t}`press2017using`; Glorot's rule is from {cite:t}`glorot2010understanding`. The start, the zeroed padding and the factor are in `models/modalities.py` of [tensor2tensor](https://github.com/tensorflow/tensor2tensor) (commit 0fad290).

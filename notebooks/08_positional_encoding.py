@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Positional encoding
@@ -28,9 +27,7 @@ import torch
 from torch import Tensor, nn
 
 # %% tags=["hide-input"]
-import json
 import math
-from pathlib import Path
 
 import altair as alt
 import matplotlib.pyplot as plt
@@ -39,8 +36,10 @@ import torch.nn.functional as F
 from annotated_transformer.embeddings import Embedding
 from annotated_transformer.masks import causal_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention
+from benchmarks.common import read_log
 from book.example import FEATURES, WORDS, X
-from book.figures import POSITION, RESIDUAL, curves, heatmap, show, style
+from book.figures import POSITION, SKY, curves, heatmap, show, show_plot, signed_colors
+from book.figures import style
 
 
 # %%
@@ -101,7 +100,7 @@ records = [
 slider = alt.binding_range(min=0, max=60, step=1, name="position ")
 hand_at = {"x": "sin(datum.q * datum.w)", "y": "cos(datum.q * datum.w)", "zero": "0"}
 axis = {"axis": None, "scale": alt.Scale(domain=[-1.1, 1.1])}
-base = alt.Chart(width=110, height=110).transform_calculate(**hand_at)
+base = alt.Chart(width=92, height=92).transform_calculate(**hand_at)
 base = base.encode(alt.X("x:Q", **axis), alt.Y("y:Q", **axis))
 dots = base.transform_filter("datum.q <= place").mark_circle(color=POSITION)
 hand = base.transform_filter("datum.q == place").mark_rule(
@@ -163,7 +162,7 @@ assert verb(SENTENCES[0], PE) != verb(SENTENCES[1], PE)
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? Left: the five words of chapter 3. Middle: the encodings of positions 0 to 4 for six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. Right: the sum, which is what the model reads; *likes* keeps only half of its \u201cverb\u201d, because the position has \u22120.99 there. Purple is positive, orange negative."}}
 encodings = sinusoid(5, 6).double()
 drawn = [
-    heatmap(matrix, rows, names, titles=(side, title), signed=True, limit=3, cell=32)
+    heatmap(matrix, rows, names, titles=(side, title), signed=True, limit=3, cell=28)
     for matrix, rows, names, side, title in (
         (X, WORDS, FEATURES, "", "word"),
         (
@@ -193,13 +192,16 @@ for i in (0, 64, 128, 192, 255):
 # %% [markdown]
 # The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest moves by 0.0001 per step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sinusoid", "caption": "What does a position look like? Each row is the vector of a position, here with 64 columns. Fast clocks are on the left, where the pattern repeats; on the right are stripes, because these clocks have hardly left the top: every sine is near 0, every cosine near 1. Purple is +1, orange is \u22121."}, "image": {"alt": "A table of 50 positions by 64 columns. The left columns alternate quickly from row to row; the right columns are stripes that hardly change."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sinusoid", "caption": "What does a position look like? Each row is the vector of a position, here with 64 columns. Fast clocks are on the left, where the pattern repeats; on the right are stripes, because these clocks have hardly left the top: every sine is near 0, every cosine near 1. Purple is +1, orange is \u22121, and 0 has no color."}}
 style()
-fig, axis = plt.subplots(figsize=(7.5, 3.4))
-picture = axis.imshow(sinusoid(50, 64), cmap="PuOr", vmin=-1, vmax=1, aspect="auto")
+fig, axis = plt.subplots(figsize=(4.8, 3))
+look = {"cmap": signed_colors(), "vmin": -1, "vmax": 1, "aspect": "auto"}
+picture = axis.imshow(sinusoid(50, 64), interpolation="none", **look)
 axis.set(xlabel="column of the vector", ylabel="position in the sentence")
 fig.colorbar(picture, label="value")
-plt.show()
+show_plot(
+    alt="A table of 50 positions by 64 columns. The left columns alternate quickly from row to row; the right columns are stripes that hardly change.",
+)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the check, number by number", "code_prompt_hide": "Hide the check, number by number"}
 table = sinusoid(50, 16)
@@ -279,7 +281,7 @@ for name, products in (("sine and cosine", table @ table.T), ("sines alone", sin
     )
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-position-products", "caption": "How alike are two positions? Dot product of position 50 with all others, divided by its value at distance 0, for 512 columns. Choose another position with the slider on the website: the curve of the sinusoids (solid) slides along and keeps its shape. A learned table before training (dashed) is alike only to itself; it has to learn that 49 is next to 50."}}
-looks = {"sinusoids": (POSITION, [1, 0]), "learned, at the start": (RESIDUAL, [4, 3])}
+looks = {"sinusoids": (POSITION, [1, 0]), "learned, at the start": (SKY, [4, 3])}
 random = torch.Generator().manual_seed(0)
 learned = torch.randn(101, 512, generator=random)
 records = [
@@ -404,8 +406,7 @@ class LearnedPositions(Positions):
 # We ask `captions-de-en`, one of the trained models that come with this book. It has learned from short captions, each beginning at position 0. Let 500 captions that it has never seen begin elsewhere, source and target alike. All distances stay the same, so a model that used only distances would not notice. Will this one?
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on 500 validation captions, by the position of the first token. A few steps cost little. Over the first 25 the loss climbs steadily, and from there on it stays between 1.96 and 2.15, most of the way to the loss with all positions set to zero (dashed). Measured by `benchmarks/experiments/beyond.py`."}}
-log = Path("../benchmarks/results/beyond.jsonl").read_text(encoding="utf-8")
-settings, without, *lines = map(json.loads, log.splitlines())
+settings, without, *lines = read_log("beyond")
 by_start = {line["first"]: line["loss"] for line in lines}
 records = [
     {"first": first, "loss": round(loss, 2), "table": "positions"}
@@ -415,7 +416,7 @@ records += [
     {"first": first, "loss": round(without["loss"], 2), "table": "none"}
     for first in (0, 200)
 ]
-looks = {"positions": (POSITION, [1, 0]), "none": (RESIDUAL, [4, 3])}
+looks = {"positions": (POSITION, [1, 0]), "none": (SKY, [4, 3])}
 y = alt.Y("loss:Q", scale=alt.Scale(zero=True), title="loss, nats per token")
 chart = curves(
     records, alt.X("first:Q", title="position of the first token"), y, "table", looks
@@ -487,7 +488,76 @@ for distance in range(-5, 6):
 # - Sinusoids go on forever; a model trained on short sentences can't follow.
 #
 # All the parts are here. Stack them as they are, though, and after six of them every word is the same.
+
+# %% [markdown]
+# ## Exercises
 #
+# **1. Write it yourself** (★★, 15 min). Without looking back at our code, write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+from annotated_transformer import check
+
+
+def positions_by_loops(length, d_model):
+    rows = torch.zeros(length, d_model)
+    for p in range(length):
+        for column in range(d_model):
+            angle = p / 10_000 ** ((column - column % 2) / d_model)
+            rows[p, column] = math.cos(angle) if column % 2 else math.sin(angle)
+    return rows
+
+
+print(check("positions", positions_by_loops))
+
+# %% [markdown]
+# **2. By hand** (★, 10 min). Two clocks have the wavelengths 4 and 6. What is the dot product of two positions at distance 1, 2 and 12? Where is it smallest?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# cos 90 + cos 60 = 0.5; cos 180 + cos 120 = -1.5; at 12 both are round again: 2. The smallest are 2 and, before
+# they come round, 10, and so on every 12 steps.
+alike = [math.cos(math.pi * k / 2) + math.cos(math.pi * k / 3) for k in range(13)]
+print([round(v, 1) + 0.0 for v in alike])
+assert [k for k in range(13) if alike[k] < -1.4] == [2, 10]
+
+# %% [markdown]
+# **3. The column instead of the pair** (★★, 15 min). Somebody takes $i$ for the column, so that the rate of column $c$ becomes $10000^{-2c/d_\text{model}}$ for $c = 0, 2, 4, \dots$ What share of the columns moves by less than 0.01 over 100 positions, for both?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The rates fall twice as fast, and the slow clocks stand still: more than half of the columns say nothing.
+column = torch.arange(0, 512, 2, dtype=torch.float64)
+for name, exponent in (("right", column / 512), ("wrong", 2 * column / 512)):
+    angle = torch.outer(torch.arange(100.0).double(), 10_000**-exponent)
+    moves = torch.cat([angle.sin(), angle.cos()], dim=1)
+    still = moves.amax(0) - moves.amin(0) < 0.01
+    print(f"{name}: {still.double().mean():.0%} of the columns stand still")
+
+# %% [markdown]
+# **4. The maximum length as base** (★★, 20 min). Somebody takes `max_length` for the base instead of 10000, and then raises it from 50 to 100. How alike (by the cosine) are positions 5, 20 and 49 before and after?
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# A model trained with one base finds most positions of the other unfamiliar. With a constant base, max_length only
+# says how many rows the table has.
+def position(p, base, d_model=512):
+    angles = p * base ** (-torch.arange(0, d_model, 2) / d_model)
+    return torch.cat([angles.sin(), angles.cos()], dim=0)
+
+
+for p in (5, 20, 49):
+    print(p, f"{F.cosine_similarity(position(p, 50), position(p, 100), dim=0):5.2f}")
+
+# %% [markdown]
+# **5. The factor after the sum** (★, 10 min). What share of the sum's squares is the word, for $d_\text{model} = 512$, if $\sqrt{d_\text{model}}$ multiplies word and position together instead of the word alone?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Right: 1 / (1 + 0.5). Wrong: the table's numbers have the square 1/512 when the position is added.
+for word in (1, 1 / 512):
+    print(f"{word / (word + 0.5):.1%}")
+
+# %% [markdown]
+# **6. Rotary in the model** (★★★, an evening, open). Call `rotate` on queries and keys in [multi-head attention](05_multi_head_attention.ipynb#the-module), drop the added positions, train on the grammar, and redo {numref}`fig-beyond`. Leave cross-attention without positions, or not? Argue first.
+
+# %% [markdown]
 # ## Second reading: masks, precision, the authors' code
 #
 # :::{admonition} Doesn't the causal mask tell the order?
@@ -576,73 +646,6 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# ## Exercises
-#
-# **1. Write it yourself** (★★, 15 min). Without looking back at our code, write `positions(length, d_model)` with loops and `math` only, returning a tensor, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows).
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-from annotated_transformer import check
-
-
-def positions_by_loops(length, d_model):
-    rows = torch.zeros(length, d_model)
-    for p in range(length):
-        for column in range(d_model):
-            angle = p / 10_000 ** ((column - column % 2) / d_model)
-            rows[p, column] = math.cos(angle) if column % 2 else math.sin(angle)
-    return rows
-
-
-print(check("positions", positions_by_loops))
-
-# %% [markdown]
-# **2. By hand** (★, 10 min). Two clocks have the wavelengths 4 and 6. What is the dot product of two positions at distance 1, 2 and 12? Where is it smallest?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# cos 90 + cos 60 = 0.5; cos 180 + cos 120 = -1.5; at 12 both are round again: 2. The smallest are 2 and, before
-# they come round, 10, and so on every 12 steps.
-alike = [math.cos(math.pi * k / 2) + math.cos(math.pi * k / 3) for k in range(13)]
-print([round(v, 1) + 0.0 for v in alike])
-assert [k for k in range(13) if alike[k] < -1.4] == [2, 10]
-
-# %% [markdown]
-# **3. The column instead of the pair** (★★, 15 min). Somebody takes $i$ for the column, so that the rate of column $c$ becomes $10000^{-2c/d_\text{model}}$ for $c = 0, 2, 4, \dots$ What share of the columns moves by less than 0.01 over 100 positions, for both?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The rates fall twice as fast, and the slow clocks stand still: more than half of the columns say nothing.
-column = torch.arange(0, 512, 2, dtype=torch.float64)
-for name, exponent in (("right", column / 512), ("wrong", 2 * column / 512)):
-    angle = torch.outer(torch.arange(100.0).double(), 10_000**-exponent)
-    moves = torch.cat([angle.sin(), angle.cos()], dim=1)
-    still = moves.amax(0) - moves.amin(0) < 0.01
-    print(f"{name}: {still.double().mean():.0%} of the columns stand still")
-
-# %% [markdown]
-# **4. The maximum length as base** (★★, 20 min). Somebody takes `max_length` for the base instead of 10000, and then raises it from 50 to 100. How alike (by the cosine) are positions 5, 20 and 49 before and after?
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# A model trained with one base finds most positions of the other unfamiliar. With a constant base, max_length only
-# says how many rows the table has.
-def position(p, base, d_model=512):
-    angles = p * base ** (-torch.arange(0, d_model, 2) / d_model)
-    return torch.cat([angles.sin(), angles.cos()], dim=0)
-
-
-for p in (5, 20, 49):
-    print(p, f"{F.cosine_similarity(position(p, 50), position(p, 100), dim=0):5.2f}")
-
-# %% [markdown]
-# **5. The factor after the sum** (★, 10 min). What share of the sum's squares is the word, for $d_\text{model} = 512$, if $\sqrt{d_\text{model}}$ multiplies word and position together instead of the word alone?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Right: 1 / (1 + 0.5). Wrong: the table's numbers have the square 1/512 when the position is added.
-for word in (1, 1 / 512):
-    print(f"{word / (word + 0.5):.1%}")
-
-# %% [markdown]
-# **6. Rotary in the model** (★★★, an evening, open). Call `rotate` on queries and keys in [multi-head attention](05_multi_head_attention.ipynb#the-module), drop the added positions, train on the grammar, and redo {numref}`fig-beyond`. Leave cross-attention without positions, or not? Argue first.
-#
 # ## Sources
 #
 # The sinusoids and the learned variant are from section 3.5 and row E of Table 3 of {cite:t}`vaswani2017attention`. The authors' formula is in [tensor2tensor](https://github.com/tensorflow/tensor2tensor), `common_attention.py`, for instance at commit 0df0f50 (2017). Distances in the scores: {cite:t}`shaw2018self`; rotation: {cite:t}`su2021roformer`.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -42,7 +41,7 @@ from annotated_transformer.attention import attention
 from annotated_transformer.embeddings import Embedding
 from annotated_transformer.masks import PAD, causal_mask, padding_mask
 from book.example import FEATURES
-from book.figures import INK, PAPER, RESIDUAL, arrow, box, curves, heatmap, plus
+from book.figures import AMBER, INK, PAPER, PLUM, SKY, arrow, box, curves, heatmap, plus
 from book.figures import show, show_drawing, show_steps, stream, words_at
 
 
@@ -67,7 +66,9 @@ for part in [None, *sublayers(2)]:
     x = x if part is None else part(x)
     alike.append(F.cosine_similarity(x[0][:, None], x[0][None], dim=-1).detach())
 for n in (0, 1, 2, 4):
-    drawn = heatmap(alike[n], spoken, spoken, titles=("", "cosine with"), cell=46)
+    drawn = heatmap(
+        alike[n], spoken, spoken, titles=("", "cosine with"), cell=46, color=SKY
+    )
     steps[f"{n} parts"] = (
         drawn,
         f"Cosines after {n} parts; the least is {alike[n].min():.2f}.",
@@ -357,11 +358,11 @@ assert alike > 0.98
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-plain-stack", "caption": "What do addition and norm repair? An untrained stack of 24 sub-layers; both vertical axes are logarithmic. Above: size of the state after so many sub-layers. Below: size of the gradient that arrives at that state from the end of the stack (right edge). Where the output replaces the input (dotted), both fall below a thousandth. Where it is added (dashed), the state grows two hundredfold on its way up, and the gradient by a factor of thousands on its way down. With the norm after each addition (solid), both keep their size."}}
 looks = {
-    "replaced": (RESIDUAL, [2, 3]),
-    "added": (RESIDUAL, [6, 3]),
-    "and normed": (INK, [1, 0]),
-    "post-norm": (INK, [1, 0]),
-    "pre-norm": (RESIDUAL, [6, 3]),
+    "replaced": (PLUM, [2, 3]),
+    "added": (AMBER, [6, 3]),
+    "and normed": (SKY, [1, 0]),
+    "post-norm": (SKY, [1, 0]),
+    "pre-norm": (AMBER, [6, 3]),
 }
 
 
@@ -381,7 +382,7 @@ def by_depth(stacks, measure, title, scale, form):
     y = alt.Y("value:Q", title=None, scale=scale, axis=axis)
     look = {name: looks[name] for name in stacks}
     chart = curves(records, x, y, "stack", look)
-    return chart.properties(title=title, width=196, height=130)
+    return chart.properties(title=title, width=300, height=130)
 
 
 stacks = {"replaced": plain, "added": added_up, "and normed": mended}
@@ -682,9 +683,7 @@ tokens = ["a1", "a2", "a3", "b1", "b2", "<pad>"]
 panels = []
 for name, enters in groups.items():
     table = [[float(enters(t, d)) for d in range(4)] for t in range(6)]
-    panels.append(
-        heatmap(table, tokens, "1234", titles=("", name), cell=26, color=RESIDUAL)
-    )
+    panels.append(heatmap(table, tokens, "1234", titles=("", name), cell=24, color=SKY))
 show(
     alt.hconcat(*panels),
     alt="One row; the three rows of a sentence; one column of all words.",

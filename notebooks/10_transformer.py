@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -39,9 +38,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated_transformer import grammar, preset
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.toolkit.presets import TABLE_3, parameter_count
-from book.figures import INK, KEY, POSITION, QUERY, RESIDUAL, VALUE, arrow, box
-from book.figures import heatmap, plus, show, show_drawing, show_steps, stream
-from book.figures import words_at
+from book.figures import AMBER, INK, KEY, PAPER, PLUM, POSITION, QUERY, RESIDUAL, SKY
+from book.figures import VALUE, arrow, box, heatmap, plus, show, show_drawing
+from book.figures import show_steps, stream, words_at
 
 attention = f"{4 * 512**2 / 1e6:.2f} M", "05_multi_head_attention.html"
 network = f"{(2 * 512 * 2048 + 2560) / 1e6:.2f} M", "06_feed_forward.html"
@@ -469,7 +468,7 @@ assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 # %% [markdown]
 # At first it says what it has just read: the first *a* is followed by eleven more. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (paper) to 1 (ink). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows darker; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
 names = [*"blackcat", "</s>"]
 titles = ("query: is to write", "key: letter of the source")
 found = {
@@ -581,10 +580,10 @@ assert completed[1].endswith("?")
 #
 # Two of them we read. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb *anrufen*, to call, stands in two pieces. Which part, do you think, will be worth the most?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ladder", "caption": "What does each part bring, and what does a model write with it? Read upwards: each rung has one part more. The bar is the loss on 1,000 unseen pairs in nats per token, the mean of three seeds, and the black line is its 95% interval; at the right, the share of 300 translations that are right to the word. Below, what the first seed writes of the two sentences, behind one sign for each seed: right or wrong. Measured by `benchmarks/experiments/ladder.py`."}}
-import json
-from pathlib import Path
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ladder", "caption": "What does each part bring, and what does a model write with it? Read upwards: each rung has one part more. The bar is the loss on 1,000 unseen pairs in nats per token, the mean of three seeds, and the line across its end is the 95% interval; at the right, the share of 300 translations that are right to the word. Below, what the first seed writes of the two sentences, behind one sign for each seed: right or wrong. Measured by `benchmarks/experiments/ladder.py`."}}
 from statistics import mean, stdev
+
+from benchmarks.common import read_log
 
 LADDER = {
     "means with value matrices": "averages",
@@ -598,8 +597,7 @@ LADDER = {
     "transformer": "+ a second layer (10)",
 }
 WANTED = ["The cat chases the dog.", "The teacher calls the queen in the evening."]
-log_of_ladder = Path("../benchmarks/results/ladder.jsonl").read_text(encoding="utf-8")
-ladder_settings, *ladder_runs = map(json.loads, log_of_ladder.splitlines())
+ladder_settings, *ladder_runs = read_log("ladder")
 rungs = {}
 for record in ladder_runs:
     rungs.setdefault(record["rung"], []).append(record)
@@ -622,7 +620,7 @@ def draw_rung(name, y):
     bar = f'x="172" y="{y + 4}" width="{180 * mean_loss:.1f}" height="11"'
     yield f'<path d="M4,{y + 57}H346" stroke="{INK}" stroke-opacity="0.25"/>'
     yield words_at(4, y + 14, LADDER[name], anchor="start")
-    yield f'<rect {bar} fill="{RESIDUAL}"/>'
+    yield f'<rect {bar} fill="{SKY}"/>'
     yield f'<path d="M{low:.1f},{y + 9.5}H{high:.1f}" stroke="{INK}" stroke-width="3"/>'
     yield words_at(high + 6, y + 14, f"{mean_loss:.2f}", 12, anchor="start")
     yield words_at(346, y + 14, f"{right_share[name]:.0%}", 12, anchor="end")
@@ -1083,7 +1081,7 @@ def multiplications(c, n):
     }
 
 
-PAPER = {
+IN_PAPER = {
     "base": 65,
     "B-dk16": 58,
     "B-dk32": 60,
@@ -1110,9 +1108,9 @@ assert parameter_count(preset("E-learned")) - by_hand == 1024 * 512
 
 blocks = {
     "table": RESIDUAL,
-    "self-attention": "#7A5BB5",
-    "cross-attention": "#B05A9A",
-    "feed-forward": "#8C6D1F",
+    "self-attention": PLUM,
+    "cross-attention": SKY,
+    "feed-forward": AMBER,
 }
 records = [
     {"n": n, "row": name, "block": block, "millions": count / 1e6, "order": i}
@@ -1120,18 +1118,18 @@ records = [
     for name in drawn
     for i, (block, count) in enumerate(multiplications(preset(name), n).items())
 ]
-paper = [{"row": name, "millions": millions} for name, millions in PAPER.items()]
+paper = [{"row": name, "millions": millions} for name, millions in IN_PAPER.items()]
 
 
 def bars(n, title):
     chosen = [r | {"text": f"{r['millions']:.0f}"} for r in records if r["n"] == n]
     scale = alt.Scale(domain=list(blocks), range=list(blocks.values()))
-    legend = alt.Legend(title=None, orient="top", symbolType="square")
+    legend = alt.Legend(title=None, symbolType="square", columns=2)
     x, y = (
         alt.X("millions:Q", stack="zero", title=title),
         alt.Y("row:N", sort=None, title=None),
     )
-    base = alt.Chart(alt.Data(values=chosen), width=520, height=19 * len(drawn))
+    base = alt.Chart(alt.Data(values=chosen), width=340, height=19 * len(drawn))
     base = base.encode(x, y, order="order:Q")
     color = alt.Color("block:N", scale=scale, sort=None, legend=legend)
     ticks = alt.Chart(alt.Data(values=paper if n == 0 else []))
@@ -1139,7 +1137,7 @@ def bars(n, title):
         x="millions:Q", y=y
     )
     readable = alt.condition(
-        "datum.millions > 5", alt.value("white"), alt.value("transparent")
+        "datum.millions > 5.5", alt.value(PAPER), alt.value("transparent")
     )
     numbers = base.mark_text(align="right", dx=-3, fontSize=10)
     return (
@@ -1168,15 +1166,17 @@ show_steps(steps, "Show what?")
 def missing_rows(name):
     """Return the smallest and the largest number of extra table rows that give the paper's count."""
     width, ours = preset(name).d_model, parameter_count(preset(name))
-    low, high = (PAPER[name] * 1_000_000 + half - ours for half in (-500_000, 500_000))
+    low, high = (
+        IN_PAPER[name] * 1_000_000 + half - ours for half in (-500_000, 500_000)
+    )
     return -(-low // width), high // width
 
 
-intervals = [missing_rows(name) for name in PAPER if name != "big"]
+intervals = [missing_rows(name) for name in IN_PAPER if name != "big"]
 assert max(low for low, _ in intervals) == 4004
 assert min(high for _, high in intervals) == 4208 and missing_rows("big")[1] < 0
 released = {"vocabulary_size": 40_960, "attention_bias": True}
-for name, millions in PAPER.items():
+for name, millions in IN_PAPER.items():
     count = parameter_count(replace(preset(name), **released))
     assert (round(count / 1e6) == millions) == (name != "big")
 

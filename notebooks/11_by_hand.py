@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -81,7 +80,7 @@ from book.example import W_Q as W_Q_6
 from book.example import W_V as W_V_6
 from book.example import X as X_6
 from book.figures import INK, KEY, POSITION, QUERY, RESIDUAL, VALUE
-from book.figures import heatmap, page_colors, show, show_steps
+from book.figures import heatmap, page_colors, show
 
 
 def matrix(rows, columns, **entries):
@@ -181,9 +180,11 @@ def says(tensor, *numbers):
 
 # %%
 def attend(asks, answers, q, k, v):
-    Q, K, V = two(asks @ q), two(answers @ k), two(answers @ v)
+    Q = two(asks @ q)
+    K = two(answers @ k)
     scores = two(Q @ K.T / 1.41)
     weights = softmax(scores)
+    V = two(answers @ v)
     out = two(weights @ V)
     return SimpleNamespace(Q=Q, K=K, V=V, scores=scores, weights=weights, out=out)
 
@@ -400,24 +401,6 @@ tables(
     ("memory: <i>m</i>", m, WORDS, SHORT, STREAM),
 )
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-stream", "caption": "How do all five words change on the way? The stream in the encoder layer; choose a step. Attention writes to three columns, the network to two, and the clock goes through untouched, apart from the norms. Purple is positive, orange negative."}}
-stages = {
-    "words": (X, "Five words, six features each, and an empty clock."),
-    "+ positions": (x, "The clock tells the words apart by their places."),
-    "+ attention": (x + fetched, "Adjective, living and edible have grown."),
-    "norm": (a, "Each row sums to about zero."),
-    "+ network": (a + fired @ W2, "Cat and likes have changed, nothing else."),
-    "memory": (m, "The rows are normalized again."),
-}
-look = {"titles": ("", "feature"), "signed": True, "cell": 32, "limit": 3.5}
-steps = {
-    name: (heatmap(M, WORDS, FEATURES, **look), label)
-    for name, (M, label) in stages.items()
-}
-show_steps(steps, "Which step?", start=2)
-assert (fetched >= 0).all() and not fetched[:, [0, 1, 2, 3, 5]].any()
-assert a.sum(-1).abs().max() < 0.1
-
 # %% [markdown]
 # ## One step of the decoder
 #
@@ -502,12 +485,20 @@ rows = ["logits", "<i>p</i>", "gradient"]
 tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
 
 # %% [markdown]
+# That was one word on its way. Here are all ten, every number by the same rule and with the line that computes it: the five that the encoder reads, and the five steps in which the decoder writes the sentence.
+#
+# :::{by-hand}
+# How does a number of these sheets come about? Choose a layer, then a head or the network. Both towers are read upwards: below, the encoder has read the five words; above, the decoder has read those before the one that it writes. Purple is positive, orange negative. The last column is the word that the decoder would write if its stream ended there.
+#
+# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/11_by_hand.html#fig-hand-inside).
+# :::
+#
 # ## One gradient, one update
 #
 # Which way should a single weight move? We take the −2 with which "object" takes away "verb".
 #
 # 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.01, 0.05, 0.29, 0.01, -0.35).$
-# 2. The state gets $g E.$ For "verb", that is each word's gradient times its own "verb", and only *likes* and *fish* have any: $0.01 \cdot 2 - 0.35 \cdot 0.5 = -0.16.$ All eight are $(0, 0, 0.06, -0.16, 0.10, 0.02, 0.12, -0.35).$
+# 2. The state gets $g E.$ For "verb", that is each word's gradient times its own "verb", and only *likes* and *fish* have any: $0.01 \cdot 2 - 0.35 \cdot 0.5 = -0.16.$ All eight are $(0, 0, 0.06, -0.16,$ $0.10, 0.02, 0.12, -0.35).$
 # 3. A norm ignores the mean and the size of its input, so nothing can be gained in these two directions. We subtract the mean of the eight, −0.03, and $s$ times the mean of their products with $s,$ which is −0.05. Then we divide by the deviation: $(-0.16 + 0.03 - 0.57 \cdot 0.05) / 1.25 = -0.13.$
 # 4. The weight was multiplied by the unit's 0.75, so its gradient is $-0.13 \cdot 0.75 = -0.10.$
 # 5. An update with learning rate 1 subtracts it: the −2 becomes −1.90. Do the last norm and the softmax again, and *fish* has 0.66. The loss falls from 0.43 to 0.42, by the $0.10 \cdot 0.10 = 0.01$ that the gradient promised.

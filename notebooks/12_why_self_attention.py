@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -34,7 +33,7 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # With 25 words and $d = 512$ the case seems clear, but the table leaves out the four projections, and with them attention is the dashed line on top of {numref}`fig-table-1`. We'll build all five layers, count, time and trace them, and find a better reason.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the solid black line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the solid blue line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
 import math
 from itertools import count, pairwise
 
@@ -45,9 +44,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from book.figures import INK, RESIDUAL, curves, show
-
-PLUM = "#8A63A8"
+from book.figures import AMBER, INK, PLUM, SKY, curves, show
 
 
 def by_formula(n, d, k=3, r=64):
@@ -63,11 +60,11 @@ def by_formula(n, d, k=3, r=64):
 
 
 LOOKS = {
-    "self-attention": (INK, [1, 0]),
-    "with projections": (INK, [8, 3]),
+    "self-attention": (SKY, [1, 0]),
+    "with projections": (SKY, [8, 3]),
     "recurrent": (PLUM, [1, 0]),
-    "convolution": (RESIDUAL, [1, 0]),
-    "separable": (RESIDUAL, [6, 3]),
+    "convolution": (AMBER, [1, 0]),
+    "separable": (AMBER, [6, 3]),
     "restricted": (INK, [2, 2]),
 }
 records = [
@@ -235,13 +232,9 @@ for name, formula in by_formula(128, 256).items():
 # Multiplications aren't seconds. The command `python -m benchmarks.experiments.table1 --cpu-time` runs each layer forward and backward on one sentence. It records processor time, the best of five runs on one thread of an Intel Xeon, and the bytes kept for the backward pass.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time forward and backward (left) and megabytes kept for the backward pass (right), for one sentence at $d = 512$, on one thread; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and full attention with or without projections the slowest at 8,192. On the right, recurrence and separable convolution share a line, and only the lines of full attention end steeper than the others."}}
-import json
-from pathlib import Path
+from benchmarks.common import read_log
 
-lines = (
-    Path("../benchmarks/results/table1.jsonl").read_text(encoding="utf-8").splitlines()
-)
-settings, *log = map(json.loads, lines)
+settings, *log = read_log("table1")
 assert settings["threads"] == 1 and settings["rounds"] == 5 and settings["cpu_time"]
 
 
@@ -267,7 +260,7 @@ for of, title, scale in (
         "value:Q", title=title, scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=5)
     )
     chart = curves(records, length_axis(16, 64, 256, 1024, 4096), y, "layer", LOOKS)
-    panels.append(chart.properties(width=230, height=220))
+    panels.append(chart.properties(width=154, height=220))
     last = {name: series(name, of)[-1][1] for name in LOOKS}
     assert sorted(last, key=last.get)[-2:] == ["self-attention", "with projections"]
 show(
@@ -492,10 +485,10 @@ def arrives(layer, n):
 
 
 LOOKS_PATH = {
-    "attention, first key fits": (INK, [8, 3]),
-    "self-attention": (INK, [1, 0]),
-    "dilated": (RESIDUAL, [6, 3]),
-    "convolution": (RESIDUAL, [1, 0]),
+    "attention, first key fits": (SKY, [8, 3]),
+    "self-attention": (SKY, [1, 0]),
+    "dilated": (AMBER, [6, 3]),
+    "convolution": (AMBER, [1, 0]),
     "recurrent": (PLUM, [1, 0]),
     "restricted": (INK, [2, 2]),
 }

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown] needs=["multi30k"]
 # # Data
@@ -28,15 +27,16 @@ import matplotlib.pyplot as plt
 import torch
 
 from book.figures import (
+    AMBER,
     INK,
-    QUERY,
-    RESIDUAL,
-    VALUE,
+    PLUM,
+    SKY,
     arrow,
     box,
     curves,
     show,
     show_drawing,
+    show_plot,
     style,
     words_at,
 )
@@ -137,9 +137,9 @@ marks = [
 ]
 x = alt.X("step:Q", title="step", axis=alt.Axis(values=list(range(0, 701, 100))))
 y = alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(domainMin=0))
-line = alt.Chart(alt.Data(values=curve)).mark_line(color=RESIDUAL).encode(x, y)
+line = alt.Chart(alt.Data(values=curve)).mark_line().encode(x, y)
 marked = alt.Chart(alt.Data(values=marks))
-points = marked.mark_point(color=QUERY, filled=True, size=50, opacity=1).encode(x, y)
+points = marked.mark_point(color=PLUM, filled=True, size=50, opacity=1).encode(x, y)
 numbers = marked.mark_text(color=INK, dy=-12, fontSize=12).encode(x, y, text="number:O")
 said_then = marked.mark_text(color=INK, align="left", fontSize=12).encode(
     alt.Y("number:O", axis=None), x=alt.value(0), text="text:N"
@@ -260,19 +260,21 @@ for pair in pairs[1:3]:
 # %% [markdown]
 # If German and English had the same order, the alignment would be a diagonal. The figure shows how far from it a sentence can be.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each box is a link of the gold alignment. The German verb *ruft ... an* is in two places, and so is the English *does ... call*: four links. After the comma, which has no partner, *hilft* waits for the end of its clause."}, "image": {"alt": "A grid with English words as rows and German words as columns. Links follow the diagonal except for not, which moves forward, and the verbs: does and call are each linked to the second German word and to the last one before the comma, and the last two words of the clause behind it are swapped."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each box is a link of the gold alignment. The German verb *ruft ... an* is in two places, and so is the English *does ... call*: four links. After the comma, which has no partner, *hilft* waits for the end of its clause."}}
 style()
 pair = next(pair for pair in pairs if "nicht an, während eine" in pair.source)
 german, english = words(pair.source), words(pair.target)
 figure, axes = plt.subplots(figsize=(3.2, 3.4), layout="constrained")
 for i, j in pair.alignment:
-    axes.add_patch(plt.Rectangle((i + 0.06, j + 0.06), 0.88, 0.88, fc=QUERY))
+    axes.add_patch(plt.Rectangle((i + 0.06, j + 0.06), 0.88, 0.88, fc=SKY))
 axes.set(
     xlim=(0, len(german)), ylim=(len(english), 0), xlabel="German", ylabel="English"
 )
 axes.set_xticks([i + 0.5 for i in range(len(german))], german, rotation=60, ha="right")
 axes.set_yticks([j + 0.5 for j in range(len(english))], english)
-plt.show()
+show_plot(
+    alt="A grid with English words as rows and German words as columns. Links follow the diagonal except for not, which moves forward, and the verbs: does and call are each linked to the second German word and to the last one before the comma, and the last two words of the clause behind it are swapped.",
+)
 
 # %% [markdown]
 # [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With real text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, which makes it a ruler.
@@ -350,8 +352,8 @@ assert sum(count == 1 for count in german.values()) > len(german) / 2
 # The sentences are about equally long, but the captions have 18,483 German types, and more than half of them occur once.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus, by how many have been read. The grammar soon runs out of new words. The captions never do, and German brings more of them than English."}}
-looks = {"captions, German": (QUERY, [1, 0]), "captions, English": (VALUE, [6, 3])}
-looks["grammar, German"] = (INK, [2, 2])
+looks = {"captions, German": (SKY, [1, 0]), "captions, English": (AMBER, [6, 3])}
+looks["grammar, German"] = (PLUM, [2, 2])
 known, records = {name: set() for name in looks}, []
 for number, (pair, made) in enumerate(zip(captions, grammar(29_000, seed=0)), start=1):
     for name, text in zip(looks, (pair.source, pair.target, made.source)):

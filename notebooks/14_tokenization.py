@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown] needs=["multi30k"]
 # # Tokenization
@@ -39,7 +38,7 @@ import spacy
 
 from annotated_transformer import grammar, load_pretrained, multi30k
 from annotated_transformer.data import words
-from book.figures import INK, QUERY, VALUE, curves, show, show_steps
+from book.figures import INK, PLUM, SKY, AMBER, curves, show, show_steps
 
 
 def narrow(chart):
@@ -92,7 +91,7 @@ assert 0.25 < unknown(0, 18_483)[1] < 0.3
 # More than one in four. And with a list of the 8,000 most frequent words, a usual size, four German words in a hundred are unknown. That sounds harmless until you count sentences: four in ten have a hole in them. The reason is length. If holes came at random, a sentence of 13 words would be whole with a chance of $0.957^{13} = 0.56$. (They cluster a little, so it's 0.61.)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-unknown", "caption": "Does a larger list of words help? Share of new sentences with at least one unknown word, by the number of words that are kept, most frequent first. The curves end where every word of the 29,000 training captions is in the list. In German more than a quarter of the sentences still have a hole, in English one in seven."}}
-looks = {"German": (QUERY, [1, 0]), "English": (VALUE, [6, 3])}
+looks = {"German": (SKY, [1, 0]), "English": (AMBER, [6, 3])}
 records = [
     {
         "size": size,
@@ -183,7 +182,7 @@ def stage(count):
     scale = alt.Scale(domain=[0, 376], nice=False)
     base = alt.Chart(alt.Data(values=boxes)).encode(y=row)
     frames = base.mark_rect(
-        fill=QUERY, fillOpacity=0.1, stroke=QUERY, height=26, cornerRadius=4
+        fill=SKY, fillOpacity=0.1, stroke=SKY, height=26, cornerRadius=4
     )
     frames = frames.encode(alt.X("x:Q", axis=None, scale=scale), x2="end:Q")
     middle = base.transform_calculate(middle="(datum.x + datum.end) / 2")
@@ -556,7 +555,7 @@ for size in (260, 500, 1000, 2000, 4000, 8000, 16000):
 print([round(m["tokens"], 2) for m in measured if m["language"] == "German"])
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-vocabulary-size", "caption": "What does a larger vocabulary buy? Tokens per validation caption, by the size of a joint vocabulary. From bytes to 4,000 entries the German captions shrink to less than a quarter. From 8,000 to 16,000 they hardly change, while the table of embeddings doubles. The dotted line is the number of words in German."}}
-looks = {**looks, "words, German": (INK, [2, 2])}
+looks = {**looks, "words, German": (PLUM, [2, 2])}
 floor = [
     {"size": s, "tokens": round(length_in_words, 2), "language": "words, German"}
     for s in (260, 16000)

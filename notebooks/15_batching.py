@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown] needs=["multi30k"]
 # # Batching
@@ -53,9 +52,9 @@ lengths = np.array(
 import matplotlib.pyplot as plt
 from torch.nn.utils.rnn import pad_sequence
 
-from book.figures import QUERY, RESIDUAL, style
+from book.figures import PAPER, SKY, RESIDUAL, show_plot, style
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The German side of 32 captions, one per row: filled where there is a token, hatched where there is padding. Above, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Below, 32 captions of nearly equal length. The percentage is the share of tokens."}, "image": {"alt": "Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The German side of 32 captions, one per row: filled where there is a token, hatched where there is padding. Above, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Below, 32 captions of nearly equal length. The percentage is the share of tokens."}}
 style()
 by_width = lengths[lengths.max(axis=1).argsort(kind="stable"), 0]
 neighbors = by_width[14_500:14_532]
@@ -69,13 +68,15 @@ panels["captions of nearly equal length"] = (neighbors, neighbors.max())
 figure, axes = plt.subplots(3, 1, figsize=(3.2, 5), layout="constrained")
 for ax, (name, (row_lengths, width)) in zip(axes, panels.items()):
     ax.barh(range(32), width, height=1, fc="none", ec=RESIDUAL, hatch="////", lw=0)
-    ax.barh(range(32), row_lengths, height=1, fc=QUERY, ec="white", lw=0.4)
+    ax.barh(range(32), row_lengths, height=1, fc=SKY, ec=PAPER, lw=0.4)
     ax.set(xlim=(0, 72), ylim=(32, 0), yticks=[], xticks=[0, width])
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
     useful = row_lengths.sum() / (32 * width)
-    ax.set_title(f"{name}: {useful:.0%}", fontsize=10)
-plt.show()
+    ax.set_title(f"{name}: {useful:.0%}", fontsize=9)
+show_plot(
+    alt="Three batches of 32 rows. Padded to 72, more than three quarters are padding; padded to the longest row, about half; with neighbors of nearly equal length, almost nothing.",
+)
 
 # %% [markdown]
 # ## The cost of padding
@@ -275,7 +276,7 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 # Which sentences share a batch? An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. Instead we go back and forth, as a plow does: the longer side grows, as in {eq}`eq-rows`; among examples with the same longer side, $T - S$ goes up, and in the next width it comes back down.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}, "image": {"alt": "A line that goes back and forth in L-shaped turns around the corner, growing outward."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}}
 def snake_path(widest):
     """All pairs of lengths up to the widest, from corner to corner."""
     path = []
@@ -287,11 +288,13 @@ def snake_path(widest):
 
 path = snake_path(12)
 figure, axes = plt.subplots(figsize=(3.2, 3.2), layout="constrained")
-axes.plot(path[:, 0], path[:, 1], color=QUERY, lw=1.3, marker="o", ms=3)
+axes.plot(path[:, 0], path[:, 1], color=SKY, lw=1.3, marker="o", ms=3)
 ticks = range(2, 13, 2)
 axes.set(aspect="equal", xlabel="S: source", ylabel="T: target")
 axes.set(xticks=ticks, yticks=ticks)
-plt.show()
+show_plot(
+    alt="A line that goes back and forth in L-shaped turns around the corner, growing outward.",
+)
 
 # %% [markdown]
 # A sort produces any order you like if each example gets the right key. With $w = \max(S, T)$ and $W$ the widest of all, ours is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
@@ -427,21 +430,24 @@ longest = lengths[lengths.max(axis=1).argmax()].tolist()
 assert longest == [61, 50] and (1024 // 8, 1024 // 61) == (128, 16)
 assert shares["plan, 1,024 tokens"] > 0.965 and shares["plan, 4,096 tokens"] > 0.95
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "How much of the arithmetic is spent on tokens? Both sides of Multi30k. The hatched bars are the plans of this chapter, cut by tokens and with chance; the others are batches of 32."}, "image": {"alt": "Padding all sentences to 72 leaves under a quarter useful. Every step helps up to snake order with 99 percent; the plans of this chapter, with chance added, have 95 to 97 percent."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "How much of the arithmetic is spent on tokens? Both sides of Multi30k. The hatched bars are the plans of this chapter, cut by tokens and with chance; the others are batches of 32."}}
 figure, axes = plt.subplots(figsize=(3.1, 3), layout="constrained")
 planned = ["plan" in name for name in shares]
+colors = [SKY if plan else RESIDUAL for plan in planned]
 bars = axes.barh(
     list(shares),
     [100 * share for share in shares.values()],
-    fc="white",
-    ec=[QUERY if plan else RESIDUAL for plan in planned],
+    fc=[(color, 0.25) for color in colors],
+    ec=colors,
     hatch=["////" if plan else "" for plan in planned],
 )
 axes.bar_label(bars, fmt="%.0f %%", padding=3)
 axes.set(xlim=(0, 130), xticks=[0, 50, 100], xlabel="useful positions in %")
 axes.invert_yaxis()
 axes.grid(False)
-plt.show()
+show_plot(
+    alt="Padding all sentences to 72 leaves under a quarter useful. Every step helps up to snake order with 99 percent; the plans of this chapter, with chance added, have 95 to 97 percent.",
+)
 
 # %% [markdown]
 # Chance costs two points, from 99% down to 97%. A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better. A stand-in for WMT14 (real sentences, repeated) reaches 98% with the paper's 25,000 tokens ([appendix D](D_large_corpora.ipynb#what-it-costs)).

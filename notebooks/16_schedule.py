@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Schedule
@@ -30,7 +29,7 @@ import torch.nn.functional as F
 
 from annotated_transformer.batching import batches, encode_pairs
 from annotated_transformer.toolkit.synchronous_grammar import grammar
-from book.figures import INK, KEY, QUERY, VALUE, curves, show, show_steps
+from book.figures import AMBER, PLUM, SKY, curves, show, show_steps
 from annotated_transformer.masks import PAD
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
@@ -92,9 +91,9 @@ assert last["always 0.001"] < 2.5
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches, means of ten steps. At 0.0001 (dotted) it has come down to about 4.5 when the run ends, at 0.001 (solid) below 2. At 0.0088 (dashed) it falls fastest for twenty steps, and then stays near 4.7."}}
 looks = {
-    "always 0.0001": (INK, [2, 2]),
-    "always 0.001": (VALUE, [1, 0]),
-    "always 0.0088": (KEY, [6, 3]),
+    "always 0.0001": (PLUM, [2, 2]),
+    "always 0.001": (SKY, [1, 0]),
+    "always 0.0088": (AMBER, [6, 3]),
 }
 
 
@@ -281,7 +280,7 @@ def typical_steps(betas, steps=100, weights=20_000):
 
 lengths = typical_steps((0.9, 0.98))
 print({f"step {n}": round(lengths[n - 1], 2) for n in (1, 2, 5, 20, 100)})
-looks = {"averaged, memory 0.9": (QUERY, [1, 0]), "not averaged": (KEY, [5, 3])}
+looks = {"averaged, memory 0.9": (SKY, [1, 0]), "not averaged": (AMBER, [5, 3])}
 records = [
     {"step": step, "length": round(length, 3), "memory": name}
     for name, betas in zip(looks, [(0.9, 0.98), (0.0, 0.98)])
@@ -336,7 +335,7 @@ def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The rate of each step for the paper's base model (solid) and for another one (dashed). The peak is always at the end of the warm-up. A longer warm-up lowers it; a wider model lowers the whole curve. Once both curves are past their peaks, only the width matters."}}
 def schedule_chart(d, w, name):
-    looks = {"base": (QUERY, [1, 0]), name: (KEY, [5, 3])}
+    looks = {"base": (SKY, [1, 0]), name: (AMBER, [5, 3])}
     steps = [1, *range(200, 30_001, 200)]
     records = [
         {"step": n, "rate": round(learning_rate(n, *shape), 6), "model": label}
@@ -407,9 +406,9 @@ assert (
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. The dashed and the solid run reach the same rate, 0.0088; the one that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps (dotted) climbs to three times that rate and ends exactly like the bold run."}}
 looks = {
-    "always 0.0088": (KEY, [6, 3]),
-    "warm-up 20": (INK, [2, 2]),
-    "warm-up 200": (QUERY, [1, 0]),
+    "always 0.0088": (AMBER, [6, 3]),
+    "warm-up 20": (PLUM, [2, 2]),
+    "warm-up 200": (SKY, [1, 0]),
 }
 rates = {
     "always 0.0088": lambda n: 0.0088,

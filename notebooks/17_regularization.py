@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -31,7 +30,7 @@ import torch
 
 from annotated_transformer.batching import batches, collate, encode_pairs
 from annotated_transformer.toolkit.synchronous_grammar import grammar
-from book.figures import INK, KEY, QUERY, VALUE, curves, show, show_steps
+from book.figures import AMBER, INK, PLUM, SKY, curves, show, show_steps
 from annotated_transformer.masks import PAD
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.tokenization import Tokenizer
@@ -188,12 +187,12 @@ assert logs[0.3][-1][2] < min(loss for _, _, loss in logs[0.0])
 turn = min(logs[0.0], key=lambda entry: entry[2])[0]
 assert 100 <= turn <= 200, turn
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-overfitting", "caption": "Does a lower training loss mean a better model? Loss on the 200 pairs that a model repeats (black) and on 200 new ones (colored), without dropout (solid) and with it (dashed). Without dropout, the loss on new pairs turns up after some 150 steps, while the other goes on towards zero. With dropout both fall more slowly, and the loss on new pairs ends lower than it ever was without."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-overfitting", "caption": "Does a lower training loss mean a better model? Loss on the 200 pairs that a model repeats (blue) and on 200 new ones (orange), without dropout (solid) and with it (dashed). Without dropout, the loss on new pairs turns up after some 150 steps, while the other goes on towards zero. With dropout both fall more slowly, and the loss on new pairs ends lower than it ever was without."}}
 looks = {
-    "no dropout, new": (KEY, [1, 0]),
-    "no dropout, own": (INK, [1, 0]),
-    "dropout 0.3, new": (QUERY, [6, 3]),
-    "dropout 0.3, own": (INK, [6, 3]),
+    "no dropout, new": (AMBER, [1, 0]),
+    "no dropout, own": (SKY, [1, 0]),
+    "dropout 0.3, new": (AMBER, [6, 3]),
+    "dropout 0.3, own": (SKY, [6, 3]),
 }
 
 
@@ -280,7 +279,7 @@ def labels_chart(share):
     scale = alt.Scale(domain=[0, 1.1])
     y = alt.Y("q:Q", title="probability asked for", scale=scale)
     chart = alt.layer(
-        bars.mark_bar(color=VALUE).encode(axis, y),
+        bars.mark_bar(color=SKY).encode(axis, y),
         bars.mark_bar(filled=False, stroke=INK, strokeDash=[4, 3]).encode(
             axis, alt.Y("hard:Q", scale=scale)
         ),
@@ -477,7 +476,7 @@ both = alt.Chart(alt.Data(values=records)).encode(
     alt.Y("share:Q", title="share of positions", axis=alt.Axis(format="%")),
 )
 filled = both.transform_filter("datum.labels == 'smoothed'").mark_rect(
-    color=QUERY, opacity=0.75
+    color=SKY, opacity=0.75
 )
 outlined = both.transform_filter("datum.labels == 'hard'").mark_rect(
     filled=False, stroke=INK, strokeWidth=1.6
@@ -508,14 +507,12 @@ show(
 # In the paper smoothing *gains* half a point of BLEU, 25.8 against 25.3, in spite of the worse perplexity. `python -m benchmarks.experiments.smoothing` repeats our pair of models from six seeds and lets each translate the held-out sentences word by word. From its log, with the standard errors of the six differences:
 
 # %% tags=["hide-input"]
-import json
 import statistics
-from pathlib import Path
 
-lines = Path("../benchmarks/results/smoothing.jsonl").read_text().splitlines()[1:]
-hard, soft = (
-    [r for r in map(json.loads, lines) if r["smoothing"] == s] for s in (0.0, 0.1)
-)
+from benchmarks.common import read_log
+
+_, *lines = read_log("smoothing")
+hard, soft = ([r for r in lines if r["smoothing"] == s] for s in (0.0, 0.1))
 found = {}
 for name in ("perplexity", "bleu", "says", "is_right"):
     gains = [after[name] - before[name] for before, after in zip(hard, soft)]
@@ -783,9 +780,9 @@ def loss_at(c, smoothing):
 
 
 looks = {
-    "no smoothing": (INK, [1, 0]),
-    "smoothing 0.1": (QUERY, [6, 3]),
-    "smoothing 0.3": (KEY, [2, 2]),
+    "no smoothing": (PLUM, [1, 0]),
+    "smoothing 0.1": (SKY, [6, 3]),
+    "smoothing 0.3": (AMBER, [2, 2]),
 }
 amounts = dict(zip(looks, (0.0, 0.1, 0.3)))
 confidences = [

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown] needs=["multi30k"]
 # # Training
@@ -36,7 +35,6 @@ import copy
 import json
 import time
 from importlib.resources import files
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 
@@ -45,7 +43,21 @@ from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.batching import Example, collate, encode_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.toolkit.downloads import multi30k
-from book.figures import INK, RESIDUAL, arrow, box, show_drawing, style, words_at
+from benchmarks.common import RESULTS, read_log
+from book.figures import (
+    AMBER,
+    INK,
+    PLUM,
+    SKY,
+    arrow,
+    box,
+    heatmap,
+    show_drawing,
+    show_plot,
+    show_steps,
+    style,
+    words_at,
+)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-update", "caption": "What happens in one update? A batch of pairs goes up through the model, the loss compares what it says with the words that come next, and the gradient tells each weight which way to move. The optimizer moves them all a little, at the rate that the schedule gives for this step. Then comes the next batch."}}
 parts = [
@@ -111,10 +123,7 @@ print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 
 # %% tags=["hide-cell"]
 # While it trains, look at its cross-attention on one caption, and compare with a longer run's log
-settings, *history, found = (
-    json.loads(line)
-    for line in Path("../benchmarks/results/captions.jsonl").read_text().splitlines()
-)
+settings, *history, found = read_log("captions")
 logged = {line["step"]: line["loss"] for line in history}
 example = collate([*encode_pairs(tokenizer, [val[1]])])
 
@@ -154,15 +163,15 @@ assert (
 # Within a minute the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this:
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Left: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Right: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}, "image": {"alt": "The training loss falls steeply to 4 at step 500, then ever more slowly to 2.9; validation from 4.1 to 2.2. BLEU rises steeply to 26 at step 1000 and then slowly to 30."}}
-def learning_curves(records, x, own=()):
-    """Draw the losses of a log on the left and its scores on the right."""
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Above: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Below: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}}
+def learning_curves(records, x, alt, own=()):
+    """Draw the losses of a log, and its scores below."""
     checks = [record for record in records if record.get("score") is not None]
-    _, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    _, (upper, lower) = plt.subplots(2, 1, figsize=(4.6, 4.6), layout="constrained")
     for axis, name, shown, line, color in [
-        (left, "loss", records, "-", INK),
-        (left, "validation_loss", checks, "s--", RESIDUAL),
-        (right, "score", checks, "s-", INK),
+        (upper, "loss", records, "-", SKY),
+        (upper, "validation_loss", checks, "s--", AMBER),
+        (lower, "score", checks, "s-", PLUM),
     ]:
         axis.plot(
             [r[x] for r in shown],
@@ -173,18 +182,22 @@ def learning_curves(records, x, own=()):
             ms=4,
         )
         axis.set(xlabel=x, ylim=(0, None), xlim=(0, None))
-    left.plot([*own], [own[step] for step in own], "o", mfc="none", color=INK, ms=8)
-    left.text(
-        0.35, 0.6, "training, smoothed labels", color=INK, transform=left.transAxes
-    )
-    left.text(0.35, 0.1, "validation", color=RESIDUAL, transform=left.transAxes)
-    left.set_ylabel("loss per target token, nats")
-    right.set_ylabel("BLEU, validation captions")
-    plt.show()
+    upper.plot([*own], [own[step] for step in own], "o", mfc="none", color=INK, ms=8)
+    place = {"transform": upper.transAxes}
+    upper.text(0.35, 0.6, "training, smoothed labels", color=SKY, **place)
+    upper.text(0.35, 0.1, "validation", color=AMBER, **place)
+    upper.set_ylabel("loss per target token, nats")
+    lower.set_ylabel("BLEU, validation captions")
+    show_plot(alt)
 
 
 style()
-learning_curves(history, "step", live)
+learning_curves(
+    history,
+    "step",
+    "The training loss falls steeply to 4 at step 500, then ever more slowly to 2.9; validation from 4.1 to 2.2. BLEU rises steeply to 26 at step 1000 and then slowly to 30.",
+    live,
+)
 
 # %%
 checks = [line for line in history if "score" in line]
@@ -342,10 +355,10 @@ for step, update in enumerate(updates(loss, groups, make_adam(loss), config), st
 # %% [markdown]
 # ## Whether it gets better
 #
-# The training loss falls even when a model learns its sentences by heart. So every now and then we measure on pairs that it doesn't learn from, as the model will be used: without dropout and without smoothing. The exponential of this **validation loss** is the perplexity.
+# The training loss falls even when a model learns its sentences by heart. So every now and then we measure on pairs that it doesn't learn from, as the model will be used: without dropout and without smoothing. The exponential of this **validation loss** is the perplexity. `validation_loss` adds up losses and tokens as an update does; it's folded here.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show validation_loss", "code_prompt_hide": "Hide validation_loss"}
 def loss_and_tokens(loss: SmoothedLoss, stream: Iterable[Batch]) -> Tensor:
     """Return the loss of a stream in nats, without dropout, and its tokens, (2,)."""
     totals = torch.zeros(2, dtype=torch.float64)
@@ -412,7 +425,7 @@ assert gaps[-1] > 2.5 and gaps[0] < 1
 #
 # At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". Where to look is learned first, and what to say there comes after. Nor is looking the same as saying: at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "When does attention become useful? Cross-attention of the last layer on one validation caption, mean of its heads; steps 0 to 200 from the run on this page, the others from the log. Gray is the weight, from 0 (paper) to 0.6 (ink). Each row is labeled with the word that is to be written there. Nearly even at step 50, it has a first dark link at step 100, and most content words look at their translation at step 500."}, "image": {"alt": "Eight attention maps of one sentence. At steps 0 and 50 they are nearly even; a first dark cell links man and Mann at step 100, and by step 2000 most dark cells lie on the diagonal."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "When does attention become useful? Cross-attention of the last layer on one validation caption, mean of its heads; steps 0 to 200 from the run on this page, the others from the log. Choose a step. An empty cell is a weight of 0, a full one 0.6 or more. Each row is labeled with the word that is to be written there. Nearly even at step 50, it has a first strong link at step 100, and most content words look at their translation at step 500."}}
 maps |= {line["step"]: line["attention"] for line in checks}
 assert (
     max(map(max, maps[50])) < 0.2 and maps[100][1][1] > 0.4 and maps[2000][9][9] > 0.5
@@ -422,18 +435,16 @@ names = [
     [tokenizer.decode([token]).strip() or "·" for token in side] + ["</s>"]
     for side in sides
 ]
-figure, axes = plt.subplots(
-    2, 4, figsize=(10, 6), layout="constrained", sharex=True, sharey=True
-)
-for axis, step in zip(axes.flat, (0, 50, 100, 150, 200, 250, 500, 2000)):
-    axis.imshow(maps[step], cmap="Greys", vmin=0, vmax=0.6)
-    axis.set_title(f"step {step}")
-    axis.set_xticks(range(len(names[0])), names[0], rotation=90, fontsize=6)
-    axis.set_yticks(range(len(names[1])), names[1], fontsize=6)
-    axis.grid(False)
-figure.supxlabel("key: the German source", fontsize=9)
-figure.supylabel("query: the English word to write", fontsize=9)
-plt.show()
+titles = ("query: the English word to write", "key: the German source")
+look = {"titles": titles, "limit": 0.6, "cell": 24}
+steps = {
+    f"{step}": (
+        heatmap(maps[step], names[1], names[0], **look),
+        f"After {step} updates; the largest weight is {max(map(max, maps[step])):.2f}.",
+    )
+    for step in (0, 50, 100, 150, 200, 250, 500, 2000)
+}
+show_steps(steps, "After how many updates?", start=7)
 
 # %% [markdown]
 # The same can be watched in a translator whose checkpoints fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end: the model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns), three times as wide but with one layer, learned the ending in 500 updates, and this one hasn't in 1,500.
@@ -478,10 +489,86 @@ assert min(list(found["averages"].values())[1:]) > found["averages"]["1"] + 2.5
 # - With teacher forcing, the decoder reads the true words and says the next.
 # - The loss is a mean over all tokens of an update, so sums and counts are kept apart until the end. Accumulated batches then equal the large one.
 # - A gradient that is not finite is caught before the weights change.
-# - All randomness follows from (seed, epoch) and (seed, step). With weights, averages and the place in the corpus, a run continues to the bit.
+# - A run that is broken off goes on from its last checkpoint, and ends with the same weights to the bit.
 # - The loss with a neighbor's source tells whether the model reads.
 #
 # The model gives each next word a probability. Choosing the likeliest each time doesn't give the likeliest sentence, and a better search can make worse translations.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Two means** (★, 5 min). By hand: two batches have losses summing to 30 over 10 tokens and to 10 over 5 tokens. What is the loss of the update, and what is the mean of the means?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# (30 + 10) / (10 + 5) = 2.67, against (3 + 2) / 2 = 2.5
+print(f"{40 / 15:.2f} {(30 / 10 + 10 / 5) / 2:.2f}")
+
+# %% [markdown]
+# **2. A large file** (★, 10 min). How many numbers does a checkpoint of the big model hold, and how many gigabytes is that?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Three for each parameter, the weight and Adam's two averages, of four bytes each
+with torch.device("meta"):
+    big = Transformer(preset("big"))
+numbers = 3 * sum(p.numel() for p in big.parameters())
+print(f"{numbers:,} numbers, {4 * numbers / 1e9:.2f} GB")
+
+# %% [markdown]
+# **3. Half a memory** (★★, 15 min). A run goes on with its averages from step 1,000, but Adam's own count begins at zero. How many times too long is the first step?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The bias correction divides full averages as if they had seen one gradient: m by 0.1, v by 0.02.
+print(f"{(1 / (1 - 0.9)) / (1 / (1 - 0.98)) ** 0.5:.2f} times")
+
+# %% [markdown]
+# **4. Accumulate** (★★, 20 min). Change `train_simply` so that each update is made of several batches, with the right mean. Check that one update of three batches moves a model exactly as `training_step` does.
+
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The tokens of all batches must be known before the first backward; dividing the gradients afterwards would do, too.
+def accumulate(model, groups, optimizer):
+    loss = SmoothedLoss(model)
+    for group in groups:
+        tokens = sum((batch.target[:, 1:] != PAD).sum() for batch in group)
+        optimizer.zero_grad()
+        for batch in group:
+            (loss(*batch) / tokens).backward()
+        optimizer.step()
+
+
+three = [collate([corpus[n] for n in range(start, start + 4)]) for start in (0, 4, 8)]
+twins = []
+for _ in range(2):
+    torch.manual_seed(3)
+    twin = preset("tiny", layers=1, vocabulary_size=len(tokenizer), dropout=0.0)
+    twins.append(Transformer(twin).double())
+mine, ours = twins
+accumulate(mine, [three], torch.optim.SGD(mine.parameters(), lr=1.0))
+(together,) = group_batches(three, size=3)
+descent = torch.optim.SGD(ours.parameters(), lr=1.0)
+training_step(SmoothedLoss(ours), together, descent)
+apart = [
+    (a - b).abs().max().item() for a, b in zip(mine.parameters(), ours.parameters())
+]
+print(f"off by {max(apart):.0e} at most")
+assert max(apart) < 1e-14
+
+# %% [markdown]
+# **5. Never reached** (★★, 10 min). A loop says `if count % 10 == 0: optimizer.step(); count += 1`, with both statements inside the `if`. What does its loss curve look like, and how would you notice?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# If count starts at 0, one step is made, count becomes 1, and the condition is never true again. The loss stays where
+# the first update left it, near the loss of a fresh model, up to the noise of the batches; started at 1, not even that
+# step is made. Compare the weights before and after a hundred batches, or log the rate and the number of updates.
+count = steps = 0
+for _ in range(100):
+    if count % 10 == 0:
+        steps += 1
+        count += 1
+print(steps, "update in 100 batches")
+
+# %% [markdown]
+# **6. The rival** (★★★, an evening; open). Train a GRU with additive attention under the same loop, with as many parameters and the same 2,000 updates. Compare BLEU, time, and the map of {numref}`fig-forming`.
 
 # %% [markdown]
 # ## Second reading: gradients, averages, and the long run
@@ -640,7 +727,7 @@ assert abs(losses[0] - losses[1]) < 0.001 and losses[2] > losses[1] + 0.1
 # By then more of the same pairs brought little ({numref}`fig-long`). The book's everyday models translated each side once into the other language, and two more kinds of pairs joined the real ones: the machine's German with the person's English, and the person's German with the machine's English. That is **data diversification** {cite:p}`nguyen2020data`. After 6,000 more updates, at 0.3 times the rate and warmed up anew, the mean of the last four has 42.8. Part of the gain may come from elsewhere, since the two translators have read more than captions. All commands are in the model's [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md).
 # :::
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the long run", "code_prompt_hide": "Hide the long run", "figure": {"name": "fig-long", "caption": "How long does it pay to train? The first training of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}, "image": {"alt": "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39."}}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the long run", "code_prompt_hide": "Hide the long run", "figure": {"name": "fig-long", "caption": "How long does it pay to train? The first training of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"
 records = [json.loads(line) for line in (home / "start.jsonl").read_text().splitlines()]
 records = [record for record in records if "loss" in record]
@@ -649,13 +736,17 @@ found = {
 }
 assert [round(found[9]), round(found[18]), records[-1]["step"]] == [29, 36, 8223]
 assert all(38.5 < score < 39.5 for epoch, score in found.items() if epoch >= 26)
-scores = Path("../benchmarks/results/captions-first.jsonl"), home / "evaluation.jsonl"
+scores = RESULTS / "captions-first.jsonl", home / "evaluation.jsonl"
 for path, told in zip(scores, ("40.5", "42.8")):
     lines = map(json.loads, path.read_text().splitlines())
     assert told == next(
         f"{line['bleu']:.1f}" for line in lines if line["averaged"] == 4
     )
-learning_curves(records, "epoch")
+learning_curves(
+    records,
+    "epoch",
+    "Both losses fall steeply for a few epochs and then ever more slowly, to 2.5 and 1.6. BLEU rises to 29 within nine epochs and then slowly to 39.",
+)
 
 # %% [markdown]
 # ### When something looks wrong
@@ -685,71 +776,6 @@ learning_curves(records, "epoch")
 # Submit the same command again. At its end a job gets SIGTERM and leaves a checkpoint; the next goes on from there.
 
 # %% [markdown]
-# ## Exercises
-#
-# **1. Two means** (★, 5 min). By hand: two batches have losses summing to 30 over 10 tokens and to 10 over 5 tokens. What is the loss of the update, and what is the mean of the means?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# (30 + 10) / (10 + 5) = 2.67, against (3 + 2) / 2 = 2.5
-print(f"{40 / 15:.2f} {(30 / 10 + 10 / 5) / 2:.2f}")
-
-# %% [markdown]
-# **2. A large file** (★, 10 min). How many numbers does a checkpoint of the big model hold, and how many gigabytes is that?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Three for each parameter, the weight and Adam's two averages, of four bytes each
-with torch.device("meta"):
-    big = Transformer(preset("big"))
-numbers = 3 * sum(p.numel() for p in big.parameters())
-print(f"{numbers:,} numbers, {4 * numbers / 1e9:.2f} GB")
-
-# %% [markdown]
-# **3. Half a memory** (★★, 15 min). A run goes on with its averages from step 1,000, but Adam's own count begins at zero. How many times too long is the first step?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The bias correction divides full averages as if they had seen one gradient: m by 0.1, v by 0.02.
-print(f"{(1 / (1 - 0.9)) / (1 / (1 - 0.98)) ** 0.5:.2f} times")
-
-# %% [markdown]
-# **4. Accumulate** (★★, 20 min). Change `train_simply` so that each update is made of several batches, with the right mean. Check that one update of three batches moves a model exactly as `training_step` does.
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The tokens of all batches must be known before the first backward; dividing the gradients afterwards would do, too.
-def accumulate(model, groups, optimizer):
-    loss = SmoothedLoss(model)
-    for group in groups:
-        tokens = sum((batch.target[:, 1:] != PAD).sum() for batch in group)
-        optimizer.zero_grad()
-        for batch in group:
-            (loss(*batch) / tokens).backward()
-        optimizer.step()
-
-
-mine = very_small(dropout=0.0).double()
-before = torch.cat([p.detach().flatten() for p in mine.parameters()])
-accumulate(mine, [parts], torch.optim.SGD(mine.parameters(), lr=1.0))
-after = torch.cat([p.detach().flatten() for p in mine.parameters()])
-print(f"off by {(after - before - small).norm() / small.norm():.0e}")
-assert torch.allclose(after - before, small, rtol=0, atol=1e-14)
-
-# %% [markdown]
-# **5. Never reached** (★★, 10 min). A loop says `if count % 10 == 0: optimizer.step(); count += 1`, with both statements inside the `if`. What does its loss curve look like, and how would you notice?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# If count starts at 0, one step is made, count becomes 1, and the condition is never true again. The loss stays where
-# the first update left it, near the loss of a fresh model, up to the noise of the batches; started at 1, not even that
-# step is made. Compare the weights before and after a hundred batches, or log the rate and the number of updates.
-count = steps = 0
-for _ in range(100):
-    if count % 10 == 0:
-        steps += 1
-        count += 1
-print(steps, "update in 100 batches")
-
-# %% [markdown]
-# **6. The rival** (★★★, an evening; open). Train a GRU with additive attention under the same loop, with as many parameters and the same 2,000 updates. Compare BLEU, time, and the map of {numref}`fig-forming`.
-#
 # ## Sources
 #
 # Data, steps and optimizer are from section 5 of {cite:t}`vaswani2017attention`, averaging from its section 6.1. The captions are those of {cite:t}`elliott2016multi30k`.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown] needs=["multi30k"]
 # # Decoding
@@ -33,13 +32,11 @@ from annotated_transformer.multi_head_attention import (
 from annotated_transformer.transformer import Transformer, evaluating
 
 # %% tags=["hide-input"]
-import json
 import math
 from dataclasses import replace
 from functools import lru_cache
 from heapq import nlargest
 from itertools import product
-from pathlib import Path
 from random import Random
 from time import process_time
 
@@ -53,9 +50,8 @@ from annotated_transformer import preset, translate
 from annotated_transformer.batching import pad
 from annotated_transformer.toolkit.downloads import multi30k
 from annotated_transformer.transformer import greedy_decode
-from book.figures import INK, PAPER, curves, show, show_steps
-
-PLUM = "#8A63A8"
+from benchmarks.common import read_log
+from book.figures import AMBER, INK, PAPER, PLUM, SKY, curves, show, show_steps
 
 
 def legend_above(chart):
@@ -121,7 +117,7 @@ def column(title, text):
         x=alt.X("p:Q", axis=None, scale=alt.Scale(domain=[0, 1.3])),
         y=alt.Y("word:N", sort=None, title=None),
     )
-    bars = base.mark_bar(fill=PLUM, height=15)
+    bars = base.mark_bar(fill=SKY, height=15)
     numbers = base.mark_text(align="left", dx=5).encode(
         text=alt.Text("p:Q", format=".2f")
     )
@@ -218,13 +214,13 @@ def bars(temperature):
         name = f"{number}. {tokenizer.decode([word]).strip() or '·'}"
         share = round(shares[word], 3)
         rows.append({"word": name, "share": share, "kept": word in kept})
-    fill = alt.condition("datum.kept", alt.value(PLUM), alt.value(PAPER))
+    fill = alt.condition("datum.kept", alt.value(SKY), alt.value(PAPER))
     ticks = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1])
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X("share:Q", title="share", scale=alt.Scale(domain=[0, 1.1]), axis=ticks),
         y=alt.Y("word:N", title=None, sort=None),
     )
-    drawn = base.mark_bar(stroke=PLUM, strokeWidth=1.2).encode(fill=fill)
+    drawn = base.mark_bar(stroke=SKY, strokeWidth=1.2).encode(fill=fill)
     numbers = base.mark_text(align="left", dx=5).encode(text="share:Q")
     return (drawn + numbers).properties(width=255, height=230)
 
@@ -517,8 +513,8 @@ def grid(way):
         "position:O", title="position", axis=alt.Axis(orient="top", labelAngle=0)
     )
     step = alt.Y("step:O", title="step")
-    fill = alt.condition("datum.fresh", alt.value(PLUM), alt.value(PAPER))
-    cells = base.mark_rect(stroke=PLUM, strokeWidth=1.5, width=26, height=15)
+    fill = alt.condition("datum.fresh", alt.value(SKY), alt.value(PAPER))
+    cells = base.mark_rect(stroke=SKY, strokeWidth=1.5, width=26, height=15)
     cells = cells.encode(position, step, fill=fill)
     last = base.transform_filter("datum.position == datum.step - 1")
     total = last.mark_text(dx=28, align="left").encode(position, step, text="done:Q")
@@ -698,7 +694,10 @@ for knobs in ({"top_k": 2}, {"top_p": 0.7}):
 #
 # ### The search in tensors
 #
+# :::{admonition} Why tensors, and along which axes
+# :class: dropdown
 # `search` makes a Python tuple of each candidate: with 64 sentences, a beam of 4 and 8,000 words, two million tuples per step. `beam_search` holds all hypotheses in a few tensors, sentences on the axis $B$ and hypotheses of one sentence on the axis $R$. A row without a hypothesis has the log-probability minus infinity, which no `topk` prefers. It [finds the same](#checks).
+# :::
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show what a search holds", "code_prompt_hide": "Hide what a search holds"}
@@ -767,7 +766,10 @@ def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
 # %% [markdown]
 # ### Expand, score, prune: one `topk`
 #
+# :::{admonition} How one `topk` finds words and parents
+# :class: dropdown
 # The $R \cdot |V|$ continuations of a sentence go into one row, and one `topk` finds the best. A winner's position in that row gives its parent and its word: with 13 words, position 30 is word 4 of hypothesis 2, both counted from 0, since $30 = 2 \cdot 13 + 4$. Padding and `<s>` are forbidden *after* the log-softmax, so that a score stays what the model gives to the sentence.
+# :::
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the step of a search", "code_prompt_hide": "Hide the step of a search"}
@@ -808,7 +810,10 @@ print("log-probabilities:", [round(total, 2) for total in grown.total[0].tolist(
 # %% [markdown]
 # ### The whole search
 #
+# :::{admonition} Who is finished, and what leaves the tensors
+# :class: dropdown
 # Hypotheses that wrote `</s>` or reached their limit are finished: they hand over their words and scores, keep their place for good, and leave minus infinity behind. Sentences that are done leave all tensors, so a batch gets cheaper while it runs.
+# :::
 #
 # :::{admonition} The bound, for each sentence
 # :class: dropdown
@@ -896,7 +901,10 @@ assert not goes_on.item()
 # %% [markdown]
 # ### The cache in code
 #
+# :::{admonition} Attention in two halves, and who shares which keys
+# :class: dropdown
 # [Multi-head attention](05_multi_head_attention.ipynb#the-module) does two things in one go, and here we need them apart: `project` makes keys and values, and `attend_to` lets a query look at them. `self_kv` has a row for each hypothesis, $B \cdot R$ in all. The hypotheses of a sentence share its source, so `cross_kv` has $B$ rows, however wide the beam.
+# :::
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the two halves of attention", "code_prompt_hide": "Hide the two halves of attention"}
@@ -970,7 +978,10 @@ def pick(kv: KeysAndValues, rows: Tensor) -> KeysAndValues:
 # %% [markdown]
 # ### One word through the decoder
 #
+# :::{admonition} The same three sub-layers
+# :class: dropdown
 # A step takes one new word for each hypothesis through the same three sub-layers as `DecoderLayer.forward` in [Layers](09_layers.ipynb#the-decoder-layer), whose modules it uses.
+# :::
 #
 # :::{admonition} What is different from a pass over the whole sentence
 # :class: dropdown
@@ -1077,7 +1088,7 @@ with torch.no_grad():
                 ("with a cache", cached[-10:]),
             ):
                 measured.append({"words": n, "ms": round(min(times), 2), "step": name})
-looks = {"without a cache": (PLUM, [5, 3]), "with a cache": (INK, [1, 0])}
+looks = {"without a cache": (AMBER, [5, 3]), "with a cache": (SKY, [1, 0])}
 x = alt.X("words:Q", title="words written", scale=alt.Scale(domain=[0, 70]))
 y = alt.Y("ms:Q", title="milliseconds per step")
 chart = legend_above(curves(measured, x, y, "step", looks))
@@ -1133,7 +1144,10 @@ for counted, by_hand in ((slow, 6261 + 377), (fast, 882 + 377)):
 # %% [markdown]
 # ### When hypotheses change places
 #
+# :::{admonition} Words move, and their past must move with them
+# :class: dropdown
 # When one hypothesis takes another's place in a beam, the words visibly move, and the cache must move with them. `keep` gathers its rows by their parents.
+# :::
 #
 # :::{admonition} Worked: a beam of three, in which one dies out
 # :class: dropdown
@@ -1182,7 +1196,10 @@ assert max(gaps) > 0.1
 # %% [markdown]
 # ### How large is a KV cache?
 #
+# :::{admonition} Two vectors for each token and layer, unless heads share them
+# :class: dropdown
 # Each token of each hypothesis keeps two vectors in every layer. For today's language models the cache decides how many users fit on a GPU, so in **grouped-query attention** {cite:p}`ainslie2023gqa` several query heads share one key head and one value head, and in multi-query attention {cite:p}`shazeer2019fast` all of them. The two Llama models below differ in just that (their published shapes, at 16 bits; the base model at 32).
+# :::
 
 # %% tags=["hide-input"]
 shapes = {  # layers, heads that have keys and values, width of a head, bytes per number
@@ -1227,10 +1244,10 @@ print(f"{same} of {searches} searches return the same hypotheses in the same ord
 assert same == searches == 100
 
 # %% [markdown]
-# A hundred searches, from one hypothesis to all forty sentences. Four more checks cover other mistakes, for wrong beam searches write plausible sentences.
-#
 # :::{admonition} Four checks, and what they would catch
 # :class: dropdown
+# A hundred searches, from one hypothesis to all forty sentences. Four more checks cover other mistakes, for wrong beam searches write plausible sentences.
+#
 # All run in double precision, on a random model whose `</s>` we made likelier, until some sentences end and others run to their limit.
 #
 # | check | what it would catch |
@@ -1318,7 +1335,10 @@ still_open = bound
 # %% [markdown]
 # ### Sampling in batches
 #
+# :::{admonition} `sharpen` for a batch, and where padding is forbidden
+# :class: dropdown
 # `filter_logits` is `sharpen` on logits: all words are sorted, the tail is set to minus infinity, and `scatter` restores the order. `sample` draws for a whole batch, with the cache. Padding and `<s>` are forbidden *before* the softmax here, since a draw needs shares that sum to 1.
+# :::
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the filter", "code_prompt_hide": "Hide the filter"}
@@ -1414,11 +1434,13 @@ for knobs in ({"top_k": 2}, {"top_p": 0.7}, {"top_k": 3, "top_p": 0.55}):
 #
 # ### Beam width and alpha
 #
+# :::{admonition} How it was measured
+# :class: dropdown
 # The paper has a beam of 4 and $\alpha = 0.6$, chosen on its development set. We try five widths and three exponents on the 2,014 captions of the validation and the test set. Since $\alpha$ doesn't steer which hypotheses survive, one search for each width is enough: all that finished are kept, and sorted anew for each $\alpha$. Quality is measured in [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there), higher is better. The numbers are from the log of `python -m benchmarks.experiments.widths`.
+# :::
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-sweep", "caption": "What do a wider beam and a length penalty change? Above: how far a beam is ahead of greedy search in BLEU, on 2,014 captions, with 95% intervals of the paired bootstrap; squares, circles and triangles are the three exponents in their order. Below: the length of the output over that of the references. Without a penalty (dashed) a beam of 4 or more isn't surely ahead of greedy search at all; with one it is, and the larger exponent is ahead most."}}
-log = Path("../benchmarks/results/widths.jsonl").read_text(encoding="utf-8")
-logged = [json.loads(line) for line in log.splitlines()[1:]]
+_, *logged = read_log("widths")
 swept = [
     record | {"exponent": f"alpha {record['alpha']}"}
     for record in logged
@@ -1426,12 +1448,11 @@ swept = [
 ]
 looks = {
     "alpha 0.0": (PLUM, [5, 3]),
-    "alpha 0.6": (INK, [1, 0]),
-    "alpha 1.4": (INK, [2, 2]),
+    "alpha 0.6": (SKY, [1, 0]),
+    "alpha 1.4": (AMBER, [2, 2]),
 }
 names = list(looks)
 series = alt.Scale(domain=names, range=[color for color, _ in looks.values()])
-dashes = alt.Scale(domain=names, range=[dash for _, dash in looks.values()])
 forms = alt.Scale(domain=names, range=["square", "circle", "triangle-up"])
 base = alt.Chart(
     alt.Data(values=[record for record in swept if record["beam"] > 1])
@@ -1444,7 +1465,6 @@ ahead = alt.Y("ahead:Q", title="BLEU ahead of greedy search")
 intervals = base.mark_rule(strokeWidth=1.5).encode(
     y=alt.Y("low:Q"),
     y2="high:Q",
-    strokeDash=alt.StrokeDash("exponent:N", scale=dashes, legend=None),
 )
 shape = alt.Shape("exponent:N", scale=forms, sort=None, title=None, legend=None)
 points = base.mark_point(filled=True, size=55, opacity=1).encode(ahead, shape=shape)
@@ -1473,8 +1493,6 @@ show(
 )
 
 # %% [markdown]
-# The exponent matters more than the width.
-#
 # :::{admonition} What can be read off, in numbers
 # :class: dropdown
 # - **The second hypothesis pays.** At $\alpha = 0.6$ it gains 0.6 BLEU (from 0.3 to 0.9). Wider beams stay at that, and each doubling of the beam doubles the decoder's work.
@@ -1507,7 +1525,10 @@ for beam in (4, 8, 16):
 # %% [markdown]
 # ### Why is my beam search worse with a larger beam?
 #
+# :::{admonition} A better search, of a model that isn't made to be searched so well
+# :class: dropdown
 # Because it is a better search, and the model isn't made to be searched so well. Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. In 6 of 250 captions, all of them long, it finds `</s>` alone more probable than the sentence of a beam of 4. If a larger beam lowers your score, look at the lengths first.
+# :::
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show how probable an empty translation is", "code_prompt_hide": "Hide how probable an empty translation is"}
 empty, ranks, unsure, leads = [], [], [], []
@@ -1562,7 +1583,10 @@ assert min(leads) > 0
 #
 # ### Two length penalties
 #
+# :::{admonition} With the constants 5 and 6, and without
+# :class: dropdown
 # [CTranslate2](F_export.ipynb#a-script-that-goes-along) divides by $n^\alpha$, without the 5 and the 6. The divisor then grows faster with the length, so the same $\alpha$ pushes harder toward long output.
+# :::
 #
 # :::{admonition} Worked: the same α, another winner
 # :class: dropdown
@@ -1570,8 +1594,8 @@ assert min(leads) > 0
 # :::
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-length-penalty", "caption": "How strongly is length rewarded? What a log-probability is divided by: the penalty of {eq}`eq-length-penalty` (solid) and the plain power of the length (dashed). With the same exponent the second rises faster."}}
-kinds = {"((5 + n) / 6)^0.6": (INK, [1, 0]), "n^0.6": (INK, [5, 3])}
-kinds |= {"((5 + n) / 6)^1.0": (PLUM, [1, 0]), "n^1.0": (PLUM, [5, 3])}
+kinds = {"((5 + n) / 6)^0.6": (SKY, [1, 0]), "n^0.6": (SKY, [5, 3])}
+kinds |= {"((5 + n) / 6)^1.0": (AMBER, [1, 0]), "n^1.0": (AMBER, [5, 3])}
 records = []
 for n in range(1, 31):
     for kind in kinds:
@@ -1619,10 +1643,10 @@ assert 3.1 < ranked[0].log_probability - ranked[2].log_probability < 3.4
 assert ranked[0].log_probability - total > 16.5
 
 # %% [markdown]
-# The winner doesn't fish, nor does the next; the third does, and is 25 times less probable than the first.
-#
 # :::{admonition} Whose fault is it, the search's or the model's?
 # :class: dropdown
+# The winner doesn't fish, nor does the next; the third does, and is 25 times less probable than the first.
+#
 # Neither the search nor the penalty looks at the source. Only the model does, and a model that isn't sure of a phrase finds it cheap to skip. If the reference scored better than the output, the search would have missed it: a **search error**, which a wider beam may mend. Here the model finds the reference twenty million times less probable than its own sentence: a **model error**, which no search mends. The next line says how often the search misses the reference.
 # :::
 
@@ -1641,7 +1665,10 @@ assert missed <= 5
 # %% [markdown]
 # ### Minimum Bayes risk
 #
+# :::{admonition} The sentence that is most like the others
+# :class: dropdown
 # **Minimum Bayes risk** decoding {cite:p}`kumar2004minimum` asks for the sentence with the smallest expected loss: if the model's own samples were the references, which candidate would score best on average? Draw some translations, compare each with all of them, and keep the one that is most like the others. We measure likeness by [chrF](20_evaluation.ipynb), the overlap of character n-grams.
+# :::
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show it in fifteen lines, on sixteen samples of the first sentence", "code_prompt_hide": "Hide the fifteen lines"}
 chrf = CHRF()
@@ -1683,8 +1710,7 @@ print(f"most like all sixteen: {best} (mean chrF {score:.0f})")
 # :::
 
 # %% tags=["remove-cell"]
-log = Path("../benchmarks/results/risk.jsonl").read_text(encoding="utf-8")
-risks = {r["system"]: r for r in map(json.loads, log.splitlines()[1:])}
+risks = {record["system"]: record for record in read_log("risk")[1:]}
 fields = [
     f"{kind}{field}" for kind in ("", "chrF ") for field in ("ahead", "low", "high")
 ]

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown] needs=["multi30k"]
 # # Evaluation
@@ -61,9 +60,7 @@ from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.data import words
 from annotated_transformer.toolkit.translation import length_batches
 from annotated_transformer.transformer import evaluating
-from book.figures import INK, show
-
-PLUM = "#8A63A8"
+from book.figures import INK, SKY, show
 
 # %% [markdown]
 # ## How BLEU lies
@@ -133,7 +130,7 @@ def sentence_mean(outputs, references):
     return sum(scores) / len(scores)
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bleu-lies", "caption": "How much can a score be moved without touching the model? The same model on the same captions, scored in eleven ways. The vertical line is the honest score; filled purple bars are higher, outlined ones lower. Counted in characters the score is 24 points higher, with `<s>` and `</s>` five, and the other ways stay within three points."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bleu-lies", "caption": "How much can a score be moved without touching the model? The same model on the same captions, scored in eleven ways. The vertical line is the honest score; filled blue bars are higher, outlined ones lower. Counted in characters the score is 24 points higher, with `<s>` and `</s>` five, and the other ways stay within three points."}}
 few = [i for i, line in enumerate(references) if len(words(line)) <= 12]
 value = {
     "honest: sacreBLEU": honest,
@@ -173,10 +170,10 @@ only = alt.Chart(alt.Data(values=[{"bleu": round(honest, 1)}]))
 chart = alt.layer(
     base.transform_filter(is_honest).mark_bar(fill=INK, height=15),
     base.transform_filter(f"datum.over && !({is_honest})").mark_bar(
-        fill=PLUM, height=15
+        fill=SKY, height=15
     ),
     base.transform_filter(f"!datum.over && !({is_honest})").mark_bar(
-        fillOpacity=0, stroke=PLUM, strokeWidth=1.4, height=15
+        fillOpacity=0, stroke=SKY, strokeWidth=1.4, height=15
     ),
     only.mark_rule(color=INK, strokeWidth=2).encode(x="bleu:Q"),
     base.transform_calculate(at=f"max(datum.bleu, {honest:.1f})")
@@ -261,10 +258,10 @@ sides = [
 hidden = {"axis": None, "title": None}
 x = alt.X("x:Q", scale=alt.Scale(domain=[0, 8.6], nice=False), **hidden)
 y = alt.Y("y:Q", scale=alt.Scale(domain=[14.2, 0.2], nice=False), **hidden)
-box = {"stroke": PLUM, "strokeWidth": 1.2, "cornerRadius": 2}
+box = {"stroke": SKY, "strokeWidth": 1.2, "cornerRadius": 2}
 base = alt.Chart(alt.Data(values=rows)).encode(x, y, x2="x2:Q", y2="y2:Q")
 chart = alt.layer(
-    base.transform_filter("datum.hit").mark_rect(fill=PLUM, **box),
+    base.transform_filter("datum.hit").mark_rect(fill=SKY, **box),
     base.transform_filter("!datum.hit").mark_rect(
         fillOpacity=0, strokeDash=[3, 2], **box
     ),
@@ -520,7 +517,7 @@ def histogram(name, one, other):
         "x2": round(intervals[name][2], 3),
         "count": 0,
     }
-    bars = alt.Chart(alt.Data(values=rows)).mark_rect(fill=PLUM)
+    bars = alt.Chart(alt.Data(values=rows)).mark_rect(fill=SKY)
     line = alt.Chart(alt.Data(values=[interval])).mark_rule(strokeWidth=6, color=INK)
     chart = alt.layer(
         bars.encode(x, alt.Y("count:Q", title="resamples"), x2="x2:Q", y2=alt.datum(0)),
@@ -592,7 +589,112 @@ assert sum(line in outputs for line, _ in marked_lines) >= 2
 # ```
 #
 # For a comparison with the paper there is only BLEU. To choose between systems of your own, report COMET beside it, and read the output.
+
+# %% [markdown]
+# ## What to remember
 #
+# - BLEU multiplies clipped precisions of n-grams, n = 1 to 4, takes the fourth root, and punishes short output. It is summed over the corpus first.
+# - A score means little without its signature, its test set and the number of lines. Score plain text that the model wrote by itself.
+# - A difference comes with a paired interval. If the interval includes zero, the test set can't tell the systems apart.
+# - Scores compare letters and know nothing of *not*. Read the output, above all the worst of it.
+#
+# A score tells how well a model translates, and nothing about how. The model's attention weights [can be looked at](21_attention_maps.ipynb), but what do they prove?
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. By hand, and then in code** (★, 15 min, before you read the code above). The output is *the cat sat*, the reference *the cat sat down .* What is BLEU with 1-grams and 2-grams only? ($e^{-2/3} = 0.513$) Write a function that computes it for any two sentences.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Both precisions are 1: every word and every pair is right. The penalty is e^(1 - 5/3) = 0.513.
+
+
+def bleu_2(output, reference):
+    said, wanted = output.split(), reference.split()
+    product = min(1, math.exp(1 - len(wanted) / len(said))) ** 2
+    for n in (1, 2):
+        left = [wanted[i : i + n] for i in range(len(wanted) - n + 1)]
+        runs = [said[i : i + n] for i in range(len(said) - n + 1)]
+        hits = 0
+        for run in runs:
+            if run in left:
+                left.remove(run)  # used up
+                hits += 1
+        product *= hits / len(runs)
+    return 100 * product**0.5
+
+
+pairs_only = BLEU(max_ngram_order=2, tokenize="none")
+answer = pairs_only.corpus_score(["the cat sat"], [["the cat sat down ."]])
+ours = bleu_2("the cat sat", "the cat sat down .")
+assert abs(answer.score - ours) < 1e-9
+print(f"{ours:.1f}")
+
+# %% [markdown]
+# **2. What breaks if** (★, 5 min) precisions are not clipped? Find an output of seven words that gets 100 for $p_1$ against the reference *two dogs play in the deep snow*, and says nothing.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Any word of the reference, seven times.
+wanted = "two dogs play in the deep snow"
+said = "in in in in in in in"
+print("unclipped:", sum(word in wanted.split() for word in said.split()), end=" ")
+print("clipped:", counts_of(said, wanted)[0])
+assert counts_of(said, wanted)[0] == 1
+
+# %% [markdown]
+# **3. What breaks if** (★★, 10 min) one output line is lost near the beginning, and a blank one is added at the end so that the counts agree? Predict the score, then try it.
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# From the sixth on, each line is compared with its neighbor's reference. Half of what is left
+# comes from the five before.
+shifted = [*outputs[:5], *outputs[6:], ""]
+lost = score(shifted, references).bleu
+assert lost < honest / 3
+print(f"{honest:.1f} falls to {lost:.1f}")
+
+# %% [markdown]
+# **4. How many sentences?** (★★, 10 min) Predict how much wider the 95% interval of our model's BLEU becomes when only every fourth caption is kept.
+
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# It goes with one over the root of the number of sentences: a quarter of them, about twice as wide.
+spreads = [resampled(some, 1000, seed=2) for some in (counts, counts[::4])]
+widths = [np.ptp(np.percentile(scores, [2.5, 97.5])) for scores in spreads]
+assert 1.4 < widths[1] / widths[0] < 2.9
+print(f"{widths[0]:.1f} and {widths[1]:.1f} points wide")
+
+# %% [markdown]
+# **5. Which comes first?** (★★, 10 min) Exchange output and reference: the model writes *the black cat likes fish*, and the reference has *the fish*. Compute the score by hand, and say why such a mistake in a script can stay unnoticed for long.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The matches stay the same and are divided by the shorter line's counts, 5/5, 3/4, 2/3 and 1/2: their product is 1/4,
+# its fourth root 0.707. The penalty is e^(1 - 6/5) = 0.819. 57.9 instead of 53.7 looks as likely; only the ratio of
+# the lengths, which sacreBLEU prints, is inverted.
+long_line, short_line = "the black cat likes the fish", "the black cat likes fish"
+both_ways = (
+    bleu_of(counts_of(long_line, short_line)),
+    bleu_of(counts_of(short_line, long_line)),
+)
+print(f"{both_ways[0]:.1f} and {both_ways[1]:.1f}")
+assert abs(both_ways[1] - 57.9) < 0.05
+
+# %% [markdown]
+# **6. Endings** (★★, 10 min). The reference is *Two dogs are running.* Which of *Two dog is running.* and *Two cars are burning.* gets the higher BLEU, and which the higher chrF?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Both have three of five words. The first also has the pair "running.", so its BLEU is
+# higher. For chrF, "dog" is most of "dogs", while "cars" is little of it.
+true = "Two dogs are running."
+for line in ("Two dog is running.", "Two cars are burning."):
+    metrics = BLEU(effective_order=True), CHRF()
+    both = [metric.sentence_score(line, [true]).score for metric in metrics]
+    print(f"{line:22} BLEU {both[0]:.1f}  chrF {both[1]:.1f}")
+
+# %% [markdown]
+# **7. Mark twenty** (★★, 30 min, open). Mark the errors in twenty outputs of a model of yours, a point for a minor and five for a major one. Wait a day and mark them again. How well do you agree with yourself, and how well with chrF?
+#
+# **8. The other score** (★★★, an evening, open). Score greedy search, a beam of 4 and a beam of 64 with COMET. Does it rank them as BLEU does? Read twenty captions on which the two disagree most.
+
+# %% [markdown]
 # ## Second reading: other ways to count
 #
 # ### chrF: counting characters
@@ -849,10 +951,10 @@ base = alt.Chart(alt.Data(values=records)).encode(
 )
 y = alt.Y("bleu:Q", title="BLEU", scale=alt.Scale(domain=[0, 60]))
 chart = alt.layer(
-    base.mark_rule(strokeWidth=2, color=PLUM).encode(
+    base.mark_rule(strokeWidth=2, color=SKY).encode(
         alt.Y("low:Q", title="BLEU"), y2="high:Q"
     ),
-    base.mark_point(filled=True, opacity=1, size=90, color=PLUM).encode(y),
+    base.mark_point(filled=True, opacity=1, size=90, color=SKY).encode(y),
     base.mark_text(align="left", dx=9).encode(y, text=alt.Text("bleu:Q", format=".1f")),
     base.mark_text(fontSize=12).encode(y=alt.value(212), text="count:N"),
 )
@@ -1002,109 +1104,8 @@ assert score(everyday[:-1], list(elsewhere.values())[:-1]).chrf > away.chrf + 20
 # :class: dropdown
 # Try twenty settings on the test set, report the best, and you have fitted the test set a little. Choose on the validation captions, then score the test captions once. (Some pages of this book, this one too, score several settings on them; that is harmless as long as nothing is chosen that way.)
 # :::
-#
-# ## What to remember
-#
-# - BLEU multiplies clipped precisions of n-grams, n = 1 to 4, takes the fourth root, and punishes short output. It is summed over the corpus first.
-# - A score means little without its signature, its test set and the number of lines. Score plain text that the model wrote by itself.
-# - A difference comes with a paired interval. If the interval includes zero, the test set can't tell the systems apart.
-# - Scores compare letters and know nothing of *not*. Read the output, above all the worst of it.
-#
-# A score tells how well a model translates, and nothing about how. The model's attention weights [can be looked at](21_attention_maps.ipynb), but what do they prove?
-#
-# ## Exercises
-#
-# **1. By hand, and then in code** (★, 15 min, before you read the code above). The output is *the cat sat*, the reference *the cat sat down .* What is BLEU with 1-grams and 2-grams only? ($e^{-2/3} = 0.513$) Write a function that computes it for any two sentences.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Both precisions are 1: every word and every pair is right. The penalty is e^(1 - 5/3) = 0.513.
-
-
-def bleu_2(output, reference):
-    said, wanted = output.split(), reference.split()
-    product = min(1, math.exp(1 - len(wanted) / len(said))) ** 2
-    for n in (1, 2):
-        left = [wanted[i : i + n] for i in range(len(wanted) - n + 1)]
-        runs = [said[i : i + n] for i in range(len(said) - n + 1)]
-        hits = 0
-        for run in runs:
-            if run in left:
-                left.remove(run)  # used up
-                hits += 1
-        product *= hits / len(runs)
-    return 100 * product**0.5
-
-
-pairs_only = BLEU(max_ngram_order=2, tokenize="none")
-answer = pairs_only.corpus_score(["the cat sat"], [["the cat sat down ."]])
-ours = bleu_2("the cat sat", "the cat sat down .")
-assert abs(answer.score - ours) < 1e-9
-print(f"{ours:.1f}")
 
 # %% [markdown]
-# **2. What breaks if** (★, 5 min) precisions are not clipped? Find an output of seven words that gets 100 for $p_1$ against the reference *two dogs play in the deep snow*, and says nothing.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Any word of the reference, seven times.
-wanted = "two dogs play in the deep snow"
-said = "in in in in in in in"
-print("unclipped:", sum(word in wanted.split() for word in said.split()), end=" ")
-print("clipped:", counts_of(said, wanted)[0])
-assert counts_of(said, wanted)[0] == 1
-
-# %% [markdown]
-# **3. What breaks if** (★★, 10 min) one output line is lost near the beginning, and a blank one is added at the end so that the counts agree? Predict the score, then try it.
-
-# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# From the sixth on, each line is compared with its neighbor's reference. Half of what is left
-# comes from the five before.
-shifted = [*outputs[:5], *outputs[6:], ""]
-lost = score(shifted, references).bleu
-assert lost < honest / 3
-print(f"{honest:.1f} falls to {lost:.1f}")
-
-# %% [markdown]
-# **4. How many sentences?** (★★, 10 min) Predict how much wider the 95% interval of our model's BLEU becomes when only every fourth caption is kept.
-
-# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# It goes with one over the root of the number of sentences: a quarter of them, about twice as wide.
-spreads = [resampled(some, 1000, seed=2) for some in (counts, counts[::4])]
-widths = [np.ptp(np.percentile(scores, [2.5, 97.5])) for scores in spreads]
-assert 1.4 < widths[1] / widths[0] < 2.9
-print(f"{widths[0]:.1f} and {widths[1]:.1f} points wide")
-
-# %% [markdown]
-# **5. Which comes first?** (★★, 10 min) Exchange output and reference: the model writes *the black cat likes fish*, and the reference has *the fish*. Compute the score by hand, and say why such a mistake in a script can stay unnoticed for long.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The matches stay the same and are divided by the shorter line's counts, 5/5, 3/4, 2/3 and 1/2: their product is 1/4,
-# its fourth root 0.707. The penalty is e^(1 - 6/5) = 0.819. 57.9 instead of 53.7 looks as likely; only the ratio of
-# the lengths, which sacreBLEU prints, is inverted.
-long_line, short_line = "the black cat likes the fish", "the black cat likes fish"
-both_ways = (
-    bleu_of(counts_of(long_line, short_line)),
-    bleu_of(counts_of(short_line, long_line)),
-)
-print(f"{both_ways[0]:.1f} and {both_ways[1]:.1f}")
-assert abs(both_ways[1] - 57.9) < 0.05
-
-# %% [markdown]
-# **6. Endings** (★★, 10 min). The reference is *Two dogs are running.* Which of *Two dog is running.* and *Two cars are burning.* gets the higher BLEU, and which the higher chrF?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Both have three of five words. The first also has the pair "running.", so its BLEU is
-# higher. For chrF, "dog" is most of "dogs", while "cars" is little of it.
-true = "Two dogs are running."
-for line in ("Two dog is running.", "Two cars are burning."):
-    metrics = BLEU(effective_order=True), CHRF()
-    both = [metric.sentence_score(line, [true]).score for metric in metrics]
-    print(f"{line:22} BLEU {both[0]:.1f}  chrF {both[1]:.1f}")
-
-# %% [markdown]
-# **7. Mark twenty** (★★, 30 min, open). Mark the errors in twenty outputs of a model of yours, a point for a minor and five for a major one. Wait a day and mark them again. How well do you agree with yourself, and how well with chrF?
-#
-# **8. The other score** (★★★, an evening, open). Score greedy search, a beam of 4 and a beam of 64 with COMET. Does it rank them as BLEU does? Read twenty captions on which the two disagree most.
-#
 # ## Sources
 #
 # BLEU is from {cite:t}`papineni2002bleu`; sacreBLEU, its signature, and the case against comparing scores of unknown origin are from {cite:t}`post2018call`. chrF was proposed by {cite:t}`popovic2015chrf`, bootstrap tests for translation by {cite:t}`koehn2004statistical`, COMET by {cite:t}`rei2020comet`; the study of experts and their marks is {cite:t}`freitag2021experts`. The captions are from {cite:t}`elliott2016multi30k`.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Attention maps
@@ -58,7 +57,7 @@ from annotated_transformer.toolkit.synchronous_grammar import (
 )
 from annotated_transformer.toolkit.translation import translate
 from annotated_transformer.transformer import greedy_decode
-from book.figures import FONTS, INK, POSITION, RESIDUAL
+from book.figures import AMBER, FONTS, INK, PAPER, PLUM, SKY
 from book.figures import heatmap, page_colors, show, show_steps
 
 # %%
@@ -386,7 +385,7 @@ def still_frame(trace, now, angle):
         yield f'<path d="M{x1},{y1}L{x2},{y2}" stroke="{INK}" stroke-opacity="{w:.2f}" stroke-width="{1 + 4 * w:.1f}"/>'
     for index, (x, y, born) in enumerate(trace["states"]):
         if born <= now:
-            fill = INK if index in frame["new"] else "#FFFFFF"
+            fill = INK if index in frame["new"] else PAPER
             yield f'<circle cx="{x}" cy="{y}" r="7" fill="{fill}" stroke="{INK}" stroke-width="2"/>'
     for x, y, word, born in trace["words"]:
         if born <= now:
@@ -611,9 +610,9 @@ x = alt.X("rate:Q", title="alignment error rate", scale=alt.Scale(domain=[0, 1])
 bars = drawn.encode(
     x, alt.Y("head:N", title=None, axis=alt.Axis(ticks=False, domain=False))
 )
-line = drawn.mark_rule(color=POSITION, strokeWidth=2, strokeDash=[5, 3])
+line = drawn.mark_rule(color=AMBER, strokeWidth=2, strokeDash=[5, 3])
 chart = alt.layer(
-    bars.mark_bar(fillOpacity=0.15, fill=INK, stroke=INK, height=12),
+    bars.mark_bar(fillOpacity=0.35, fill=SKY, stroke=SKY, height=12),
     bars.mark_text(align="left", dx=4).encode(text=alt.Text("rate:Q", format=".2f")),
     line.encode(x=alt.datum(round(baseline, 3))),
 ).properties(width=220, height=190)
@@ -646,7 +645,7 @@ rows, columns = words(pair.target), [*words(pair.source), "</s>"]
 frames = alt.Chart(
     alt.Data(values=[{"row": j, "column": i} for i, j in sorted(pair.alignment)])
 )
-frames = frames.mark_rect(fillOpacity=0, stroke=POSITION, strokeWidth=3).encode(
+frames = frames.mark_rect(fillOpacity=0, stroke=AMBER, strokeWidth=3).encode(
     x="column:O", y="row:O"
 )
 hits = sum((i, j) in pair.alignment for i, j in align(weights, len(columns) - 1))
@@ -706,6 +705,7 @@ matrix = [
 most, top = max(lost, key=lost.get), max(lost.values())
 columns = [f"head {h + 1}" for h in range(4)]
 look = {"titles": ("attention, layer", "BLEU lost without it"), "limit": round(top, 1)}
+look["color"] = PLUM
 show(
     heatmap(matrix, names, columns, **look, cell=52),
     alt=f"Silencing {most[0]} layer {most[1] + 1} head {most[2] + 1} costs {top:.0f} BLEU, the most; {sum(loss < 2 for loss in lost.values())} of 24 heads cost less than 2.",
@@ -780,7 +780,7 @@ for kind in maps._fields:
     print(f", {kind} {rank_correlation(chosen):.2f}", end="")
 print()
 shapes = alt.Scale(domain=list(maps._fields), range=["circle", "square", "triangle-up"])
-colors = alt.Scale(domain=list(maps._fields), range=["#8C8C8C", RESIDUAL, INK])
+colors = alt.Scale(domain=list(maps._fields), range=[SKY, AMBER, PLUM])
 sharpness = "sharpness: mean of the largest weight in a row"
 base = alt.Chart(alt.Data(values=records)).encode(
     alt.X("peak:Q", title=sharpness, scale=alt.Scale(domain=[0, 1])),

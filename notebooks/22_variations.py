@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown] needs=["multi30k"]
@@ -28,17 +27,13 @@ from annotated_transformer.masks import EOS
 from annotated_transformer.toolkit.presets import parameter_count, preset
 from benchmarks import common
 from benchmarks.experiments import variations
-from book.figures import INK, PAPER, RESIDUAL, show
-
-PLUM = "#8A63A8"
+from book.figures import INK, PAPER, RESIDUAL, SKY, show
 
 
 # %%
-import json
-from pathlib import Path
+from benchmarks.common import read_log
 
-log = Path("../benchmarks/results/variations.jsonl").read_text(encoding="utf-8")
-settings, *runs = map(json.loads, log.splitlines())
+settings, *runs = read_log("variations")
 results = {}
 for run in sorted(runs, key=lambda run: run["seed"]):
     results.setdefault(run["row"], []).append(run)
@@ -236,8 +231,8 @@ def dot_plot(measured, published, title, domain, values, alt_text):
         axis = alt.Axis(values=values, labels=last, ticks=last, domain=last)
         x = alt.X("mean:Q", title=title if last else None, scale=scale, axis=axis)
         drawn = alt.Chart(alt.Data(values=rows))
-        dots = drawn.mark_point(filled=True, size=55, color=PLUM, opacity=1)
-        bars = drawn.mark_rule(strokeWidth=2, color=PLUM).encode(
+        dots = drawn.mark_point(filled=True, size=55, color=SKY, opacity=1)
+        bars = drawn.mark_rule(strokeWidth=2, color=SKY).encode(
             alt.X("low:Q", scale=scale), order, alt.X2("high:Q")
         )
         diamonds = drawn.mark_point(
@@ -348,8 +343,7 @@ for what, kinds in counts.items():
 # The rows that disagree ask for patience. We give the base model and two shallower ones four times the updates, from one seed:
 
 # %% tags=["hide-input", "nbval-ignore-output"]
-longer = Path("../benchmarks/results/variations-2400.jsonl").read_text(encoding="utf-8")
-_, *longer = map(json.loads, longer.splitlines())
+_, *longer = read_log("variations-2400")
 after = {run["row"]: run for run in longer}
 print("                        600 updates     2,400 updates")
 print("                        loss   BLEU     loss   BLEU")
@@ -421,11 +415,11 @@ scale, axis = alt.Scale(domain=[3.4, 10], nice=False), alt.Axis(values=[4, 6, 8,
 x = alt.X("mean:Q", title="loss, nats per token", scale=scale, axis=axis)
 drawn = alt.Chart(alt.Data(values=points))
 low = alt.X("low:Q", scale=scale, axis=axis)
-bars = drawn.mark_rule(strokeWidth=2, color=PLUM).encode(low, order, alt.X2("high:Q"))
-dots = drawn.mark_point(size=60, color=PLUM, opacity=1).encode(
+bars = drawn.mark_rule(strokeWidth=2, color=SKY).encode(low, order, alt.X2("high:Q"))
+dots = drawn.mark_point(size=60, color=SKY, opacity=1).encode(
     x,
     order,
-    fill=alt.condition("datum.rise == 'warm'", alt.value(PLUM), alt.value(PAPER)),
+    fill=alt.condition("datum.rise == 'warm'", alt.value(SKY), alt.value(PAPER)),
 )
 stuck = alt.Chart(alt.Data(values=[{"mean": round(frequencies, 3)}]))
 show(

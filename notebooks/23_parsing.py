@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown] needs=["treebank"]
@@ -19,12 +18,10 @@ sys.path.insert(0, "..")  # where book.figures stands
 # A **parse tree** says which words of a sentence belong together, and as what:
 
 # %% tags=["hide-input"]
-import json
 import re
 import statistics
 from collections import Counter
 from itertools import accumulate, chain
-from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
@@ -34,11 +31,10 @@ import torch
 from annotated_transformer.toolkit import synchronous_grammar as grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from benchmarks import treebank
+from benchmarks.common import read_log
 from benchmarks.experiments.parsing import Code, encode_trees, fit, outline, parse
 from benchmarks.treebank import DELETED, clean, leaves, plain, read_trees
-from book.figures import INK, PAPER, show, show_drawing, words_at
-
-PLUM, SAND = "#8A63A8", "#B07D2B"
+from book.figures import AMBER, INK, PAPER, PLUM, show, show_drawing, words_at
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-tree", "caption": "The tree of *the black cat likes fish*. A label opens a bracket around all that hangs below it; each tag stands for the word below it. S is a sentence, NP a noun phrase, VP a verb phrase; DT, JJ, NN and VBZ are determiner, adjective, noun and verb."}}
@@ -365,10 +361,7 @@ assert labeled_f1(test, held) > 85 and labeled_f1(test, held) > labeled_f1(test,
 # ```
 
 # %% tags=["hide-input", "nbval-ignore-output"]
-log = (
-    Path("../benchmarks/results/parsing.jsonl").read_text(encoding="utf-8").splitlines()
-)
-settings, *runs = map(json.loads, log)
+settings, *runs = read_log("parsing")
 by_size = {}
 for run in sorted(runs, key=lambda run: (run["trees"], run["seed"])):
     if run["words_written"]:
@@ -394,8 +387,8 @@ print(
 )
 print(f"{settings['processor']}, PyTorch {settings['torch']}")
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-parsing-curve", "caption": "How far do 3,400 trees get you? Labeled F1 over the number of trees trained on (logarithmic): each run and the mean of its size, with the search left free (plum) and held to trees (sand). The diamond is the paper's model, with twelve times the trees and many times the size."}}
-kinds = {"left free": ("f1_free", PLUM), "held to trees": ("f1_constrained", SAND)}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-parsing-curve", "caption": "How far do 3,400 trees get you? Labeled F1 over the number of trees trained on (logarithmic): each run and the mean of its size, with the search left free (purple) and held to trees (orange). The diamond is the paper's model, with twelve times the trees and many times the size."}}
+kinds = {"left free": ("f1_free", PLUM), "held to trees": ("f1_constrained", AMBER)}
 points = [
     {"trees": run["trees"], "f1": run[field], "search": kind}
     for kind, (field, _) in kinds.items()

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -50,13 +49,11 @@ sys.path.insert(0, "..")  # where book.figures stands
 # %% tags=["hide-input"]
 import ast
 import inspect
-import json
 import math
 import statistics
 import textwrap
 from dataclasses import replace
 from difflib import ndiff
-from pathlib import Path
 
 import altair as alt
 import torch
@@ -74,7 +71,9 @@ from annotated_transformer.transformer import (
     greedy_decode,
     initialize,
 )
-from book.figures import INK, PAPER, RESIDUAL, arrow, box, heatmap, plus
+from benchmarks.common import read_log
+from benchmarks.experiments import since
+from book.figures import AMBER, PAPER, PLUM, RESIDUAL, SKY, arrow, box, heatmap, plus
 from book.figures import show, show_drawing, show_steps, stream, words_at
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since-layers", "caption": "What has changed in a layer? Left: the encoder layer of 2017. Right: a layer of a language model of today. Both are read from the bottom up, and the thick gray line is the residual stream. Norms have left the stream for the branches, positions have moved from the bottom into each attention, and the network has a gate. Not drawn: today's attention looks back only."}}
@@ -128,7 +127,10 @@ causal = torch.ones(7, 7).bool().tril()
 whole = causal.clone()
 whole[:4, :4] = True
 charts = {
-    name: (heatmap(mask.double(), text, text, mask.tolist(), limit=4), finding)
+    name: (
+        heatmap(mask.double(), text, text, mask.tolist(), limit=3, color=SKY),
+        finding,
+    )
     for name, mask, finding in [
         (
             "causal",
@@ -185,8 +187,8 @@ base = alt.Chart(alt.Data(values=rows)).encode(
     alt.Y("heads:O", sort=None, title="heads of keys and values"),
     alt.X("size:Q", title="KV cache, GiB", scale=alt.Scale(domain=[0, 400])),
 )
-fill = alt.condition("datum.real", alt.value(INK), alt.value(PAPER))
-bars = base.mark_bar(stroke=INK, height={"band": 0.7}).encode(color=fill)
+fill = alt.condition("datum.real", alt.value(SKY), alt.value(PAPER))
+bars = base.mark_bar(stroke=SKY, height={"band": 0.7}).encode(color=fill)
 labels = base.mark_text(align="left", dx=5).encode(text="label:N")
 show(
     (bars + labels).properties(width=265, height={"step": 26}),
@@ -204,10 +206,7 @@ assert cache[64] == 320 and cache[8] == 40
 # Tables like the one above leave out what each change is worth. We've trained the paper's form and twelve others on Multi30k, each from three seeds, and compare them as in [chapter 22](22_variations.ipynb): seed by seed, with intervals that hold the true difference in 95 of 100 experiments.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line), in nats per token; left is better. Lines are 95% intervals from three seeds, and numbers say the same. An open dot marks an interval that holds zero. All rows have about as many parameters; the last four combine changes, or have one stack instead of two. Measured by `benchmarks/experiments/since.py`."}}
-lines = (
-    Path("../benchmarks/results/since.jsonl").read_text(encoding="utf-8").splitlines()
-)
-settings, *log = map(json.loads, lines)
+settings, *log = read_log("since")
 found = {}
 for record in log:
     found.setdefault(record["change"], []).append(record["validation_loss"])
@@ -251,11 +250,13 @@ base = alt.Chart(alt.Data(values=rows))
 scale = alt.Scale(domain=[-0.75, 0.3], nice=False)
 axis = alt.Axis(values=[-0.6, -0.3, 0, 0.3])
 title = "change of the loss, nats per token"
-fill = alt.condition("datum.sure", alt.value(INK), alt.value(PAPER))
-dots = base.mark_point(filled=True, size=60, stroke=INK, opacity=1).encode(
+fill = alt.condition("datum.sure", alt.value(SKY), alt.value(PAPER))
+dots = base.mark_point(filled=True, size=60, stroke=SKY, opacity=1).encode(
     alt.X("gain:Q", title=title, scale=scale, axis=axis), order, fill=fill
 )
-bars = base.mark_rule(strokeWidth=2).encode(alt.X("low:Q"), order, alt.X2("high:Q"))
+bars = base.mark_rule(strokeWidth=2, color=SKY).encode(
+    alt.X("low:Q"), order, alt.X2("high:Q")
+)
 names = base.mark_text(align="left", fontSize=11).encode(
     x=alt.value(130), y=order, text="label:N"
 )
@@ -336,15 +337,18 @@ axes = (
     alt.X("step:Q", title="step", axis=axis),
     alt.Y("rate:Q", title="rate ÷ peak"),
 )
-dashes = {"paper": [2, 2], "cosine": [6, 3], "WSD": [1, 0]}
+looks = {"paper": (PLUM, [2, 2]), "cosine": (AMBER, [6, 3]), "WSD": (SKY, [1, 0])}
 places = {"paper": (2400, 0.5), "cosine": (6500, 0.66), "WSD": (5000, 0.93)}
 layers = []
-for name, dash in dashes.items():
+for name, (color, dash) in looks.items():
     rows = [row for row in records if row["schedule"] == name]
-    line = alt.Chart(alt.Data(values=rows)).mark_line(color=INK, strokeDash=dash)
+    line = alt.Chart(alt.Data(values=rows)).mark_line(color=color, strokeDash=dash)
     step, rate = places[name]
     place = alt.Chart(alt.Data(values=[{"step": step, "rate": rate}]))
-    layers += [line.encode(*axes), place.mark_text(text=name).encode(*axes)]
+    layers += [
+        line.encode(*axes),
+        place.mark_text(text=name, color=color).encode(*axes),
+    ]
 show(
     alt.layer(*layers).properties(width=285, height=170),
     alt="After the warm-up the paper's rate falls at once, the cosine slowly and then fast, and WSD stays at the peak for four fifths of the steps.",
@@ -516,7 +520,80 @@ assert 20 <= exact <= 38, exact
 # The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream. Tokens from subwords. The next token as the task, all positions at once, with the causal mask. Dropout is mostly gone: a text that is read once can't be learned by heart. And attention is computed [in blocks](25_speed.ipynb#attention-without-the-matrix) by FlashAttention, with the same result.
 #
 # Newer models go on from here. *Mixtures of experts* have many feed-forward networks and let each token choose a few, so that the weights grow and the work per token hardly does: Mixtral of 2023 chooses two of eight, and DeepSeek-V3 eight of 256. *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), as the paper itself proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek).
+
+# %% [markdown]
+# ## What to remember
 #
+# - A layer of today is the one of 2017 with the norm on the branch and without its mean, positions in the scores, a gate in the network, fewer keys, and no biases.
+# - Each change answers a problem, and lower loss is only one of them: grouped queries and RMSNorm are there for memory and time, pre-norm for depth.
+# - One causal stack over `source </s> target` can replace encoder and decoder, because translating is one way of continuing a text.
+# - One interval of twelve that ends just short of zero settles nothing.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. Write it first** (★★, 30 min, before you read the code). Write `Block` from {eq}`eq-today` and the settings at the top, with `nn.Linear`, `nn.RMSNorm` and `F.scaled_dot_product_attention`. How many parameters has one block of Llama 3 8B?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The code is above. By hand: two maps of 4096 x 4096, two of 4096 x 1024, three of 4096 x 14,336, two norms of 4096.
+by_hand = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336 + 2 * 4096
+assert by_hand == sum(p.numel() for p in llama.blocks[0].parameters())
+print(f"{by_hand:,}")
+
+# %% [markdown]
+# **2. By hand** (★, 5 min). What do LayerNorm and RMSNorm make of $(1, 7)$, with gain 1, bias 0 and no $\varepsilon$?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The mean is 4 and the deviation 3: LayerNorm gives (-1, 1). The mean square is (1 + 49) / 2 = 25: RMSNorm divides by 5
+# and gives (0.2, 1.4). With two numbers LayerNorm leaves only the sign of a difference, RMSNorm their ratio.
+x = torch.tensor([1.0, 7.0])
+for norm in (F.layer_norm, F.rms_norm):
+    print([round(v, 2) for v in norm(x, (2,)).tolist()])
+
+# %% [markdown]
+# **3. How many users?** (★, 10 min). A machine has 640 GiB, of which the 70-billion-parameter model of {numref}`fig-kv-heads` takes 131 GiB in 16 bits. How many conversations of 8,192 tokens fit beside it, with 64 heads of keys and with 8?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# 8,192 is a sixteenth of 131,072, so a conversation takes 320 / 16 = 20 GiB, or 40 / 16 = 2.5 GiB.
+for heads in (64, 8):
+    print(heads, "heads:", int((640 - 131) // (cache[heads] / 16)), "conversations")
+
+# %% [markdown]
+# **4. See the source whole** (★★, 20 min). Write the second mask of {numref}`fig-one-text` for a batch of texts with padding. Give it to a stack of this book's encoder layers, and check that a word at the end of the source now changes what is computed for its first word, and that no word of the target does.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# A position is early if it lies within the source; two early ones may see each other. `benchmarks/experiments/since.py` has it, too.
+
+
+def whole_source_mask(text, source):
+    early = torch.arange(text.size(1)) < (source != PAD).sum(dim=1, keepdim=True)
+    return target_mask(text) | (early[:, None, :, None] & early[:, None, None, :])
+
+
+torch.manual_seed(0)
+one_stack = Transformer(TransformerConfig(20, d_model=64, d_ff=320, heads=4)).eval()
+
+
+def first_state(text):
+    with torch.no_grad():
+        mask = whole_source_mask(text, text[:, :3])
+        return one_stack.encoder(one_stack.embed(text), mask)[0, 0]
+
+
+start = torch.tensor([[5, 6, EOS, BOS, 9]])
+for place in (1, 4):
+    other = start.clone()
+    other[0, place] = 11
+    change = (first_state(other) - first_state(start)).norm()
+    print(f"word {place} changes the first state by {change:.2f}")
+assert torch.equal(first_state(other), first_state(start))
+
+# %% [markdown]
+# **5. A cache** (★★★, 90 min). `go_on` computes all positions anew for each token. Let `Block` keep its rotated keys and its values, and rotate the newest query by its own place. Measure the time for 40 tokens before and after.
+#
+# **6. Your own row** (★★★, an evening, open). Add a change of your own to `CHANGES` in `benchmarks/experiments/since.py`: parallel sub-layers as in PaLM, a norm on queries and keys, learned positions, GELU. Write down what you expect before you start the run, and take five seeds.
+
+# %% [markdown]
 # ## Second reading: the changes in this book's model
 #
 # :::{admonition} Each change as the smallest step from the code you know
@@ -554,9 +631,7 @@ def methods(part):
     return [bare(ast.parse(textwrap.dedent(inspect.getsource(f)))) for f in own]
 
 
-benchmark = ast.parse(
-    Path("../benchmarks/experiments/since.py").read_text(encoding="utf-8")
-)
+benchmark = ast.parse(inspect.getsource(since))
 measured = {
     bare(ast.parse(ast.unparse(node)))
     for node in ast.walk(benchmark)
@@ -774,73 +849,8 @@ assert after.min() > 0.6 and after.max() < 1.25
 # - **From continuing to answering.** InstructGPT describes how a language model learns to follow instructions, LoRA how to fine-tune one cheaply.
 # - **Without attention's square.** Mamba and other state space models carry a state from word to word again, and can still be trained in parallel. [Chapter 2](02_before_attention.ipynb) is the story that they reopen.
 # :::
-#
-# ## What to remember
-#
-# - A layer of today is the one of 2017 with the norm on the branch and without its mean, positions in the scores, a gate in the network, fewer keys, and no biases.
-# - Each change answers a problem, and lower loss is only one of them: grouped queries and RMSNorm are there for memory and time, pre-norm for depth.
-# - One causal stack over `source </s> target` can replace encoder and decoder, because translating is one way of continuing a text.
-# - One interval of twelve that ends just short of zero settles nothing.
-#
-# ## Exercises
-#
-# **1. Write it first** (★★, 30 min, before you read the code). Write `Block` from {eq}`eq-today` and the settings at the top, with `nn.Linear`, `nn.RMSNorm` and `F.scaled_dot_product_attention`. How many parameters has one block of Llama 3 8B?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The code is above. By hand: two maps of 4096 x 4096, two of 4096 x 1024, three of 4096 x 14,336, two norms of 4096.
-by_hand = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14_336 + 2 * 4096
-assert by_hand == sum(p.numel() for p in llama.blocks[0].parameters())
-print(f"{by_hand:,}")
 
 # %% [markdown]
-# **2. By hand** (★, 5 min). What do LayerNorm and RMSNorm make of $(1, 7)$, with gain 1, bias 0 and no $\varepsilon$?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The mean is 4 and the deviation 3: LayerNorm gives (-1, 1). The mean square is (1 + 49) / 2 = 25: RMSNorm divides by 5
-# and gives (0.2, 1.4). With two numbers LayerNorm leaves only the sign of a difference, RMSNorm their ratio.
-x = torch.tensor([1.0, 7.0])
-for norm in (F.layer_norm, F.rms_norm):
-    print([round(v, 2) for v in norm(x, (2,)).tolist()])
-
-# %% [markdown]
-# **3. How many users?** (★, 10 min). A machine has 640 GiB, of which the 70-billion-parameter model of {numref}`fig-kv-heads` takes 131 GiB in 16 bits. How many conversations of 8,192 tokens fit beside it, with 64 heads of keys and with 8?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# 8,192 is a sixteenth of 131,072, so a conversation takes 320 / 16 = 20 GiB, or 40 / 16 = 2.5 GiB.
-for heads in (64, 8):
-    print(heads, "heads:", int((640 - 131) // (cache[heads] / 16)), "conversations")
-
-# %% [markdown]
-# **4. See the source whole** (★★, 20 min). Give `DecoderOnly` of the second reading the second mask of {numref}`fig-one-text`, for a batch with padding. Check that a word at the end of the source now changes what is computed for its first word, and that no word of the target does.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# A position is early if it lies within the source; two early ones may see each other. `benchmarks/experiments/since.py` has it, too.
-
-
-def whole_source_mask(text, source):
-    early = torch.arange(text.size(1)) < (source != PAD).sum(dim=1, keepdim=True)
-    return target_mask(text) | (early[:, None, :, None] & early[:, None, None, :])
-
-
-def first_state(text):
-    with torch.no_grad():
-        mask = whole_source_mask(text, text[:, :3])
-        return one_stack.eval().decoder(one_stack.embed(text), mask)[0, 0]
-
-
-start = torch.tensor([[5, 6, EOS, BOS, 9]])
-for place in (1, 4):
-    other = start.clone()
-    other[0, place] = 11
-    change = (first_state(other) - first_state(start)).norm()
-    print(f"word {place} changes the first state by {change:.2f}")
-assert torch.equal(first_state(other), first_state(start))
-
-# %% [markdown]
-# **5. A cache** (★★★, 90 min). `go_on` computes all positions anew for each token. Let `Block` keep its rotated keys and its values, and rotate the newest query by its own place. Measure the time for 40 tokens before and after.
-#
-# **6. Your own row** (★★★, an evening, open). Add a change of your own to `CHANGES` in `benchmarks/experiments/since.py`: parallel sub-layers as in PaLM, a norm on queries and keys, learned positions, GELU. Write down what you expect before you start the run, and take five seeds.
-#
 # ## Sources
 #
 # Pre-norm: {cite:t}`xiong2020layer`; RMSNorm: {cite:t}`zhang2019root`; rotary positions: {cite:t}`su2021roformer`; gates: {cite:t}`shazeer2020glu`; shared keys: {cite:t}`shazeer2019fast`, {cite:t}`ainslie2023gqa`. Most together, without biases: {cite:t}`chowdhery2023palm` and {cite:t}`touvron2023llama`. The settings and the size of Llama 3 8B are those of the files `config.json` and `model.safetensors.index.json` that Meta published with the weights. Which changes last was asked by {cite:t}`narang2021transformer`, and one stack was compared with two by {cite:t}`zhang2022examining`. Size and text: {cite:t}`hoffmann2022training`; warmup-stable-decay: {cite:t}`hu2024minicpm`; Muon: {cite:t}`jordan2024muon`, {cite:t}`liu2025muon`.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown] needs=["multi30k"]
 # # Speed
@@ -31,13 +30,11 @@ from annotated_transformer.regularization import SmoothedLoss, label_smoothed_lo
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 # %% tags=["hide-input"]
-import json
 import math
 import time
 import weakref
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from statistics import median
 
 import matplotlib.pyplot as plt
@@ -51,26 +48,20 @@ from annotated_transformer.toolkit.downloads import multi30k
 from annotated_transformer.toolkit.planning import activations, estimate
 from annotated_transformer.toolkit.presets import parameter_count
 from annotated_transformer.training import Hyperparameters, group_batches, training_step
+from benchmarks.common import read_log
 from book.example import W_K, W_Q, W_V, WORDS, X
-from book.figures import INK, KEY, POSITION, QUERY, RESIDUAL, VALUE, style
-
-
-def read_log(name):
-    """Return the settings of a log, and its other lines."""
-    text = Path(f"../benchmarks/results/{name}.jsonl").read_text()
-    settings, *lines = map(json.loads, text.splitlines())
-    return settings, lines
+from book.figures import AMBER, INK, PAPER, PLUM, RESIDUAL, SKY, show_plot, style
 
 
 def by_name(name):
-    return {line["name"]: line for line in read_log(name)[1]}
+    return {line["name"]: line for line in read_log(name)[1:]}
 
 
 H100, H200 = by_name("gpu-NVIDIA-H100-80GB-HBM3"), by_name("gpu-NVIDIA-H200")
 PEAK = 989e12  # of both, in bf16
 UPDATES = 5  # in each timed round of these logs
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-step", "caption": "What fills a training step on an H100? Base and big in 16 bits, 25,000 positions a side, from the profile of a step in the log gpu-NVIDIA-H100-80GB-HBM3. The dark part is what the products would take at the card's peak; everything to its right is lost to something else."}, "image": {"alt": "Of 83 milliseconds of a step of the base model, 8 are products at the peak, 7 more products, 46 other kernels, and 21 waiting. Of 131 of big, 28 are products at the peak, 13 more products, 78 other kernels, and 12 waiting."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-step", "caption": "What fills a training step on an H100? Base and big in 16 bits, 25,000 positions a side, from the profile of a step in the log gpu-NVIDIA-H100-80GB-HBM3. The full blue part is what the products would take at the card's peak; everything to its right is lost to something else."}}
 style()
 figure, axis = plt.subplots(figsize=(4.3, 2.8), layout="constrained")
 waits, shown = {}, {}
@@ -81,17 +72,17 @@ for row, name in enumerate(("base", "big")):
     best = 1e3 * line["kernel_operations"] / PEAK
     waits[name], shown[name] = step - kernels, (step, best, products, kernels)
     parts = (
-        ("products at the peak", best, QUERY, QUERY, ""),
-        ("products, the rest", products - best, "w", QUERY, "//"),
-        ("all other kernels", kernels - products, "0.85", RESIDUAL, ""),
-        ("the GPU waits", step - kernels, "w", RESIDUAL, ".."),
+        ("products at the peak", best, SKY, SKY, ""),
+        ("products, the rest", products - best, "none", SKY, "//"),
+        ("all other kernels", kernels - products, (RESIDUAL, 0.25), RESIDUAL, ""),
+        ("the GPU waits", step - kernels, "none", RESIDUAL, ".."),
     )
     left = 0.0
     for label, ms, fill, edge, hatch in parts:
         label = None if row else label
         axis.barh(row, ms, left=left, fc=fill, ec=edge, hatch=hatch, label=label)
-        back = {"fc": fill if fill == QUERY else "w", "ec": "none", "pad": 1}
-        ink = "w" if fill == QUERY else INK
+        back = {"fc": PAPER if hatch else "none", "ec": "none", "pad": 1}
+        ink = PAPER if fill == SKY else INK
         middle = left + ms / 2
         axis.text(
             middle, row, f"{ms:.0f}", ha="center", va="center", color=ink, bbox=back
@@ -101,7 +92,9 @@ axis.set(yticks=(0, 1), yticklabels=("base", "big"), xlabel="milliseconds of a s
 axis.invert_yaxis()
 axis.grid(False)
 figure.legend(loc="outside upper center", ncols=2, fontsize=9, frameon=False)
-plt.show()
+show_plot(
+    alt="Of 83 milliseconds of a step of the base model, 8 are products at the peak, 7 more products, 46 other kernels, and 21 waiting. Of 131 of big, 28 are products at the peak, 13 more products, 78 other kernels, and 12 waiting.",
+)
 pace = H100["base"]
 mean_step = sum(pace["seconds"]) / len(pace["seconds"]) / UPDATES
 assert 2.4 < 1e5 * mean_step / 3600 < 2.6
@@ -177,19 +170,26 @@ a_token = {
 nvidia = [a_token["big"] * rate / 312e12 for rate in (82_059, 551_599 / 8)]
 assert [round(100 * share) for share in nvidia] == [34, 29]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-operations", "caption": "Which part of the model does the work? Share of the training operations, for sentences of 28 tokens on either side and 37,000 entries in the vocabulary. The attention products, the part that grows with the square of the length, are the thin bar after the projections."}, "image": {"alt": "In the base model the projections of attention take 30 percent, the feed-forward networks 40, the output projection 30; in the big model 35, 47 and 18. Attention products take less than 1 percent."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-operations", "caption": "Which part of the model does the work? Share of the training operations, for sentences of 28 tokens on either side and 37,000 entries in the vocabulary. The attention products, the part that grows with the square of the length, are the thin bar after the projections."}}
 figure, axes = plt.subplots(figsize=(4.3, 2.7), layout="constrained")
-looks = [("//", QUERY), ("", POSITION), ("", VALUE), ("..", KEY)]
+looks = [("//", SKY), ("", INK), ("", AMBER), ("..", PLUM)]
 for row, name in enumerate(("base", "big")):
     counts, left = flops(preset(name), 28, 28), 0.0
     for (block, number), (hatch, color) in zip(counts.items(), looks):
         share = 100 * number / sum(counts.values())
         label = block if row == 0 else None
         axes.barh(
-            row, share, left=left, fc="none", ec=color, hatch=hatch, lw=1.4, label=label
+            row,
+            share,
+            left=left,
+            fc=(color, 0.25),
+            ec=color,
+            hatch=hatch,
+            lw=1.4,
+            label=label,
         )
         if share > 4:
-            ground = {"fc": "white", "ec": "none", "pad": 1}
+            ground = {"fc": PAPER, "ec": "none", "pad": 1}
             middle = left + share / 2
             axes.text(
                 middle, row, f"{share:.0f}%", ha="center", va="center", bbox=ground
@@ -200,7 +200,9 @@ axes.set_xlabel("share of the operations in %")
 axes.invert_yaxis()
 axes.grid(False)
 figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
-plt.show()
+show_plot(
+    alt="In the base model the projections of attention take 30 percent, the feed-forward networks 40, the output projection 30; in the big model 35, 47 and 18. Attention products take less than 1 percent.",
+)
 
 # %% [markdown]
 # For an average sentence of WMT14, 28 tokens, attention's products are less than one percent of the work. That changes with the length: in an encoder layer of base they cost 1,024 $S$ multiplications per position, and everything else 3.1 million. The two are equal at 3,072 tokens.
@@ -221,7 +223,7 @@ plt.show()
 #
 # Which kernels have that much to do? Divide the operations of a kernel by the bytes that it has to read and write: its **arithmetic intensity**. Adding two vectors makes one operation from 12 bytes. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel can't be faster than the peak, nor than its intensity times the bytes per second. These two limits make a roof, and every kernel is a point below it.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-roofline", "caption": "Which kernels compute, and which only move numbers? Kernels of a training step on an H100 below its roof: the slope is what its memory delivers, the flat part its peak. The times are from the profile in the log; operations and bytes are computed, as if each kernel read its inputs and wrote its results once."}, "image": {"alt": "The products of base lie near the corner of the roof at about 300 operations per byte, those of big to the right of it at twice that. Attention, the softmax of the loss, LayerNorm and Adam all lie far to the left, below the slope."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-roofline", "caption": "Which kernels compute, and which only move numbers? Kernels of a training step on an H100 below its roof: the slope is what its memory delivers, the flat part its peak. The times are from the profile in the log; operations and bytes are computed, as if each kernel read its inputs and wrote its results once."}}
 BYTES = 3.35e12  # per second, of an H100 with HBM3, from the data sheet
 TIMES = {
     "fmha_cutlassF": 0,
@@ -259,22 +261,22 @@ c, numbers = (
 attended = 4 * N * 28 * 512 * 18  # operations of q k and of weights times v, forward
 parameters = parameter_count(c)
 POINTS = {
-    "products, base": (base_products, QUERY, "o"),
-    "products, big": (products_of("big")[1:], QUERY, "s"),
-    "attention": ((attended, 2 * 4 * numbers, TIMES["fmha_cutlassF"]), KEY, "^"),
+    "products, base": (base_products, SKY, "o"),
+    "products, big": (products_of("big")[1:], SKY, "s"),
+    "attention": ((attended, 2 * 4 * numbers, TIMES["fmha_cutlassF"]), AMBER, "^"),
     "its backward pass": (
         (2.5 * attended, 2 * 8 * numbers, TIMES["fmha_cutlassB"]),
-        KEY,
+        AMBER,
         "v",
     ),
     "softmax of the loss": (
         (4 * N * 37_000, 4 * N * 37_000, TIMES["SoftMaxForward"]),
-        VALUE,
+        PLUM,
         "D",
     ),
     "LayerNorm": (
         (8 * 30 * N * 512, 8 * 30 * N * 512, TIMES["vectorized_layer_norm"]),
-        POSITION,
+        INK,
         "P",
     ),
     "Adam": (
@@ -306,7 +308,9 @@ axis.annotate("the peak", (500, 1250), fontsize=9)
 axis.set(xscale="log", yscale="log", xlim=(0.2, 20_000), ylim=(0.3, 3000))
 axis.set(xlabel="operations per byte", ylabel="10¹² operations per second")
 axis.grid(False)
-plt.show()
+show_plot(
+    alt="The products of base lie near the corner of the roof at about 300 operations per byte, those of big to the right of it at twice that. Attention, the softmax of the loss, LayerNorm and Adam all lie far to the left, below the slope.",
+)
 assert (
     295 < speeds["products, base"][0] < 350 and 590 < speeds["products, big"][0] < 620
 )
@@ -323,7 +327,7 @@ assert min(others) > 0.18 and max(others) < 0.67
 #
 # Now for the waiting. If you cut the batch to an eighth, how much shorter does a step get?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Milliseconds of a step of base on an H200, by the size of the batch, and how long kernels ran in it; the numbers are launches per step. Up to 25,000 positions all steps take the same time, as long as the program takes to launch their kernels. From the log gpu-NVIDIA-H200."}, "image": {"alt": "A step takes 62 to 67 milliseconds from 3,125 to 25,000 positions, though its kernels run for only 10 to 53 of them. At 50,000 and 100,000 both are the same, 105 and 190."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Milliseconds of a step of base on an H200, by the size of the batch, and how long kernels ran in it; the numbers are launches per step. Up to 25,000 positions all steps take the same time, as long as the program takes to launch their kernels. From the log gpu-NVIDIA-H200."}}
 sizes = {
     H200[n]["max_tokens"]: H200[n]
     for n in H200
@@ -333,8 +337,8 @@ sizes = dict(sorted(sizes.items()))
 steps = [1e3 * median(line["seconds"]) / UPDATES for line in sizes.values()]
 busy = [sum(line["kernels"].values()) for line in sizes.values()]
 figure, axis = plt.subplots(figsize=(4.3, 3.1), layout="constrained")
-axis.plot([*sizes], steps, "o-", color=KEY, label="a step")
-axis.plot([*sizes], busy, "s--", color=QUERY, mfc="white", label="its kernels")
+axis.plot([*sizes], steps, "o-", color=AMBER, label="a step")
+axis.plot([*sizes], busy, "s--", color=SKY, mfc=PAPER, label="its kernels")
 for x, y, launches in zip(sizes, steps, [line["launches"] for line in sizes.values()]):
     axis.annotate(
         f"{launches:,}",
@@ -350,7 +354,9 @@ axis.minorticks_off()
 axis.set(xlabel="positions of the batch, on either side", ylabel="milliseconds")
 axis.legend(frameon=False)
 axis.grid(False)
-plt.show()
+show_plot(
+    alt="A step takes 62 to 67 milliseconds from 3,125 to 25,000 positions, though its kernels run for only 10 to 53 of them. At 50,000 and 100,000 both are the same, 105 and 190.",
+)
 assert [*sizes] == [3125, 12500, 25000, 50000, 100000]
 assert [round(step) for step in steps] == [62, 67, 65, 105, 190]
 assert round(busy[0]) == 10 and sizes[3125]["launches"] == 1389
@@ -523,12 +529,12 @@ assert [round(line["milliseconds"], 1) for line in losses] == [15.1, 18.9]
 #
 # A number of 16 bits is half as many bytes, and an A100 multiplies matrices of such numbers at 312 · 10¹² operations per second instead of 19.5 · 10¹². There are two formats. The exponent says how large a number is, the fraction what it is exactly.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same range, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}, "image": {"alt": "Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; bf16 has 1, 8 and 7, which line up with the first 16 of fp32; fp16 has 1, 5 and 10."}}
-figure, axes = plt.subplots(figsize=(6, 1.7), layout="constrained")
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same range, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}}
+figure, axes = plt.subplots(figsize=(4.8, 1.4), layout="constrained")
 formats = {"fp32": (8, 23), "bf16": (8, 7), "fp16": (5, 10)}
 for row, (exponent, fraction) in enumerate(formats.values()):
     for place, letter in enumerate("s" + "e" * exponent + "f" * fraction):
-        color, _ = {"s": (INK, ""), "e": (POSITION, ""), "f": (RESIDUAL, "")}[letter]
+        color, _ = {"s": (INK, ""), "e": (AMBER, ""), "f": (SKY, "")}[letter]
         axes.broken_barh([(place, 0.9)], (row, 0.75), fc="none", ec=color, lw=1.3)
         axes.text(
             place + 0.45, row + 0.36, letter, color=color, ha="center", va="center"
@@ -537,7 +543,9 @@ axes.set(xlim=(-0.2, 32), ylim=(2.9, -0.1), xticks=(), yticks=(0.4, 1.4, 2.4))
 axes.set_yticklabels(formats)
 axes.grid(False)
 axes.spines[:].set_visible(False)
-plt.show()
+show_plot(
+    alt="Three rows of boxes. fp32 has 1 sign bit, 8 exponent bits and 23 fraction bits; bf16 has 1, 8 and 7, which line up with the first 16 of fp32; fp16 has 1, 5 and 10.",
+)
 
 # %%
 numbers = torch.tensor([1e-8, 1e6, 1.001])
@@ -714,7 +722,7 @@ for name in (*rows, "3,125 tokens", "100,000 tokens"):
     label = name if "b" in name[:2] else f"base, {name}"
     print(f"{label:28}{cells}")
 
-turns = read_log("peers_gpu")[1]
+_, *turns = read_log("peers_gpu")
 rates = {}
 for turn in turns:
     rate = turn["tokens"] / turn["seconds"]
@@ -749,14 +757,14 @@ assert round(casts) == 12 and round(H100["base"]["kernels"]["other"]) == 14
 #
 # A run needs memory for weights, gradients and Adam's two moments, 16 bytes per parameter, and in bf16 2 more for a narrow copy of the weights. The loss takes three tensors of the size of a chunk's logits. The rest are **activations**, what the layers keep for the backward pass.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions a side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}, "image": {"alt": "For base and big, activations are the largest part, 11 and 22 gigabytes in fp32, and shrink by two fifths in bf16. Weights, gradients and Adam together take 1 and 3.4. The loss in chunks is half a gigabyte, with all logits eleven."}}
-figure, axes = plt.subplots(1, 2, figsize=(6.4, 2.8), sharey=True, layout="constrained")
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions a side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}}
+figure, axes = plt.subplots(1, 2, figsize=(4.8, 2.8), sharey=True, layout="constrained")
 for axis, name in zip(axes, ("base", "big")):
     c = preset(name)
     each = 12 * c.vocabulary_size  # bytes of the loss for a position
     for offset, precision, color, hatch in (
-        (-0.2, "fp32", QUERY, ""),
-        (0.2, "bf16", KEY, "//"),
+        (-0.2, "fp32", SKY, ""),
+        (0.2, "bf16", AMBER, "//"),
     ):
         parts = {
             "weights": (6 if precision == "bf16" else 4) * parameter_count(c),
@@ -768,19 +776,26 @@ for axis, name in zip(axes, ("base", "big")):
         rows = [row + offset for row in range(len(parts))]
         sizes = [size / 1e9 for size in parts.values()]
         axis.barh(
-            rows, sizes, 0.36, fc="none", ec=color, hatch=hatch, lw=1.3, label=precision
+            rows,
+            sizes,
+            0.36,
+            fc=(color, 0.25),
+            ec=color,
+            hatch=hatch,
+            lw=1.3,
+            label=precision,
         )
     full = each * 892 * 28 / 1e9
     axis.barh(len(parts) - 1, full, 0.8, fc="none", ec=INK, lw=0.9, ls=":")
-    axis.text(
-        full / 2, len(parts) - 1, "all logits", ha="center", va="center", fontsize=8
-    )
+    axis.text(full / 2, len(parts) - 1, "all logits", ha="center", va="center")
     axis.set(title=name, xlabel="GB", yticks=range(len(parts)), yticklabels=parts)
     axis.set_xlim(0, 1.05 * max(full, activations(c, 892, 28, 28) / 1e9))
     axis.grid(False)
 axes[0].invert_yaxis()
 axes[0].legend(frameon=False)
-plt.show()
+show_plot(
+    alt="For base and big, activations are the largest part, 11 and 22 gigabytes in fp32, and shrink by two fifths in bf16. Weights, gradients and Adam together take 1 and 3.4. The loss in chunks is half a gigabyte, with all logits eleven.",
+)
 
 # %% [markdown]
 # `estimate`, of [an appendix](P_planning.ipynb), puts operations and memory together. Its share of the peak, unless you give one, is the mean of what was measured on the two cards.
@@ -810,7 +825,8 @@ for log in (H100, H200):
 # ### I have a GPU. What should I look at first?
 #
 # At tokens per second, in the progress line of the training. Times $0.38 \cdot 10^9$ operations for base, or $1.29 \cdot 10^9$ for big, and divided by the peak, that's your MFU. Cards older than Ampere have no bf16, and their peak is that of fp32. Then double `--max-tokens` for a hundred steps: if tokens per second rise much, the step was launch-bound.
-#
+
+# %% [markdown]
 # ## What to remember
 #
 # - A step costs six operations for each token and each weight it meets. At the length of a sentence, attention's products add less than one percent.
@@ -820,97 +836,6 @@ for log in (H100, H200):
 # - Products in bf16; weights, moments and normalization in fp32.
 #
 # So much for one GPU. Eight of them must still make the same update, and talking to each other costs time.
-#
-# ## Second reading: measured on a CPU
-#
-# :::{admonition} Beside other Transformers
-# :class: dropdown
-# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape: base, or 3 + 3 layers of width 256 (`small`, 8 heads) or 192 (`mini`). The table gives the median of five or seven turns, how many times as fast ours is, and in brackets the lowest and the highest ratio. In bf16 the lead comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. The logs are of commit 688ad9e, which on AMD's processors with AVX-512 took its products from oneDNN in place of MKL. The package leaves that choice to PyTorch now, and without oneDNN the lead in fp32 was 8 to 21% on the same machine. The command is `python -m benchmarks.speed.training_speed --size base --threads 2 --precision fp32`.
-# :::
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table", "code_prompt_hide": "Hide the table"}
-print(f"{'':12}tokens/s  nn.Transformer      MarianMTModel")
-for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
-    for size in ("mini", "small", "base"):
-        found = {}
-        for turn in read_log(f"training-{size}-2{ending}")[1]:
-            rate = turn["tokens"] / turn["seconds"]
-            found.setdefault(turn["system"], {})[turn["round"]] = rate
-        ours, *others = (
-            found[s] for s in ("ours", "torch.nn.Transformer", "MarianMTModel")
-        )
-        line = f"{size:6} {precision} {median(ours.values()):8,.0f}"
-        for other in others:
-            times = [ours[turn] / other[turn] for turn in other]
-            line += f"  {median(times):.2f} ({min(times):.2f}, {max(times):.2f})"
-            assert median(times) > 1.25
-        print(line)
-
-# %% [markdown]
-# :::{admonition} How time and memory grow with length and batch
-# :class: dropdown
-# On a CPU both halves of the estimate can be held against a measurement, `python -m benchmarks.experiments.growth --preset small`. Time follows the operations. Sentences 64 times as long cost 2.1 to 2.5 times as much for each token (length 32 was timed twice): only attention's products grow. Memory hardly does, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: in the backward pass, gradients of activations need room as well. A GPU's allocator reuses more of it.
-# :::
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the measurement", "code_prompt_hide": "Hide the measurement", "figure": {"name": "fig-growth", "caption": "How do time and memory grow? Measured steps of the small model on one thread (dots) beside the estimate (lines), which counts operations at the speed of the step with sentences of 32 tokens. Left: longer and fewer sentences, 4,096 tokens in all. Right: more sentences of 32 tokens."}, "image": {"alt": "Left, time stays near 2.4 seconds up to 128 tokens and doubles until 2,048, memory stays between 0.8 and 1 gigabyte. Right, time and memory grow in proportion to the number of sentences."}}
-settings, points = read_log("growth-small")
-config = preset("small", vocabulary_size=settings["vocabulary"])
-
-
-def operations(point):
-    lengths = np.full(point["sentences"], point["length"])
-    return sum(flops(config, lengths, lengths - 1).values())
-
-
-def kept(point):
-    rows, length = point["sentences"], point["length"]
-    loss = 12 * min(rows * (length - 1), CHUNK) * config.vocabulary_size
-    return activations(config, rows, length, length - 1) + loss
-
-
-rate = next(operations(p) / p["seconds"] for p in points if p["length"] == 32)
-figure, axes = plt.subplots(
-    2, 2, figsize=(6.4, 4.2), sharex="col", layout="constrained"
-)
-for column, (series, axis) in enumerate((("length", "length"), ("batch", "sentences"))):
-    some = [p for p in points if p["series"] == series]
-    x = [p[axis] for p in some]
-    for top, measured, computed in (
-        (
-            axes[0, column],
-            [p["seconds"] for p in some],
-            [operations(p) / rate for p in some],
-        ),
-        (
-            axes[1, column],
-            [p["bytes"] / 1e9 for p in some],
-            [kept(p) / 1e9 for p in some],
-        ),
-    ):
-        top.plot(x, computed, color=RESIDUAL, lw=1.5)
-        top.plot(x, measured, "o", color=INK, ms=4)
-        top.set_xscale("log", base=2)
-        top.set_ylim(0, 1.1 * max(measured + computed))
-        top.xaxis.set_major_formatter("{x:,.0f}")
-axes[0, 0].set_ylabel("seconds a step")
-axes[1, 0].set_ylabel("GB a step")
-axes[1, 0].set_xlabel("tokens a sentence, 4,096 in all")
-axes[1, 1].set_xlabel("sentences of 32 tokens")
-plt.show()
-rates = [operations(p) / p["seconds"] / 1e9 for p in points]
-ratios = [p["bytes"] / kept(p) for p in points]
-print(f"{min(rates):.0f} to {max(rates):.0f} billion operations a second")
-print(f"memory: {min(ratios):.1f} to {max(ratios):.1f} times the estimate")
-(short,) = (p for p in points if (p["series"], p["length"]) == ("length", 32))
-(long,) = (p for p in points if p["length"] == 2048)
-print(
-    f"from 32 to 2,048 tokens a sentence: time times {long['seconds'] / short['seconds']:.1f}",
-    end="",
-)
-print(f", memory times {long['bytes'] / short['bytes']:.1f}")
-assert (
-    2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
-)
 
 # %% [markdown]
 # ## Exercises
@@ -984,7 +909,102 @@ assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 # **6. Before its code.** (★★, 20 min) Write the loss in chunks without looking: a loop over `states.split(1024)` that returns the plain loss, `label_smoothing=0`, and leaves the right gradients. Compare it with `F.cross_entropy` on all logits. (`chunked_loss` above is a solution.)
 #
 # **7. Your own machine.** (★★, an hour) Run `benchmarks/speed/step_speed.py` on the machine you train on. Which levers gain more than they scatter from round to round?
+
+# %% [markdown]
+# ## Second reading: measured on a CPU
 #
+# :::{admonition} Beside other Transformers
+# :class: dropdown
+# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape: base, or 3 + 3 layers of width 256 (`small`, 8 heads) or 192 (`mini`). The table gives the median of five or seven turns, how many times as fast ours is, and in brackets the lowest and the highest ratio. In bf16 the lead comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. The logs are of commit 688ad9e, which on AMD's processors with AVX-512 took its products from oneDNN in place of MKL. The package leaves that choice to PyTorch now, and without oneDNN the lead in fp32 was 8 to 21% on the same machine. The command is `python -m benchmarks.speed.training_speed --size base --threads 2 --precision fp32`.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table", "code_prompt_hide": "Hide the table"}
+print(f"{'':12}tokens/s  nn.Transformer      MarianMTModel")
+for precision, ending in (("fp32", ""), ("bf16", "-bf16")):
+    for size in ("mini", "small", "base"):
+        found = {}
+        for turn in read_log(f"training-{size}-2{ending}")[1:]:
+            rate = turn["tokens"] / turn["seconds"]
+            found.setdefault(turn["system"], {})[turn["round"]] = rate
+        ours, *others = (
+            found[s] for s in ("ours", "torch.nn.Transformer", "MarianMTModel")
+        )
+        line = f"{size:6} {precision} {median(ours.values()):8,.0f}"
+        for other in others:
+            times = [ours[turn] / other[turn] for turn in other]
+            line += f"  {median(times):.2f} ({min(times):.2f}, {max(times):.2f})"
+            assert median(times) > 1.25
+        print(line)
+
+# %% [markdown]
+# :::{admonition} How time and memory grow with length and batch
+# :class: dropdown
+# On a CPU both halves of the estimate can be held against a measurement, `python -m benchmarks.experiments.growth --preset small`. Time follows the operations. Sentences 64 times as long cost 2.1 to 2.5 times as much for each token (length 32 was timed twice): only attention's products grow. Memory hardly does, because no kernel keeps a matrix of weights. The process takes up to 1.8 times what the estimate says: in the backward pass, gradients of activations need room as well. A GPU's allocator reuses more of it.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the measurement", "code_prompt_hide": "Hide the measurement", "figure": {"name": "fig-growth", "caption": "How do time and memory grow? Measured steps of the small model on one thread (dots) beside the estimate (lines), which counts operations at the speed of the step with sentences of 32 tokens. Left: longer and fewer sentences, 4,096 tokens in all. Right: more sentences of 32 tokens."}}
+settings, *points = read_log("growth-small")
+config = preset("small", vocabulary_size=settings["vocabulary"])
+
+
+def operations(point):
+    lengths = np.full(point["sentences"], point["length"])
+    return sum(flops(config, lengths, lengths - 1).values())
+
+
+def kept(point):
+    rows, length = point["sentences"], point["length"]
+    loss = 12 * min(rows * (length - 1), CHUNK) * config.vocabulary_size
+    return activations(config, rows, length, length - 1) + loss
+
+
+rate = next(operations(p) / p["seconds"] for p in points if p["length"] == 32)
+figure, axes = plt.subplots(
+    2, 2, figsize=(4.8, 3.8), sharex="col", layout="constrained"
+)
+for column, (series, axis) in enumerate((("length", "length"), ("batch", "sentences"))):
+    some = [p for p in points if p["series"] == series]
+    x = [p[axis] for p in some]
+    for top, measured, computed in (
+        (
+            axes[0, column],
+            [p["seconds"] for p in some],
+            [operations(p) / rate for p in some],
+        ),
+        (
+            axes[1, column],
+            [p["bytes"] / 1e9 for p in some],
+            [kept(p) / 1e9 for p in some],
+        ),
+    ):
+        top.plot(x, computed, color=AMBER, lw=1.5)
+        top.plot(x, measured, "o", color=SKY, ms=4)
+        top.set_xscale("log", base=2)
+        top.set_ylim(0, 1.1 * max(measured + computed))
+        top.xaxis.set_major_formatter("{x:,.0f}")
+axes[0, 0].set_ylabel("seconds a step")
+axes[1, 0].set_ylabel("GB a step")
+axes[1, 0].set_xlabel("tokens a sentence, 4,096 in all")
+axes[1, 1].set_xlabel("sentences of 32 tokens")
+show_plot(
+    alt="Left, time stays near 2.4 seconds up to 128 tokens and doubles until 2,048, memory stays between 0.8 and 1 gigabyte. Right, time and memory grow in proportion to the number of sentences.",
+)
+rates = [operations(p) / p["seconds"] / 1e9 for p in points]
+ratios = [p["bytes"] / kept(p) for p in points]
+print(f"{min(rates):.0f} to {max(rates):.0f} billion operations a second")
+print(f"memory: {min(ratios):.1f} to {max(ratios):.1f} times the estimate")
+(short,) = (p for p in points if (p["series"], p["length"]) == ("length", 32))
+(long,) = (p for p in points if p["length"] == 2048)
+print(
+    f"from 32 to 2,048 tokens a sentence: time times {long['seconds'] / short['seconds']:.1f}",
+    end="",
+)
+print(f", memory times {long['bytes'] / short['bytes']:.1f}")
+assert (
+    2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
+)
+
+# %% [markdown]
 # ## Sources
 #
 # The batch sizes, steps and hours are from section 5.2 of {cite:t}`vaswani2017attention`. MFU was defined for PaLM by {cite:t}`chowdhery2023palm`, the roofline by {cite:t}`williams2009roofline`. The softmax in one pass is by {cite:t}`milakov2018online`; {cite:t}`rabe2021self` used it for attention in little memory, and {cite:t}`dao2022flashattention` made it fast.

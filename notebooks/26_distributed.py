@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Many GPUs
@@ -51,8 +50,9 @@ from annotated_transformer import Tokenizer, Transformer, grammar, preset
 from annotated_transformer.batching import collate, encode_pairs, plan_batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.schedule import learning_rate
-from book.figures import INK, KEY, PAPER, POSITION, QUERY, VALUE
-from book.figures import arrow, box, show_drawing, style, words_at
+from benchmarks.common import read_log
+from book.figures import AMBER, INK, PAPER, PLUM, RESIDUAL, SKY
+from book.figures import arrow, box, show_drawing, show_plot, style, words_at
 
 
 # %%
@@ -74,28 +74,28 @@ def by_hand(model, corpus, plan, rank, world_size):
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-data-parallel", "caption": "What do the processes share, and what does each have for itself? One update by four processes. A batch of ten sentences is dealt like cards; each process runs its share through its own copy of the model. One exchange makes the gradients equal, and so the copies stay equal."}}
-hues = (QUERY, KEY, VALUE, POSITION)
+hues = (SKY, AMBER, PLUM, RESIDUAL)
 parts = [
-    words_at(330, 20, "one batch of ten sentences, the same plan in all processes")
+    words_at(220, 20, "one batch of ten sentences, the same plan in all processes")
 ]
 for row in range(10):
-    x, hue = 150 + 36 * row, hues[row % 4]
+    x, hue = 43 + 36 * row, hues[row % 4]
     parts.append(
         f'<rect x="{x}" y="32" width="30" height="26" fill="{PAPER}" stroke="{hue}"/>'
     )
     parts.append(words_at(x + 15, 50, str(row % 4), color=hue))
 for rank, hue in enumerate(hues):
-    x = 20 + 160 * rank
-    parts.append(arrow([(167 + 36 * rank, 58), (x + 70, 98)], hue))
-    count = f"whole model, {len(range(rank, 10, 4))} sentences"
-    parts.append(box(x, 98, 140, 48, f"process {rank}", count))
-    parts.append(arrow([(x + 70, 146), (x + 70, 178)], hue))
-    parts.append(arrow([(x + 70, 216), (x + 70, 248)]))
-    parts.append(box(x, 248, 140, 38, "the same update"))
-parts.append(box(20, 178, 620, 38, "all-reduce: add up token counts and gradients"))
+    x = 4 + 109 * rank
+    parts.append(arrow([(58 + 36 * rank, 58), (x + 51, 98)], hue))
+    count = f"model, {len(range(rank, 10, 4))} sentences"
+    parts.append(box(x, 98, 102, 48, f"process {rank}", count))
+    parts.append(arrow([(x + 51, 146), (x + 51, 178)], hue))
+    parts.append(arrow([(x + 51, 216), (x + 51, 248)]))
+    parts.append(box(x, 248, 102, 38, "same update"))
+parts.append(box(4, 178, 429, 38, "all-reduce: add up token counts and gradients"))
 show_drawing(
     parts,
-    660,
+    436,
     300,
     "Ten sentences are dealt to four processes, three to each of the first two and two to each of the others. All-reduce joins their gradients, and all four make the same update.",
 )
@@ -291,29 +291,25 @@ states = ring(numbers)
 # %% tags=["remove-cell"]
 assert torch.equal(states[-1], numbers.sum(dim=0).expand(4, 4))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ring", "caption": "How does a sum get everywhere when each process talks to its neighbor only? Four processes (rows) with four chunks each (columns), after each of six rounds. The number says how many processes' gradients a chunk has summed up, gray from 1 (white) to 4 (dark). A frame marks what has just arrived. After round 3 each process has one complete chunk; after round 6 all have all."}, "image": {"alt": "Seven grids of four by four. At the start all cells say 1; the sums grow along diagonals until each row has one 4 after round 3, and all cells say 4 after round 6."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ring", "caption": "How does a sum get everywhere when each process talks to its neighbor only? Four processes (rows) with four chunks each (columns), after each of six rounds. The number says how many processes' gradients a chunk has summed up, the more, the fuller the cell. A frame marks what has just arrived. After round 3 each process has one complete chunk; after round 6 all have all."}}
 style()
 figure, axes = plt.subplots(2, 4, figsize=(4.6, 3.2), layout="constrained")
 axes = axes.flatten()
 axes[-1].set_axis_off()
 counted = ring(torch.ones(4, 4, dtype=torch.long))
 for turn, (axis, state) in enumerate(zip(axes, counted)):
-    axis.imshow(state, cmap="Greys", vmin=1, vmax=5)
+    axis.set(xlim=(-0.5, 3.5), ylim=(3.5, -0.5), aspect="equal")
     for row in range(4):
         for column in range(4):
             amount = int(state[row, column])
-            axis.text(
-                column,
-                row,
-                amount,
-                ha="center",
-                va="center",
-                color="w" if amount > 3 else INK,
-            )
+            corner = (column - 0.5, row - 0.5)
+            share = (amount - 1) / 4
+            axis.add_patch(plt.Rectangle(corner, 1, 1, fc=SKY, alpha=share, lw=0))
+            axis.text(column, row, amount, ha="center", va="center")
             if turn and amount != int(counted[turn - 1][row, column]):
                 frame = (column - 0.46, row - 0.46)
                 axis.add_patch(
-                    plt.Rectangle(frame, 0.92, 0.92, fill=False, ec=KEY, lw=2)
+                    plt.Rectangle(frame, 0.92, 0.92, fill=False, ec=AMBER, lw=2)
                 )
     axis.set(
         title="start" if turn == 0 else f"round {turn}",
@@ -323,7 +319,9 @@ for turn, (axis, state) in enumerate(zip(axes, counted)):
     axis.set_xlabel("chunk", labelpad=0)
 for axis in axes[::4]:
     axis.set_ylabel("process")
-plt.show()
+show_plot(
+    alt="Seven grids of four by four. At the start all cells say 1; the sums grow along diagonals until each row has one 4 after round 3, and all cells say 4 after round 6.",
+)
 
 # %% [markdown]
 # Each process sends $G / N$ bytes in each of $2 (N - 1)$ rounds, together
@@ -350,8 +348,7 @@ for name, speed in links.items():
     print(f"{name:16} {' '.join(times)}  ms with 2, 8 and 64 processes")
 
 # %% tags=["remove-cell"]
-log = Path("../benchmarks/results/gpu-NVIDIA-H200.jsonl").read_text().splitlines()
-gpu = {line["name"]: line for line in map(json.loads, log[1:])}
+gpu = {line["name"]: line for line in read_log("gpu-NVIDIA-H200")[1:]}
 
 
 def milliseconds(name):
@@ -372,34 +369,38 @@ assert round(1e3 * sent / 1.25e9) == 353 and round(1e3 * sent / 300e9, 1) == 1.5
 #
 # PyTorch's wrapper `DistributedDataParallel`, **DDP** {cite:p}`li2020pytorch`, does that. When it is made, it sends the weights of process 0 to all. In the backward pass, a hook on each parameter collects gradients in **buckets** of 25 MB, about in the order in which they become ready, and a full bucket leaves at once, beside the computation. When `backward` returns, `.grad` is that of all.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-overlap", "caption": "What does it save to exchange early? One step, first with the exchange after the backward pass, then with four buckets that leave as they become full. The lengths are made up: forward 1, backward 2, exchange 1.6, Adam 0.3. Only the last bucket is still waited for."}, "image": {"alt": "Two timelines. Without overlap the step ends at 4.9; with overlap three of four exchanges lie beside the backward pass and the step ends at 3.7."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-overlap", "caption": "What does it save to exchange early? One step, first with the exchange after the backward pass, then with four buckets that leave as they become full. The lengths are made up: forward 1, backward 2, exchange 1.6, Adam 0.3. Only the last bucket is still waited for."}}
 style()
-figure, axes = plt.subplots(2, 1, figsize=(6.4, 3.2), layout="constrained", sharex=True)
+figure, axes = plt.subplots(2, 1, figsize=(4.8, 3.2), layout="constrained", sharex=True)
 for axis, early in zip(axes, (False, True)):
-    blocks, free = [("GPU", 0.0, 1.0, QUERY, "forward")], 0.0
+    blocks, free = [("GPU", 0.0, 1.0, SKY, "forward")], 0.0
     for bucket in range(4):
         ready = 1.5 + 0.5 * bucket
-        blocks.append(("GPU", ready - 0.5, 0.5, VALUE, f"back {4 - bucket}"))
+        blocks.append(("GPU", ready - 0.5, 0.5, PLUM, f"back\n{4 - bucket}"))
         free = max(free, ready if early else 3.0)
-        blocks.append(("network", free, 0.4, KEY, f"bucket {bucket + 1}"))
+        blocks.append(("network", free, 0.4, AMBER, f"{bucket + 1}"))
         free += 0.4
-    blocks.append(("GPU", free, 0.3, POSITION, "Adam"))
+    blocks.append(("GPU", free, 0.3, RESIDUAL, "Adam"))
     for place, start, length, color, label in blocks:
         row = 0 if place == "GPU" else 1
-        axis.barh(
-            row, length - 0.02, left=start, color="white", edgecolor=color, lw=1.8
-        )
-        axis.text(start + length / 2, row, label, ha="center", va="center", fontsize=8)
+        axis.barh(row, length - 0.02, left=start, fc=(color, 0.2), ec=color, lw=1.5)
+        height = -0.6 if label == "Adam" else row  # above a box that is too narrow
+        axis.text(start + length / 2, height, label, ha="center", va="center")
     axis.axvline(free + 0.3, color=INK, lw=0.8, ls="--")
     axis.text(free + 0.34, 0.5, f"{free + 0.3:.1f}", va="center", fontsize=9)
     axis.set(
-        yticks=(0, 1), yticklabels=("GPU", "network"), ylim=(1.6, -0.6), xlim=(0, 5.4)
+        yticks=(0, 1),
+        yticklabels=("GPU", "network:\nbucket"),
+        ylim=(1.6, -0.85),
+        xlim=(0, 5.4),
     )
     axis.set_title(
         "buckets leave early" if early else "exchange at the end", fontsize=10
     )
 axes[1].set_xlabel("time")
-plt.show()
+show_plot(
+    alt="Two timelines. Without overlap the step ends at 4.9; with overlap three of four exchanges lie beside the backward pass and the step ends at 3.7.",
+)
 
 # %% [markdown]
 # In the figure 1.2 of 1.6 units are hidden. In our model the last bucket is large: the embedding matrix has 76 of the 252 MB, and since it is [used at both ends](07_embeddings.ipynb#one-table-three-uses), its gradient is complete only when all else is. Thirty percent of the exchange can't be hidden.
@@ -677,7 +678,7 @@ assert round(milliseconds("big") / step_ms[3_125], 1) == 1.7
 # %% [markdown]
 # As long as it takes to launch 1,400 kernels or 2,000, the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program), and a share of the batch takes the same time as the whole. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing. Lines: a model, in which a step takes the longer of its work and a floor of 62 ms. No run had several GPUs."}, "image": {"alt": "With 25,000 positions the speed stays at one for any number of GPUs; with 100,000 it stops at three, with 400,000 near twelve. Only up to there do the marks follow the dashed ideal."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing. Lines: a model, in which a step takes the longer of its work and a floor of 62 ms. No run had several GPUs."}}
 style()
 WORK = sum(gpu["100,000 tokens"]["kernels"].values()) / 100_000  # ms per position
 FLOOR = step_ms[3_125]
@@ -692,9 +693,9 @@ def step_of(tokens, gpus):
 
 figure, axis = plt.subplots(figsize=(4.4, 3.8), layout="constrained")
 for tokens, marker, color, counts in (
-    (400_000, "s", VALUE, (1, 2, 4, 8, 16, 32)),
-    (100_000, "^", KEY, (1, 2, 4, 8, 32)),
-    (25_000, "o", QUERY, (1, 2, 8)),
+    (400_000, "s", SKY, (1, 2, 4, 8, 16, 32)),
+    (100_000, "^", AMBER, (1, 2, 4, 8, 32)),
+    (25_000, "o", PLUM, (1, 2, 8)),
 ):
     gains = [step_of(tokens, 1) / step_of(tokens, gpus) for gpus in counts]
     axis.plot(counts, gains, marker, color=color)
@@ -710,7 +711,9 @@ axis.set_xticks([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16, 32, 64])
 axis.set_yticks([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16, 32, 64])
 axis.minorticks_off()
 axis.grid(False)
-plt.show()
+show_plot(
+    alt="With 25,000 positions the speed stays at one for any number of GPUs; with 100,000 it stops at three, with 400,000 near twelve. Only up to there do the marks follow the dashed ideal.",
+)
 assert 11 < step_of(400_000, 1) / step_of(400_000, 32) < 12
 assert step_of(400_000, 1) / step_of(400_000, 8) > 7
 

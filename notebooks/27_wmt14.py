@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # WMT14
@@ -56,16 +55,11 @@ from annotated_transformer.toolkit.runs import TrainingConfig, train
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.toolkit.translation import translate
 from annotated_transformer.transformer import Transformer
-from book.figures import INK, KEY, QUERY, RESIDUAL, VALUE, style
+from benchmarks.common import read_log
+from book.figures import AMBER, INK, PLUM, RESIDUAL, SKY, show_plot, style
 
 
-def read_log(name):
-    """Return the lines of a log."""
-    text = Path(f"../benchmarks/results/{name}.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
-
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed."}, "image": {"alt": "Four rows: prepare, train, average and evaluate, each reading what the one above has written. The folder wmt14-en-de is read twice: by train and by evaluate."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed."}}
 style()
 weights = 4 * parameter_count(preset("base")) / 1e9
 CHAIN = (
@@ -86,10 +80,10 @@ CHAIN = (
     ),
     ("base-average/, wmt14-en-de/\nnewstest2014", "evaluate", "scores"),
 )
-figure, axis = plt.subplots(figsize=(6.4, 3.3), layout="constrained")
+figure, axis = plt.subplots(figsize=(4.9, 3.3), layout="constrained")
 arrow = {"arrowstyle": "->", "color": RESIDUAL}
 for row, (reads, command, writes) in enumerate(CHAIN):
-    color = KEY if command in ("train", "evaluate") else QUERY
+    color = AMBER if command in ("train", "evaluate") else SKY
     box = {"boxstyle": "round,pad=0.5", "fc": "none", "ec": color}
     axis.text(0, row, command, ha="center", va="center", color=color, bbox=box)
     for text, side, align in ((reads, -1, "right"), (writes, 1, "left")):
@@ -98,7 +92,9 @@ for row, (reads, command, writes) in enumerate(CHAIN):
         axis.annotate("", (end, row), (start, row), arrowprops=arrow)
 axis.set(xlim=(-1.9, 1.9), ylim=(3.5, -0.5))
 axis.set_axis_off()
-plt.show()
+show_plot(
+    alt="Four rows: prepare, train, average and evaluate, each reading what the one above has written. The folder wmt14-en-de is read twice: by train and by evaluate.",
+)
 
 # %% [markdown]
 # The commands meet in folders, and none of them has to be watched. If one is killed, give it again: `prepare` keeps each part that it has finished, `train` goes on from its last checkpoint, at most ten minutes back, and the other two begin anew.
@@ -209,7 +205,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 #
 # Each sees as many tokens as the paper's run, and trains the paper's model. But they change batch, rate and steps, so say that beside the score. A recipe for four GPUs is the same with `--max-tokens 100000` and twice the `--grad-accum-steps`.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long, and how much? Hours of training for each recipe, and the rent at 3 per GPU and hour, computed from steps measured on one H200 (filled) and, hatched, as if eight such GPUs exchanged gradients in no time and big had the same floor of 62 ms as base. Validations, averaging and a run that fails come on top."}, "image": {"alt": "Base as the paper takes 1.8 hours on one GPU and 1.7 on eight, at eight times the rent; with a large batch 0.2 hours. Big takes 9.0 hours on one, at least 5.2 on eight, and 1.1 with a large batch."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long, and how much? Hours of training for each recipe, and the rent at 3 per GPU and hour, computed from steps measured on one H200 (filled) and, hatched, as if eight such GPUs exchanged gradients in no time and big had the same floor of 62 ms as base. Validations, averaging and a run that fails come on top."}}
 GPU = {line["name"]: line for line in read_log("gpu-NVIDIA-H200") if "seconds" in line}
 BASE, BIG, FLOOR = (
     median(GPU[name]["seconds"]) / 5 for name in ("base", "big", "3,125 tokens")
@@ -228,21 +224,23 @@ figure, axis = plt.subplots(figsize=(4.6, 3), layout="constrained")
 hours = {}
 for row, (name, gpus, steps, seconds) in enumerate(PLANS):
     hours[name, gpus] = took = steps * seconds / 3600
-    color = QUERY if "base" in name else KEY
+    color = SKY if "base" in name else AMBER
     axis.barh(
         row,
         took,
-        fc=color if gpus == 1 else "w",
+        fc=color if gpus == 1 else "none",
         ec=color,
         hatch="" if gpus == 1 else "//",
     )
-    label = f" {took:.1f} h, rent {RENT * gpus * took:.0f}"
-    axis.text(took, row, label, va="center", color=INK)
+    label = f"{took:.1f} h, rent {RENT * gpus * took:.0f}"
+    axis.text(took + 0.2, row, label, va="center", color=INK)
 names = [f"{name}, {gpus} GPU{'s' * (gpus > 1)}" for name, gpus, *_ in PLANS]
 axis.set(yticks=range(len(PLANS)), yticklabels=names, xlim=(0, 15), xlabel="hours")
 axis.invert_yaxis()
 axis.grid(False)
-plt.show()
+show_plot(
+    alt="Base as the paper takes 1.8 hours on one GPU and 1.7 on eight, at eight times the rent; with a large batch 0.2 hours. Big takes 9.0 hours on one, at least 5.2 on eight, and 1.1 with a large batch.",
+)
 assert [round(h, 1) for h in hours.values()] == [1.8, 1.7, 0.2, 9.0, 5.2, 1.1]
 slower = [line for line in read_log("gpu-NVIDIA-H100-80GB-HBM3") if "seconds" in line]
 for line, most in zip(slower[:2], (1.4, 1.2)):
@@ -389,7 +387,7 @@ assert (
 #
 # The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and the same model got between 24 and 27.5 in different hands, listed [below](#second-reading-scores). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored with sacreBLEU (circle) and with a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the bar is where the first would be if the gap were between 0.7 and 1.5. For tensor2tensor the gap may contain a change of the test set as well."}, "image": {"alt": "The paper's style gives 0.7, 1.4 and 1.5 points more. With such gaps the paper's 27.3 would be 25.8 to 26.6 in sacreBLEU, and its 28.4 would be 26.9 to 27.7."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored with sacreBLEU (circle) and with a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the bar is where the first would be if the gap were between 0.7 and 1.5. For tensor2tensor the gap may contain a change of the test set as well."}}
 TWICE = (
     ("Ott et al., big", 28.6, 29.3),
     ("Vinodababu, base", 25.1, 26.49),
@@ -398,20 +396,20 @@ TWICE = (
     ("the paper, base", None, 27.3),
 )
 gaps = [styled - strict for _, strict, styled in TWICE if strict]
-figure, axis = plt.subplots(figsize=(5, 2.8), layout="constrained")
+figure, axis = plt.subplots(figsize=(4.8, 2.8), layout="constrained")
 for row, (_, strict, styled) in enumerate(TWICE):
     low, high = (strict, strict) if strict else (styled - max(gaps), styled - min(gaps))
     axis.plot(
         (low, styled), (row, row), color=RESIDUAL, lw=1.2, ls="-" if strict else ":"
     )
-    axis.plot(styled, row, "s", color=KEY)
+    axis.plot(styled, row, "s", color=AMBER)
     axis.annotate(
         f"{styled:.1f}", (styled, row), (8, -3), textcoords="offset points", fontsize=9
     )
     if strict:
-        axis.plot(strict, row, "o", color=QUERY)
+        axis.plot(strict, row, "o", color=SKY)
     else:
-        axis.plot((low, high), (row, row), color=QUERY, lw=6, solid_capstyle="round")
+        axis.plot((low, high), (row, row), color=SKY, lw=6, solid_capstyle="round")
     label = f"{low:.1f}" if strict else f"{low:.1f} to {high:.1f} ?"
     axis.annotate(
         label, (low, row), (-8, -3), textcoords="offset points", ha="right", fontsize=9
@@ -421,7 +419,9 @@ axis.set(
 )
 axis.set(ylim=(len(TWICE) - 0.5, -0.5), xlabel="BLEU, newstest2014, English to German")
 axis.grid(False)
-plt.show()
+show_plot(
+    alt="The paper's style gives 0.7, 1.4 and 1.5 points more. With such gaps the paper's 27.3 would be 25.8 to 26.6 in sacreBLEU, and its 28.4 would be 26.9 to 27.7.",
+)
 
 # %% [markdown]
 # ## Take it home
@@ -637,11 +637,11 @@ assert [
     for log in (died, slow)
 ] == [0.0022, 0.0006]
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Above, validation loss of base on an H100: a warm-up of 400 updates to a rate of 0.0022, which kills it, and one of 800 to 0.0006. Below, BLEU of the rehearsal (healthy) and of the same with lines shifted by one, which shows no illness in its loss. From the logs train-H100-base-warmup400 and -warmup800, and from runs of this page."}, "image": {"alt": "Above, with the short warm-up the validation loss rises from 6.6 to 10 and stays there; with the longer one it falls from 5.2 to 4.7. Below, BLEU of the healthy run rises, that of the shifted lines stays near zero."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Above, validation loss of base on an H100: a warm-up of 400 updates to a rate of 0.0022, which kills it, and one of 800 to 0.0006. Below, BLEU of the rehearsal (healthy) and of the same with lines shifted by one, which shows no illness in its loss. From the logs train-H100-base-warmup400 and -warmup800, and from runs of this page."}}
 figure, (left, right) = plt.subplots(2, 1, figsize=(4.3, 4.8), layout="constrained")
 for name, log, color, line in (
-    ("warm-up 400", died, KEY, "o-"),
-    ("warm-up 800", slow, QUERY, "s--"),
+    ("warm-up 400", died, AMBER, "o-"),
+    ("warm-up 800", slow, SKY, "s--"),
 ):
     some = [r for r in log if "score" in r]
     losses = [r["validation_loss"] for r in some]
@@ -649,14 +649,16 @@ for name, log, color, line in (
     left.text(700, losses[-1] - 1.7, name, color=color)
 left.set(xlabel="update", ylabel="validation loss", ylim=(0, 11))
 for name, some, color, line in (
-    ("healthy", checks, VALUE, "s-"),
-    ("shifted lines", shifted_run, KEY, "^--"),
+    ("healthy", checks, PLUM, "s-"),
+    ("shifted lines", shifted_run, AMBER, "^--"),
 ):
     bleu = [r["score"] for r in some]
     right.plot([r["step"] for r in some], bleu, line, color=color)
-    right.text(some[-1]["step"] - 5, bleu[-1] + 0.4, name, color=color, ha="right")
+    right.text(some[-1]["step"] - 5, bleu[-1] + 1, name, color=color, ha="right")
 right.set(xlabel="update", ylabel="BLEU, validation", ylim=(0, None))
-plt.show()
+show_plot(
+    alt="Above, with the short warm-up the validation loss rises from 6.6 to 10 and stays there; with the longer one it falls from 5.2 to 4.7. Below, BLEU of the healthy run rises, that of the shifted lines stays near zero.",
+)
 
 # %% [markdown]
 # The score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the network, and what only GPUs have.
@@ -666,14 +668,68 @@ plt.show()
 # The model began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that these commands run, and why it is there; the model alone is [one page](../book/model.md). If a run goes wrong, you know in which file to look and what its numbers should be.
 #
 # The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) sits, how [positions](08_positional_encoding.ipynb#rotary-positions-rope) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
-#
+
+# %% [markdown]
 # ## What to remember
 #
 # - Prepare, train, average, evaluate: each may be killed and started again.
 # - One GPU is enough for base as the paper trained it. Eight pay with the big model or a large batch.
 # - A falling loss is no proof. Watch the speed in the first ten minutes, and BLEU from then on.
 # - A score without its tool, its test set and its number of sentences is half a score.
+
+# %% [markdown]
+# ## Exercises
 #
+# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each: how many epochs? Why does the plan above have fewer?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The 25,000 count padding, and a batch is seldom full to the last position.
+print(
+    f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / batches_per_epoch:.1f} planned"
+)
+
+# %% [markdown]
+# **2. A leak** (★★, 10 min). What breaks if the vocabulary is learned from the test set too? Add twenty sentences about a quagga and count the tokens of the word.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Rare words of the test become longer tokens, so a name that training never met is spelled in fewer.
+# The score is a little too good, and no number looks wrong.
+quagga = [Pair("The quagga sleeps.", "Das Quagga schläft.")] * 20
+for text in (pairs[:500], [*pairs[:500], *quagga]):
+    print(len(Tokenizer.train(text, 500).encode("quagga")), "tokens for quagga")
+
+# %% [markdown]
+# **3. The bill** (★, 5 min). At 3 per GPU and hour, what does a run of base cost on one GPU at 25,000 tokens per update, and on eight? What do the eight cost if each gets 25,000?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Steps times seconds, times the number of GPUs that are rented; all measured on one H200.
+one, eight = hours["base, as the paper", 1], hours["base, as the paper", 8]
+print(f"{3 * one:.0f} on one, {3 * 8 * eight:.0f} on eight;", end=" ")
+print(f"{3 * 8 * hours['base, large batch', 8]:.0f} with 200,000 tokens per update")
+
+# %% [markdown]
+# **4. Which is better?** (★, 5 min) Your run has 26.4 on the 2,737 filtered sentences. A paper reports 26.1 for the same model.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Nothing says so. Is theirs on 3,003 sentences, tokenized, with compounds split? Score yours on the
+# full set, compare the signatures, and remember that a seed alone can move a score by 0.3.
+print(
+    f"difference {26.4 - 26.1:.1f}, seeds 0.3, tools {min(gaps):.1f} to {max(gaps):.1f}"
+)
+
+# %% [markdown]
+# **5. Reading a log** (★★, 10 min). The log of a base run on one A100 says 120,000 target tokens per second. As on our H200, a step has 22,000 real ones. How long will 100,000 steps take, without validations? Which share of the peak is that, with 0.38e9 operations per token?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# All real tokens of all steps, divided by those of a second; operations per second over the peak.
+print(f"{100_000 * 22_000 / 120_000 / 3600:.1f} hours, {0.38e9 * 120_000 / 312e12:.0%}")
+assert round(sum(GPU["base"]["tokens"]) / 25, -3) == 22_000
+home.cleanup()
+
+# %% [markdown]
+# **6. Be the first** (★★★, an evening and a GPU, open). Train base, and send your line.
+
+# %% [markdown]
 # ## Second reading: scores
 #
 # ### What "WMT14" means
@@ -766,57 +822,6 @@ assert WMT14 == {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}
 assert REVISION.startswith("b199e406")
 
 # %% [markdown]
-# ## Exercises
-#
-# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each: how many epochs? Why does the plan above have fewer?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The 25,000 count padding, and a batch is seldom full to the last position.
-print(
-    f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / batches_per_epoch:.1f} planned"
-)
-
-# %% [markdown]
-# **2. A leak** (★★, 10 min). What breaks if the vocabulary is learned from the test set too? Add twenty sentences about a quagga and count the tokens of the word.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Rare words of the test become longer tokens, so a name that training never met is spelled in fewer.
-# The score is a little too good, and no number looks wrong.
-quagga = [Pair("The quagga sleeps.", "Das Quagga schläft.")] * 20
-for text in (pairs[:500], [*pairs[:500], *quagga]):
-    print(len(Tokenizer.train(text, 500).encode("quagga")), "tokens for quagga")
-
-# %% [markdown]
-# **3. The bill** (★, 5 min). At 3 per GPU and hour, what does a run of base cost on one GPU at 25,000 tokens per update, and on eight? What do the eight cost if each gets 25,000?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Steps times seconds, times the number of GPUs that are rented; all measured on one H200.
-one, eight = hours["base, as the paper", 1], hours["base, as the paper", 8]
-print(f"{3 * one:.0f} on one, {3 * 8 * eight:.0f} on eight;", end=" ")
-print(f"{3 * 8 * hours['base, large batch', 8]:.0f} with 200,000 tokens per update")
-
-# %% [markdown]
-# **4. Which is better?** (★, 5 min) Your run has 26.4 on the 2,737 filtered sentences. A paper reports 26.1 for the same model.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Nothing says so. Is theirs on 3,003 sentences, tokenized, with compounds split? Score yours on the
-# full set, compare the signatures, and remember that a seed alone can move a score by 0.3.
-print(
-    f"difference {26.4 - 26.1:.1f}, seeds 0.3, tools {min(gaps):.1f} to {max(gaps):.1f}"
-)
-
-# %% [markdown]
-# **5. Reading a log** (★★, 10 min). The log of a base run on one A100 says 120,000 target tokens per second. As on our H200, a step has 22,000 real ones. How long will 100,000 steps take, without validations? Which share of the peak is that, with 0.38e9 operations per token?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# All real tokens of all steps, divided by those of a second; operations per second over the peak.
-print(f"{100_000 * 22_000 / 120_000 / 3600:.1f} hours, {0.38e9 * 120_000 / 312e12:.0%}")
-assert round(sum(GPU["base"]["tokens"]) / 25, -3) == 22_000
-home.cleanup()
-
-# %% [markdown]
-# **6. Be the first** (★★★, an evening and a GPU, open). Train base, and send your line.
-#
 # ## Sources
 #
 # Corpus, batches and schedule are from section 5 of {cite:t}`vaswani2017attention`, scores and cost from its Tables 2 and 3, beam and averaging from section 6.1. That scores must come with a signature is the point of {cite:t}`post2018call`. The large batch is that of {cite:t}`ott2018scaling`, whose settings are also in [fairseq](https://github.com/facebookresearch/fairseq/blob/main/examples/scaling_nmt/README.md).

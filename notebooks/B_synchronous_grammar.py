@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # A synchronous grammar
@@ -21,7 +20,7 @@ from random import Random
 import altair as alt
 
 from annotated_transformer.data import words
-from book.figures import INK, show_steps
+from book.figures import AMBER, INK, show_steps
 
 # %% tags=["export"]
 import re
@@ -462,7 +461,7 @@ def layout(sentence, row, label_row):
     for word in sentence:
         (link, *_) = word.links
         part = part_of.get(link, "verb")
-        width = 8 * len(word.text) + 14
+        width = 7 * len(word.text) + 10
         place = {"x": right + width / 2, "y": row, "text": word.text, "part": part}
         place |= {"label": label_row, "name": "" if part == shown else part}
         places.append(place)
@@ -487,7 +486,7 @@ def drawing(german, english):
         for end, english_word in zip(below, english)
         if german_word.links & english_word.links
     ]
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 500], nice=False))
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 426], nice=False))
     y = {"axis": None, "scale": alt.Scale(domain=[180, 4], nice=False)}
     texts = alt.Chart(alt.Data(values=above + below)).encode(x)
     links = alt.Chart(alt.Data(values=lines)).encode(
@@ -497,14 +496,14 @@ def drawing(german, english):
         links.transform_filter("!datum.verb").mark_rule(
             color=INK, opacity=0.75, strokeDash=[4, 3]
         ),
-        links.transform_filter("datum.verb").mark_rule(color=INK, strokeWidth=3),
-        texts.mark_text(color=INK, fontSize=14).encode(
+        links.transform_filter("datum.verb").mark_rule(color=AMBER, strokeWidth=3),
+        texts.mark_text(color=INK, fontSize=13).encode(
             alt.Y("y:Q", **y), text="text:N"
         ),
         texts.mark_text(color=INK, fontSize=11).encode(
             alt.Y("label:Q", **y), text="name:N"
         ),
-    ).properties(width=500, height=184)
+    ).properties(width=426, height=184)
 
 
 labels = {

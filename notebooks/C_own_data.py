@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Your own pairs
@@ -46,7 +45,7 @@ import altair as alt
 
 from annotated_transformer.toolkit.downloads import MissingData, multi30k
 from annotated_transformer.toolkit.synchronous_grammar import grammar
-from book.figures import INK, RESIDUAL, show
+from book.figures import RESIDUAL, show
 
 # %% [markdown]
 # ## Reading
@@ -373,7 +372,7 @@ with TemporaryDirectory() as folder:
 
 
 # %% [markdown]
-# Before any rule is applied, every run of white space becomes one space: a tab, a no-break space, the wide space of Japanese, a byte order mark in the middle of a text. The same rule holds for a text that is translated. Otherwise a model would meet there what it never saw in training.
+# Before any rule is applied, every run of white space becomes one space: a tab, a no-break space, the wide space of Japanese, a byte order mark in the middle of a text. And a letter that is spelled in two parts, a *u* and its two dots, becomes the one letter *ü* that most texts have (Unicode calls this form NFC). The same rule holds for a text that is translated. Otherwise a model would meet there what it never saw in training.
 
 # %% tags=["export"]
 WHITE_SPACE = re.compile(r"[\s\ufeff]+")
@@ -382,9 +381,11 @@ WHITE_SPACE = re.compile(r"[\s\ufeff]+")
 def single_spaced(text: str) -> str:
     """A text on one line, with one space where it has white space, and none at its ends.
 
-    The rule for every text that is learned from or translated.
+    Letters and their marks are composed (NFC). The rule for every text that is learned from or
+    translated.
     """
-    return WHITE_SPACE.sub(" ", text).strip()
+    composed = unicodedata.normalize("NFC", text)
+    return WHITE_SPACE.sub(" ", composed).strip()
 
 
 # %% tags=["export"]
@@ -526,14 +527,12 @@ y = alt.Y("english:Q", title="English words", scale=alt.Scale(domain=[0, 26]))
 size = alt.Size("pairs:Q", scale=alt.Scale(range=[6, 140]), legend=None)
 panels = []
 for name, drawn in {"right pairs": pairs[lost:], "shifted by one line": tail}.items():
-    dots = alt.Chart(alt.Data(values=spots(drawn))).mark_circle(
-        color=INK, opacity=0.6, clip=True
-    )
+    dots = alt.Chart(alt.Data(values=spots(drawn))).mark_circle(opacity=0.7, clip=True)
     edges = alt.Chart(alt.Data(values=limits)).mark_line(
         color=RESIDUAL, strokeDash=[5, 3]
     )
     panel = alt.layer(dots.encode(x, y, size), edges.encode(x, y, detail="side:N"))
-    panels.append(panel.properties(title=name, width=215, height=215))
+    panels.append(panel.properties(title=name, width=165, height=165))
 show(
     alt.hconcat(*panels),
     alt="Right pairs lie close to the diagonal. Shifted pairs spread over the square, and most of them still lie between the two lines of the rule.",

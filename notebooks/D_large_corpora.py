@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Large corpora
@@ -1031,16 +1030,12 @@ home.cleanup()
 # `python -m benchmarks.speed.prepare` builds Parquet files in WMT14's layout from real sentences, prepares them, opens the folder and plans an epoch, each in a separate process. This is its committed log:
 
 # %%
-log = Path("../benchmarks/results/prepare.jsonl")
-records = (
-    [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-)
-for record in records[1:]:
+from benchmarks.common import read_log
+
+for record in read_log("prepare")[1:]:
     print(record.pop("what").replace("_", " "))
     for name, value in record.items():
         print(f"  {name.replace('_', ' ')}: {value}")
-if not records:
-    print("not measured yet")
 
 # %% [markdown]
 # Two million pairs took 36 minutes by the clock, 11 of the CPU's time, and at most 1.6 GB of memory. Opening and planning were timed with three copies of them, 5.7 million examples. Computed from the CPU's time, all of WMT14 takes 5.6 minutes on eight cores, at best.

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # Export
@@ -184,7 +183,7 @@ def describe_tokens(spec: Any, model: Transformer, tokenizer: Tokenizer) -> None
 # %% [markdown]
 # ## A script that goes along
 #
-# Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb#why-do-searches-prefer-short-sentences) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. What isn't text, or too long for the model, is an error that names its line. A line ends [where a line of the training data ends](C_own_data.ipynb#reading), and each run of white space within it becomes one space, as in [the training data](C_own_data.ipynb#cleaning).
+# Matrices and a vocabulary don't say how text was cut into subwords, so the folder carries a script. The engine divides by $L^\alpha$, [our search](19_decoding.ipynb#why-do-searches-prefer-short-sentences) by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. What isn't text, or too long for the model, is an error that names its line. A line ends [where a line of the training data ends](C_own_data.ipynb#reading), each run of white space within it becomes one space, and letters and their marks are composed, as in [the training data](C_own_data.ipynb#cleaning).
 
 # %% tags=["export"]
 TRANSLATE = r"""# Translate standard input, line for line.
@@ -193,6 +192,7 @@ TRANSLATE = r"""# Translate standard input, line for line.
 import os
 import re
 import sys
+import unicodedata
 from pathlib import Path
 
 import ctranslate2
@@ -215,7 +215,8 @@ def read_sources():
     sources = []
     for number, line in enumerate(lines, start=1):
         try:
-            text = WHITE_SPACE.sub(" ", line.decode()).strip()
+            composed = unicodedata.normalize("NFC", line.decode())  # as in training
+            text = WHITE_SPACE.sub(" ", composed).strip()
         except UnicodeDecodeError as error:
             sys.exit(f"line {number} is no UTF-8 text: {error}")
         tokens = tokenizer.encode(text).tokens
@@ -377,12 +378,10 @@ assert largest < 1e-4
 # With a beam of 4, 39 of 1,000 translations differ, because penalty and stopping rule do (62 with an exponent of 0.6, as below). `benchmarks/speed/serving.py` logged speed and BLEU on the whole test set, on an AMD EPYC. `ours bf16` is `translate(model.bfloat16(), ...)`, for a processor that has units for such numbers; each of the `workers` has a thread and batches of its own, as in `translate`; without them, the threads share each product:
 
 # %%
-import json
+from benchmarks.common import read_log
 
-results = Path("../benchmarks/results")
 for threads in (1, 2):
-    log = (results / f"serving-captions-de-en-{threads}.jsonl").read_text()
-    for record in map(json.loads, log.splitlines()):
+    for record in read_log(f"serving-captions-de-en-{threads}")[1:]:
         if "bleu" in record:
             speed = f"{record['times_ours']:.2f} times as fast as ours"
             name = f"{record['search']:6}  {record['system']:27}"

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # %% [markdown]
 # # Command line
 #
@@ -400,6 +399,11 @@ def print_plan(
     print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens per epoch")
     print(f"{settings.steps:,} steps, {plan.flops:.1e} floating-point operations")
     print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
+    if plan.launch_hours == hours:
+        say(
+            "the steps take no longer than launching their kernels: more GPUs won't shorten "
+            "them, a larger --max-tokens would use them better"
+        )
     unusual = planning.unusual_settings(
         settings, plan.updates_per_epoch, settings.patience
     )

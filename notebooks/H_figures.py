@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # How the figures are made
@@ -17,10 +16,15 @@ sys.path.insert(0, "..")  # where book.figures stands
 #
 # ## The palette
 #
-# Queries, keys and values have one color each for the whole book. On a page that draws attention, nothing else has these colors. A color never speaks alone: a letter, a label or a dash says the same. The four hues are from Okabe and Ito's palette for color-blind readers, and each color has a contrast of at least 3 on white, which WCAG asks of graphics.
+# Queries, keys, values and positions have one color each for the whole book, and nothing else has these four. The hues are from Okabe and Ito's palette for color-blind readers.
+#
+# Everything else takes its color from three others: `SKY` and `AMBER`, which are the palette's sky blue and orange, darkened until they can be seen on white, and `PLUM`. They come in this order: a chart of one series is `SKY`. A chart of more than three goes on with `INK`, or with a second dash of the same color for a relative of a series, as a layer with its projections is of the layer without. `RESIDUAL` is the gray of the residual stream, and of whatever should recede: a limit, an axis at zero, a connecting line.
+#
+# A color never speaks alone: a letter, a label, a dash or a pattern says the same. A color is named here and nowhere else, so no chapter contains a code such as `#0072B2`. Each color has a contrast of at least 3, which WCAG asks of graphics.
 
 # %%
-from book.figures import INK, KEY, PAPER, POSITION, QUERY, RESIDUAL, VALUE
+from book.figures import AMBER, KEY, PAPER, PLUM, POSITION, QUERY, RESIDUAL, SKY
+from book.figures import VALUE
 
 
 def linear(channel):
@@ -34,24 +38,27 @@ def luminance(color):
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-roles = {
+palette = {
     "query": QUERY,
     "key": KEY,
     "value": VALUE,
     "position": POSITION,
+    "sky": SKY,
+    "amber": AMBER,
+    "plum": PLUM,
     "stream": RESIDUAL,
 }
-for name, color in roles.items():
+for name, color in palette.items():
     contrast = (luminance(PAPER) + 0.05) / (luminance(color) + 0.05)
     print(f"{name:8} {color}  contrast on white {contrast:.1f}")
     assert contrast >= 3
 
 # %% [markdown]
-# `INK` and `PAPER` follow the theme of the page: they become its text color and its background.
+# `SKY`, `AMBER`, `PLUM`, `RESIDUAL`, `INK` and `PAPER` follow the theme of the page: on a dark page the first four are lighter, `INK` is the color of its text and `PAPER` its background. `book.css` says how. A caption must be true on both, so it never calls a cell black, white, dark or light, but full or empty, and a color by its plain name: blue, orange, purple, gray.
 #
 # ## Matrices
 #
-# Queries are rows, keys are columns. A shade is a weight from 0 (paper) to `limit` (ink), and hatched means hidden. Up to 8×8, the numbers are printed.
+# Queries are rows, keys are columns. An empty cell is a weight of 0, a full one a weight of `limit`, and hatched means hidden. Weights of attention are filled with `INK`, other matrices with `SKY`, `PLUM` or the color of their role. With `signed`, purple is above zero and orange below. Up to 8×8, the numbers are printed.
 
 # %% mystnb={"figure": {"name": "fig-first-heatmap", "caption": "Where does each word look? Read along a row: *sleeps* spends 0.7 of its attention on *cat*. The hatched keys lie in the future of the query and may not be seen. The numbers are made up."}}
 from book.figures import heatmap, show
@@ -67,7 +74,7 @@ show(
 # %% [markdown]
 # ## Charts
 #
-# `show` takes any Altair chart and stores a still drawing, which needs no script. A chart with a slider or a selection also carries its specification and becomes interactive on the website. In `curves` each series has a color and a dash.
+# `show` takes any Altair chart and stores a still drawing, which needs no script. A chart with a slider or a selection also carries its specification and becomes interactive on the website. In `curves` each series has a color and a dash. The legend stands above, so that a chart up to 400 pixels wide fits a phone. A drawing shrinks with the screen until its smallest words are 9 pixels high; a wider one scrolls.
 
 # %% mystnb={"figure": {"name": "fig-first-curves", "caption": "Which grows faster? One line is solid, the other dashed, so they can be told apart without color. The numbers are made up."}}
 import altair as alt
@@ -77,7 +84,7 @@ from book.figures import curves
 records = []
 for name, power in (("x", 1), ("x²", 2)):
     records += [{"x": x, "y": x**power, "power": name} for x in range(5)]
-looks = {"x": (INK, []), "x²": (RESIDUAL, [6, 3])}
+looks = {"x": (SKY, [1, 0]), "x²": (AMBER, [6, 3])}
 show(
     curves(records, alt.X("x:Q"), alt.Y("y:Q"), "power", looks),
     alt="A straight solid line, and a dashed one that bends upward.",
@@ -105,9 +112,7 @@ def bar(values, title):
     ]
     base = alt.Chart(alt.Data(values=records), title=title, width=300, height=130)
     y = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[-2, 8]))
-    return base.mark_bar(color=INK, size=40).encode(
-        alt.X("word:N", sort=None, title=None), y
-    )
+    return base.mark_bar(size=40).encode(alt.X("word:N", sort=None, title=None), y)
 
 
 show_steps(
@@ -159,4 +164,21 @@ map_thumbnail("multi_head_attention")
 # %% [markdown]
 # ## Many points
 #
-# For curves with many points, use Matplotlib: call `book.figures.style()` once before the first plot, and end each plot with `plt.show()`.
+# For curves with many points, use Matplotlib: call `book.figures.style()` once before the first plot, and end each plot with `show_plot(alt="...")`. It stores the plot as a drawing that follows the theme of the page, as the other figures do.
+
+# %% mystnb={"figure": {"name": "fig-first-plot", "caption": "How long does a swing last? A motion that dies out, and what limits it (dashed). The numbers are computed."}}
+import matplotlib.pyplot as plt
+
+from book.figures import show_plot, style
+
+style()
+seconds = [second / 20 for second in range(200)]
+limits = [math.exp(-second / 4) for second in seconds]
+swing = [limit * math.cos(4 * second) for limit, second in zip(limits, seconds)]
+figure, axis = plt.subplots()
+axis.plot(seconds, swing)
+axis.plot(seconds, limits, "--", color=RESIDUAL, lw=1)
+axis.set(xlabel="seconds", ylabel="displacement")
+show_plot(
+    alt="A wave between two limits, of which one is drawn; both come down to zero."
+)

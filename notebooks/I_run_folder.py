@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 # %% [markdown]
 # # The folder of a training run
@@ -407,11 +406,16 @@ with tempfile.TemporaryDirectory() as folder:
 def read_last_checkpoints(folder: Path, last: int) -> dict[Path, dict[str, Any]]:
     """Read the last regular checkpoints, oldest first, of a run that may still be going on.
 
-    Raises FileNotFoundError if there are fewer, ValueError if one is damaged.
+    Raises FileNotFoundError if there are fewer, ValueError if one is damaged or if `last` is
+    below 1.
     """
+    if last < 1:
+        raise ValueError(f"the last {last} checkpoints have no mean: take 1 or more")
     while True:
         paths = checkpoints(folder)
-        if not 0 < last <= len(paths):
+        if last > len(paths):
+            if not folder.is_dir():
+                raise FileNotFoundError(f"there is no folder {folder}")
             raise FileNotFoundError(
                 f"checkpoints in {folder}: {len(paths)}, asked for: {last}"
             )

@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown] needs=["multi30k"]

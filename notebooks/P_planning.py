@@ -4,9 +4,8 @@ import os, sys
 url = "https://github.com/annotated-transformer/annotated-transformer"
 if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", ".", "..", "../..") if os.path.exists(r + "/book/map.svg")]
-os.chdir(up[0] + "/notebooks" if up else sys.exit(f"Open this in a clone of {url}"))
-sys.path.insert(0, "..")  # where book.figures stands
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 
 
 # %% [markdown]
@@ -103,10 +102,15 @@ def activations(
 #
 # One object holds it. Its operations include padding, so the hours err on the long side by that share; the memory is that of the largest batch, divided among the processes. A validation needs no more: it has batches of the same size and takes its loss in the same chunks, but keeps nothing for a backward pass.
 #
-# Hours follow from operations, a peak, and the share of the peak that training gets, the MFU. Unless you give one, it is what [was measured](25_speed.ipynb#on-a-gpu): in 16 bits on an H200 and an H100, 14% and 10% with the base model and 28% and 24% with the big one, of which we take the means; in 32 bits about half, with the base model 47% of a processor's peak. For several GPUs the operations are simply divided, which is too good for [short steps](26_distributed.ipynb#how-fast-it-can-be).
+# Hours follow from operations, a peak, and the share of the peak that training gets, the MFU. Unless you give one, it is what [was measured](25_speed.ipynb#on-a-gpu): in 16 bits on an H200 and an H100, 14% and 10% with the base model and 28% and 24% with the big one, of which we take the means; in 32 bits about half, with the base model 47% of a processor's peak.
+#
+# Several GPUs divide the operations among them, but each launches all kernels of a step, and that takes its time [however small its share](26_distributed.ipynb#how-fast-it-can-be): 62 ms on an H200 for the twelve layers of base. A run can't take less than these launches.
 
 
 # %% tags=["export"]
+LAUNCHES = 0.062 / 12  # seconds of a step per layer, measured on an H200 with base
+
+
 def usual_mfu(parameters: int, precision: Precision) -> float:
     """Return the share of the peak that training had where it was measured.
 
@@ -125,9 +129,12 @@ class Estimate(NamedTuple):
     memory_bytes: float
     usual_mfu: float
     updates_per_epoch: float = 1.0
+    launch_hours: float = 0.0  # which more GPUs don't make fewer
 
     def hours(self, peak: float, gpus: int = 1, mfu: float | None = None) -> float:
         """Return the hours on GPUs of some peak, of which training gets a share.
+
+        They are not less than launching all kernels takes.
 
         Raises ValueError for a peak, a number of GPUs or a share that is not above 0.
         """
@@ -135,7 +142,7 @@ class Estimate(NamedTuple):
         for name, value in (("peak", peak), ("gpus", gpus), ("mfu", mfu)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a number above 0, not {value}")
-        return self.flops / (gpus * peak * mfu) / 3600
+        return max(self.flops / (gpus * peak * mfu) / 3600, self.launch_hours)
 
 
 def estimate(
@@ -168,9 +175,15 @@ def estimate(
     loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
     memory = bytes_per_parameter * parameters + (layers + loss).max()
     updates_per_epoch = len(plan) / training.grad_accum_steps
-    mfu = usual_mfu(parameters, precision)
+    # A program that computes in 32 bits is taken for one on a CPU, which launches nothing
+    launches = 2 * config.layers * batches * LAUNCHES if precision == "bf16" else 0.0
     return Estimate(
-        parameters, per_batch * batches, float(memory), mfu, updates_per_epoch
+        parameters=parameters,
+        flops=per_batch * batches,
+        memory_bytes=float(memory),
+        usual_mfu=usual_mfu(parameters, precision),
+        updates_per_epoch=updates_per_epoch,
+        launch_hours=launches / 3600,
     )
 
 
@@ -182,18 +195,16 @@ lengths = np.full((892, 2), 28)  # sentences of 28 tokens, 25,000 per side
 for name, steps in (("base", 100_000), ("big", 300_000)):
     training = Hyperparameters(steps=steps, max_tokens=25_000)
     plan = estimate(preset(name), training, lengths, precision="bf16")
-    hours = plan.hours(peak=989e12)  # of an H100 or H200
-    print(
-        f"{name}: {plan.flops:.1e} operations, {plan.memory_bytes / 1e9:.0f} GB,",
-        end=" ",
-    )
-    print(f"{hours:.1f} hours at {plan.usual_mfu:.0%} of the peak of one H100")
+    one, eight = plan.hours(peak=989e12), plan.hours(peak=989e12, gpus=8)
+    memory = plan.memory_bytes / 1e9
+    print(f"{name}: {plan.flops:.1e} operations, {memory:.0f} GB;", end=" ")
+    print(f"hours on one H100 {one:.1f}, on eight {eight:.1f}")
 
 
 # %% [markdown]
 # ## Settings far from what has worked
 #
-# The paper's settings are for the paper's corpus. On 200,000 pairs, 100,000 updates of `base` are five hundred epochs, and long before their end the model knows its sentences by heart. So the dry run compares the settings with those of [trainings whose logs are in the project](../book/own_pair.md#which-settings-for-my-corpus). These took batches of 768 to 2,048 tokens, and those that saw their pairs most often had their best score after 26 epochs. Nothing is refused: with `--patience`, for example, many epochs do no harm.
+# The paper's settings are for the paper's corpus. On 200,000 pairs, 100,000 updates of `base` are five hundred epochs, and long before their end the model knows its sentences by heart. So the dry run compares the settings with those of [trainings whose logs are in the project](../book/own_pair.md#which-settings-for-my-corpus). These took batches of 1,024 or 2,048 tokens, and those that saw their pairs most often had their best score after 26 to 37 epochs. Nothing is refused: with `--patience`, for example, many epochs do no harm.
 
 
 # %% tags=["export"]

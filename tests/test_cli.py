@@ -256,7 +256,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
             ["train", "--output", "x", "--columns", "0", "7", "--data", "t.tsv"],
             "t.tsv, line 1",
         ),
-        (["average", "--run", "nowhere", "--output", "x"], "checkpoints in nowhere: 0"),
+        (["average", "--run", "nowhere", "--output", "x"], "no folder nowhere"),
         (["prepare", "wmt99", "--output", "x", "--vocabulary-size", "300"], "wmt99"),
         (["prepare", "missing.tsv", "--vocabulary-size", "300"], "missing.tsv"),
         (
@@ -515,6 +515,13 @@ def test_a_training_without_pairs_says_what_it_learns(tmp_path: Path) -> None:
     result = run("train", "--output", tmp_path / "x", "--dry-run", "--peak", 1e12)
     assert result.code == 0
     assert result.err.startswith("no pairs were given: this trains on the grammar")
+
+
+def test_a_dry_run_says_when_more_gpus_will_not_help() -> None:
+    plan = ["train", "--output", "x", "--dry-run", "--peak", 1e12, "--limit", 2000]
+    many = [*plan, "--precision", "bf16", "--gpus", 1000]
+    assert "more GPUs won't shorten them" in run(*many).err
+    assert "more GPUs" not in run(*plan).err
 
 
 def test_a_dry_run_says_which_settings_are_unusual_for_the_corpus() -> None:

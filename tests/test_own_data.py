@@ -622,6 +622,14 @@ def test_case_spaces_and_punctuation_make_no_other_sentence() -> None:
             assert sorted(forms_in_splits) == [0, 0, 4]
 
 
+def test_a_letter_in_two_parts_is_learned_as_one() -> None:
+    typed = Pair("Ein Schlüssel für Zoë", "A key for Zoë")
+    apart = Pair(*(unicodedata.normalize("NFD", side) for side in typed[:2]))
+    assert apart != typed
+    kept, _ = filter_pairs([apart])
+    assert [kept[0].source, kept[0].target] == [typed.source, typed.target]
+
+
 def test_one_text_in_two_encodings_is_one_sentence() -> None:
     forms = [
         unicodedata.normalize(form, f"Café {n}")
@@ -679,6 +687,7 @@ def archive() -> Path:
     return packed
 
 
+@pytest.mark.slow
 def test_tatoeba_loads_as_it_is(archive: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
         path = Path(packed.extract("deu.txt", tmp_path))

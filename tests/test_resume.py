@@ -6,6 +6,7 @@ import math
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -334,8 +335,10 @@ def test_out_of_memory_is_one_sentence_that_says_what_takes_less(
         assert f"such as max_tokens={LONGEST} and grad_accum_steps=4" in message
         assert message.endswith("another folder") == (folder is not None and step > 10)
         assert isinstance(raised.value, MemoryError) and "\n" not in message
-    config = replace(CONFIG, max_tokens=LONGEST, grad_accum_steps=4)
-    go(tmp_path / "follows the advice", config)
+
+
+def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
+    go(tmp_path, replace(CONFIG, max_tokens=LONGEST, grad_accum_steps=4))
 
 
 def test_where_no_smaller_batch_can_be_nothing_smaller_is_advised() -> None:
@@ -762,6 +765,14 @@ def validation_of_another_step(content: dict[str, Any]) -> None:
     content["awaiting_validation"] = {"step": 10, "loss": 3.0}
 
 
+@pytest.fixture(scope="module")
+def twenty_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has made twenty steps; to be copied."""
+    folder = tmp_path_factory.mktemp("twenty") / "run"
+    go(folder, replace(CONFIG, steps=20))
+    return folder
+
+
 def progress(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     return lambda content: content.update({name: value})
 
@@ -799,26 +810,28 @@ def progress(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ],
 )
 def test_a_checkpoint_of_other_sizes_touches_no_memory_but_its_own(
-    tmp_path: Path, edit: Callable[[dict[str, Any]], None]
+    twenty_steps: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], None]
 ) -> None:
     """The fused Adam trusts the sizes of its averages; a crash would end this process.
 
     What no run can have written is refused, and the one before is there to go on from.
     """
-    go(tmp_path, replace(CONFIG, steps=20))
-    path = checkpoints(tmp_path)[-1]
+    folder = shutil.copytree(twenty_steps, tmp_path / "run")
+    path = checkpoints(folder)[-1]
     content = torch.load(path, weights_only=True)
     edit(content)
     torch.save(content, path)
     if edit is expanded_averages:  # of the right shape, on the memory of one number
-        go(tmp_path)
+        go(folder)
         return
     model = make()
     with pytest.raises(ValueError, match=r"step-00000020\.pt is .*: move it away"):
-        go(tmp_path, model=model)
+        go(folder, model=model)
     assert same(model, make())
     path.unlink()
-    assert same(go(tmp_path), straight())
+    assert run_step(folder) == 10
+    if edit is other_weights:
+        assert same(go(folder), straight())
 
 
 def test_a_full_disk_of_a_log_is_named(

@@ -319,11 +319,16 @@ def test_large_checkpoints_are_mapped_into_memory(
     assert mapped == [True, True]
 
 
-@pytest.mark.parametrize("last", [0, 3])
-def test_more_checkpoints_than_there_are(tmp_path: Path, last: int) -> None:
+def test_more_checkpoints_than_there_are_none_at_all_and_no_folder(
+    tmp_path: Path,
+) -> None:
     go(tmp_path)
-    with pytest.raises(FileNotFoundError, match=f": 2, asked for: {last}$"):
-        average_checkpoints(tmp_path, last)
+    with pytest.raises(FileNotFoundError, match=r": 2, asked for: 3$"):
+        average_checkpoints(tmp_path, 3)
+    with pytest.raises(ValueError, match="take 1 or more"):
+        average_checkpoints(tmp_path, 0)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere$"):
+        average_checkpoints(tmp_path / "nowhere", 2)
 
 
 def other_width(content: dict[str, Any]) -> None:

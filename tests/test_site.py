@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import nbformat
@@ -24,11 +25,10 @@ from docutils.utils import new_document
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from py_mini_racer import JSEvalException
 
-from book import figures
 from book.site.accessible import repair_body
 from book.site.api import describe_class, docstring
 from book.site.assets import without_unused_scripts
-from book.site.formulas import typeset
+from book.site.formulas import has_lines, typeset
 from book.site.heads import only_imports, table
 from book.site.links import meanings
 from book.site.numbers import (
@@ -39,6 +39,7 @@ from book.site.numbers import (
     number,
     table_rows,
 )
+from book.site.pictures import ShowPictures
 from book.site.references import end_sentence
 from book.site.search import without_tex
 from book.site.typography import keep_together, let_images_scroll
@@ -546,6 +547,23 @@ def test_punctuation_stays_with_its_formula():
     assert page.astext() == "".join(pieces)
 
 
+def test_a_picture_of_no_figure_is_an_error():
+    """The build stops at a name that is mistyped, and says on which page."""
+    document = new_document("page")
+    std = {"anonlabels": {"a-section": ("chapter", "a-section")}}
+    document.settings.env = SimpleNamespace(
+        docname="page",
+        domaindata={"std": std},
+        get_doctree=lambda name: new_document(name),
+        app=None,
+        config=None,
+    )
+    show = ShowPictures(document)
+    for name in ("fig-mistyped", "a-section"):
+        with pytest.raises(ValueError, match=f"page: .*{name}"):
+            show.content_of(name)
+
+
 def test_only_the_image_of_a_figure_scrolls():
     """The image gets a box; the caption stays beside the box."""
     page = new_document("page")
@@ -641,6 +659,12 @@ def test_formulas_are_typeset(book):
         typeset(r"\frac{1}", display=True)
 
 
+def test_the_rows_of_a_matrix_are_no_lines_of_a_formula():
+    """Such a formula may break on a phone, at its signs."""
+    assert has_lines(r"a \\ b")
+    assert not has_lines(r"x \begin{pmatrix} a \\ b \end{pmatrix} = y")
+
+
 @pytest.mark.parametrize(
     ("formula", "plain"),
     [
@@ -673,11 +697,3 @@ def test_the_book_holds_every_notebook_in_order():
                 assert part.get("numbered"), stem
                 stems.append(stem)
     assert stems == [chapter.script.stem for chapter in chapters()]
-
-
-def test_colors_of_text_are_those_of_figures():
-    """A query is as blue in a sentence as in a drawing."""
-    css = (ROOT / "book" / "site" / "assets" / "book.css").read_text(encoding="utf-8")
-    light = css[: css.index("@media screen")]
-    for role in ("query", "key", "value", "position"):
-        assert f"--book-{role}: {getattr(figures, role.upper()).lower()};" in light

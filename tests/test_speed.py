@@ -310,6 +310,7 @@ def strict() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_few_programs_do_for_batches_of_all_sizes(strict: None) -> None:
     """Two each for training, for a single sentence, for validation; then none, and no limit."""
     model, slow = made(), made()
@@ -546,3 +547,19 @@ def test_the_runs_of_the_paper() -> None:
         assert hours[0] < found.hours(989e12) < hours[1]
     whole = estimate(preset("base"), training, lengths, "fp32")
     assert whole.usual_mfu == 0.5
+
+
+def test_more_gpus_do_not_shorten_launches() -> None:
+    """As in the figure of chapter 27: eight GPUs need 1.7 hours for base, one not much more."""
+    lengths = np.full((892, 2), 28)
+    training = TrainingConfig(steps=100_000, max_tokens=25_000)
+    plan = estimate(preset("base"), training, lengths, "bf16")
+    assert plan.hours(989e12, gpus=8) == plan.launch_hours
+    assert plan.launch_hours == pytest.approx(1.72, abs=0.01)
+    assert plan.launch_hours < plan.hours(989e12) < 1.5 * plan.launch_hours
+
+    large = TrainingConfig(steps=100_000, max_tokens=400_000)
+    plan = estimate(preset("base"), large, np.full((20_000, 2), 28), "bf16")
+    assert plan.hours(989e12, gpus=8) == pytest.approx(plan.hours(989e12) / 8)
+    on_a_processor = estimate(preset("base"), training, lengths, "fp32")
+    assert on_a_processor.launch_hours == 0

@@ -102,7 +102,7 @@ def faults_of(cell: NotebookNode, count: int) -> Iterator[tuple[str, str]]:
         fault = f"has the execution count {cell.execution_count}, not {count}"
         yield fault, "run the notebook from top to bottom"
     if cell.source.rstrip().endswith(";"):
-        yield "ends with a semicolon", "end with plt.show()"
+        yield "ends with a semicolon", "end with show_plot(...)"
     for output in cell.outputs:
         if output.output_type == "error" and "raises-exception" not in tags(cell):
             fault = f"stores a traceback: {output.ename}: {output.evalue}"
@@ -146,35 +146,39 @@ def check_book(root: Path = ROOT) -> list[Problem]:
     return problems
 
 
-def check_code() -> list[Problem]:
-    """Ruff and mypy; their own output is shown."""
+def start_tools() -> dict[str, subprocess.Popen[str]]:
+    """Start ruff and mypy, which take a while, beside the other checks."""
     commands = {
         "ruff check": ["ruff", "check", "--quiet", "."],
         "ruff format": ["ruff", "format", "--check", "--quiet", "."],
         "mypy": ["mypy", "--no-error-summary"],
     }
-    processes = {}
-    for name, command in commands.items():
-        processes[name] = subprocess.Popen(
+    return {
+        name: subprocess.Popen(
             [sys.executable, "-m", *command],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-    problems = []
-    for name, process in processes.items():
+        for name, command in commands.items()
+    }
+
+
+def check_code(tools: dict[str, subprocess.Popen[str]]) -> Iterator[Problem]:
+    """What ruff and mypy find; their own output is shown."""
+    for name, process in tools.items():
         output, _ = process.communicate()
         if process.returncode:
             remedy = 'run "make lint"' if name.startswith("ruff") else "mend the types"
-            problems.append(Problem(name, f"finds faults\n{output.rstrip()}", remedy))
-    return problems
+            yield Problem(name, f"finds faults\n{output.rstrip()}", remedy)
 
 
 def main() -> None:
     """Print every finding; exit 1 if there is one."""
     command_line("tools.check", __doc__).parse_args()
-    problems = check_book() + check_code()
+    tools = start_tools()
+    problems = [*check_book(), *check_code(tools)]
     for problem in problems:
         print(problem)
     if problems:

@@ -13,7 +13,8 @@ from tools.page import MOST
 
 ROOT = Path(__file__).parents[1]
 PRETRAINED = ROOT / "annotated_transformer" / "pretrained"
-SHOWN = PRETRAINED / "everyday-de-en"  # on the first page
+SHOWN = PRETRAINED / "everyday-de-en"  # on the first page, and in the chapters
+BACK = PRETRAINED / "everyday-en-de"  # on the first page: the other direction
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -348,6 +348,11 @@ def print_plan(
     print(f"{plan.parameters:,} parameters, {corpus.lengths.sum():,} tokens per epoch")
     print(f"{settings.steps:,} steps, {plan.flops:.1e} floating-point operations")
     print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
+    if plan.launch_hours == hours:
+        say(
+            "the steps take no longer than launching their kernels: more GPUs won't shorten "
+            "them, a larger --max-tokens would use them better"
+        )
     unusual = planning.unusual_settings(
         settings, plan.updates_per_epoch, settings.patience
     )

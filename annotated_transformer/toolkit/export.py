@@ -142,6 +142,7 @@ TRANSLATE = r"""# Translate standard input, line for line.
 import os
 import re
 import sys
+import unicodedata
 from pathlib import Path
 
 import ctranslate2
@@ -164,7 +165,8 @@ def read_sources():
     sources = []
     for number, line in enumerate(lines, start=1):
         try:
-            text = WHITE_SPACE.sub(" ", line.decode()).strip()
+            composed = unicodedata.normalize("NFC", line.decode())  # as in training
+            text = WHITE_SPACE.sub(" ", composed).strip()
         except UnicodeDecodeError as error:
             sys.exit(f"line {number} is no UTF-8 text: {error}")
         tokens = tokenizer.encode(text).tokens

@@ -267,9 +267,11 @@ WHITE_SPACE = re.compile(r"[\s\ufeff]+")
 def single_spaced(text: str) -> str:
     """A text on one line, with one space where it has white space, and none at its ends.
 
-    The rule for every text that is learned from or translated.
+    Letters and their marks are composed (NFC). The rule for every text that is learned from or
+    translated.
     """
-    return WHITE_SPACE.sub(" ", text).strip()
+    composed = unicodedata.normalize("NFC", text)
+    return WHITE_SPACE.sub(" ", composed).strip()
 
 
 def sizes(text: str) -> tuple[int, int, int]:

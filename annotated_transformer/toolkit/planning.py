@@ -78,6 +78,8 @@ def activations(
 
 # --- The estimate ---
 
+LAUNCHES = 0.062 / 12  # seconds of a step per layer, measured on an H200 with base
+
 
 def usual_mfu(parameters: int, precision: Precision) -> float:
     """Return the share of the peak that training had where it was measured.
@@ -97,9 +99,12 @@ class Estimate(NamedTuple):
     memory_bytes: float
     usual_mfu: float
     updates_per_epoch: float = 1.0
+    launch_hours: float = 0.0  # which more GPUs don't make fewer
 
     def hours(self, peak: float, gpus: int = 1, mfu: float | None = None) -> float:
         """Return the hours on GPUs of some peak, of which training gets a share.
+
+        They are not less than launching all kernels takes.
 
         Raises ValueError for a peak, a number of GPUs or a share that is not above 0.
         """
@@ -107,7 +112,7 @@ class Estimate(NamedTuple):
         for name, value in (("peak", peak), ("gpus", gpus), ("mfu", mfu)):
             if not 0 < value < math.inf:
                 raise ValueError(f"{name} must be a number above 0, not {value}")
-        return self.flops / (gpus * peak * mfu) / 3600
+        return max(self.flops / (gpus * peak * mfu) / 3600, self.launch_hours)
 
 
 def estimate(
@@ -140,9 +145,15 @@ def estimate(
     loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
     memory = bytes_per_parameter * parameters + (layers + loss).max()
     updates_per_epoch = len(plan) / training.grad_accum_steps
-    mfu = usual_mfu(parameters, precision)
+    # A program that computes in 32 bits is taken for one on a CPU, which launches nothing
+    launches = 2 * config.layers * batches * LAUNCHES if precision == "bf16" else 0.0
     return Estimate(
-        parameters, per_batch * batches, float(memory), mfu, updates_per_epoch
+        parameters=parameters,
+        flops=per_batch * batches,
+        memory_bytes=float(memory),
+        usual_mfu=usual_mfu(parameters, precision),
+        updates_per_epoch=updates_per_epoch,
+        launch_hours=launches / 3600,
     )
 
 

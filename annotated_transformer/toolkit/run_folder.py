@@ -308,11 +308,16 @@ def write_log(folder: Path, record: dict[str, Any]) -> None:
 def read_last_checkpoints(folder: Path, last: int) -> dict[Path, dict[str, Any]]:
     """Read the last regular checkpoints, oldest first, of a run that may still be going on.
 
-    Raises FileNotFoundError if there are fewer, ValueError if one is damaged.
+    Raises FileNotFoundError if there are fewer, ValueError if one is damaged or if `last` is
+    below 1.
     """
+    if last < 1:
+        raise ValueError(f"the last {last} checkpoints have no mean: take 1 or more")
     while True:
         paths = checkpoints(folder)
-        if not 0 < last <= len(paths):
+        if last > len(paths):
+            if not folder.is_dir():
+                raise FileNotFoundError(f"there is no folder {folder}")
             raise FileNotFoundError(
                 f"checkpoints in {folder}: {len(paths)}, asked for: {last}"
             )

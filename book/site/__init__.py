@@ -24,6 +24,7 @@ from book.site import (
     meta,
     numbering,
     numbers,
+    pictures,
     references,
     search,
     terms,
@@ -50,11 +51,15 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-resolved", typography.set_notes_beside)
     app.connect("html-page-context", assets.add_helper)
     app.connect("build-finished", assets.write_vega_bundle)
+    app.add_node(pictures.picture)
+    app.add_directive("picture", pictures.Picture)
+    app.add_post_transform(pictures.ShowPictures)
     app.add_directive("translator", translator.Translator)
     app.add_directive("inside", inside.Inside)
+    app.add_directive("by-hand", inside.ByHand)
     app.connect("build-finished", inside.write_data)
     app.add_directive("what-if", what_if.WhatIf)
-    app.connect("build-finished", translator.write_model)
+    app.connect("build-finished", translator.write_models)
     app.add_directive("learning", learning.Learning)
     app.connect("build-finished", assets.write_card)
     app.connect("build-finished", assets.keep_used_icons)

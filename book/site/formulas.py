@@ -1,6 +1,7 @@
 """Formulas, typeset by KaTeX while the site is built: pages show them without a script."""
 
 import functools
+import re
 from pathlib import Path
 
 from docutils import nodes
@@ -11,6 +12,9 @@ from sphinx.util.math import get_node_equation_number
 from sphinx.writers.html5 import HTML5Translator
 
 KATEX = Path(__file__).parent / "assets" / "katex" / "katex.min.js"
+INSIDE = re.compile(
+    r"\\begin\{(\w+)\}.*?\\end\{\1\}", re.S
+)  # a matrix, or aligned lines
 CLASSES = "math notranslate nohighlight"
 
 
@@ -34,7 +38,7 @@ def typeset_formulas(app: Sphinx, doctree: nodes.document) -> None:
     for node in doctree.findall(is_formula):
         display = isinstance(node, nodes.math_block)
         tex = node.astext()
-        if display and r"\\" in tex:
+        if display and has_lines(tex):
             tex = rf"\begin{{split}}{tex}\end{{split}}"
         try:
             node["typeset"] = typeset(tex, display)
@@ -42,6 +46,12 @@ def typeset_formulas(app: Sphinx, doctree: nodes.document) -> None:
             reason = str(error).partition("\n")[0]
             logging.getLogger(__name__).warning("%s: %s", reason, tex, location=node)
             node["typeset"] = ""
+
+
+def has_lines(tex: str) -> bool:
+    """Say whether a formula has several lines of its own, beside the rows of a matrix."""
+    inside = r"\\begin\{(\w+)\}.*?\\end\{\1\}"
+    return r"\\" in re.sub(inside, "", tex, flags=re.S)
 
 
 def is_formula(node: nodes.Node) -> bool:

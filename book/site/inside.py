@@ -1,8 +1,9 @@
-"""The page "Look inside": one sentence through the whole machine.
+"""The page "Look inside": one sentence through the whole machine; in chapter 11, one by hand.
 
 The engine of the page computes the recorded sentence while the site is built, so that picture,
 numbers and model cannot disagree. A page shows the picture; the numbers lie in a script of their
-own, which comes when a reader does.
+own, which comes when a reader does. What chapter 11 computes is so little that it stands in the
+page; `tools.by_hand` records it.
 """
 
 import json
@@ -15,12 +16,13 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from book.site import stills
-from book.site.translator import LANGUAGES, model_settings
-from tools.inside import lines_of_a_head
-from tools.web_model import SHOWN, pack_folder, read_config
+from book.site.translator import LANGUAGES, direction
+from tools.inside import BY_HAND, lines_by_hand, lines_of_a_head
+from tools.web_model import BACK, SHOWN, pack_folder, read_config, settings
 
 SENTENCE = "Weißt du, wo der Bahnhof ist?"
 START = 2  # the word that is shown at first
+RECORDED_BY_HAND = stills.RECORDED / "by_hand.json"
 UNITS = (
     stills.RECORDED / "units.json"
 )  # of each network: the words at which its units fire
@@ -58,7 +60,7 @@ def figure() -> str:
     """Return the still picture of the recorded sentence, and what the script needs."""
     answer = example()
     shown = {
-        "label": "German",
+        "directions": [direction(SHOWN), direction(BACK)],
         "text": SENTENCE,
         "start": START,
         "steps": len(answer["written"]),
@@ -67,4 +69,49 @@ def figure() -> str:
         "units": True,
     }
     picture = stills.still("inside", answer, START, LANGUAGES)
-    return picture + stills.json_script(model_settings() | shown)
+    return picture + stills.json_script(settings(SHOWN) | shown)
+
+
+class ByHand(SphinxDirective):
+    """`{by-hand}`: the figure of chapter 11, with its caption and its number.
+
+    It holds the caption and, as its last paragraph, what a notebook says in its place.
+    """
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        for path in (RECORDED_BY_HAND, BY_HAND):
+            self.env.note_dependency(str(path))
+        content = nodes.Element()
+        self.state.nested_parse(self.content, self.content_offset, content)
+        caption, *_ = content.children  # the rest is for notebooks
+        figure = nodes.figure()
+        figure += nodes.raw("", figure_by_hand(), format="html")
+        figure += nodes.caption("", "", *caption.children)
+        self.options["name"] = "fig-hand-inside"
+        self.add_name(figure)
+        return [figure]
+
+
+def figure_by_hand() -> str:
+    """Return the still picture of the sentence at its last word, and all of its numbers."""
+    answer = json.loads(RECORDED_BY_HAND.read_text(encoding="utf-8"))
+    start = len(answer["written"]) - 1
+    languages = ["", ""]  # those of the page
+    shown = {
+        "text": answer["text"],
+        "example": answer,
+        "start": start,
+        "steps": len(answer["written"]),
+        "layers": answer["layers"],
+        "pre_norm": False,
+        "directions": [{"languages": languages, "megabytes": 0}],
+        "code": lines_by_hand(),
+        "one_head": True,
+    }
+    picture = stills.still("inside", answer, start, languages)
+    return (
+        '<figure class="book-translator inside" data-module="inside">'
+        f"{picture}{stills.json_script(shown)}</figure>"
+    )

@@ -49,8 +49,12 @@ BROKEN = (
 RESUMED = "| {what} | {before:.2f} | {after_1:.2f} | {worst:.2f} | {end:.2f} |"
 CHECKPOINT = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
 SETTINGS = (
-    "| {pairs} | `{preset}` | {max_tokens:,} | {lr_scale} | {warmup:,} | {steps:,} | {epochs} "
-    "| {hours} | {bleu:.1f} |"
+    "| {pairs:,} | `{preset}` | {dropout} | {max_tokens:,} | {lr_scale} | {warmup:,} "
+    "| {best_step:,} | {best_epoch:.0f} | {processor_hours:.1f} | {bleu:.1f} |"
+)
+LONGER = (
+    "| {pairs} | `{preset}` | {max_tokens:,} | {lr_scale} | {warmup:,} | {steps:,} "
+    "| {epoch:.0f} | {hours} | {bleu:.1f} |"
 )
 TRAINED_WITH = ("max_tokens", "lr_scale", "warmup")
 DECODED = "| {what} | {bleu} | {loops} | {endless} | *{said}* |"
@@ -257,60 +261,38 @@ def tatoeba(root: Path) -> Values:
 
 
 def suits(root: Path) -> Values:
-    """Settings that suit corpora of several sizes: a row for each training with a log.
-
-    Settings are those that the training has written. Two logs have none: the page itself gives the
-    command of Tatoeba's, and that of `start` takes what its preset brings.
-    """
+    """Settings that suit corpora of several sizes: the trainings of a log, and those of models."""
     models = root / "annotated_transformer" / "pretrained"
     results = root / "benchmarks" / "results"
     captions = models / "captions-de-en"
     everyday = models / "everyday-de-en"
-    asked, *started = log(root, "start")
-    short, *_ = log(root, "captions")
-    usual = {"max_tokens": 1024, "lr_scale": 1.0, "warmup": 1000}
-    scores = [r for r in started if r.get("model") == "from nothing"]
-    rows = [
-        {
-            "pairs": f"{asked['pairs']:,}, everyday",
-            "preset": "captions",
-            **usual,
-            "max_tokens": asked["max_tokens"],
-            "steps": asked["steps"],
-            "epochs": "not logged",
-            "hours": "not logged",
-            "bleu": mean(record["everyday"]["bleu"] for record in scores),
-        },
-        {
-            "pairs": "29,000, captions",
-            "preset": "tiny",
-            **short,
-            **outcome(results / "captions.jsonl"),
-        },
-        {
-            "pairs": "29,000, captions",
-            "preset": "captions",
-            **settings_of(captions),
-            **outcome(captions / "start.jsonl"),
-        },
-        {
-            "pairs": "166,000, everyday",
-            "preset": "tiny",
-            **usual,
-            **outcome(results / "tatoeba-deu-eng.jsonl"),
-        },
-        {
-            "pairs": "237,000, both, with variations",
-            "preset": "everyday",
-            **settings_of(everyday),
-            **outcome(everyday / "start.jsonl"),
-        },
+    asked, *trainings = log(root, "settings")
+    rows = []
+    for training in sorted(trainings, key=lambda r: (r["pairs"], -r["bleu"])):
+        pairs = min(training["pairs"], asked["found"])
+        rows.append(SETTINGS.format(**{**training, "pairs": pairs}))
+    longer = [
+        {"pairs": "29,000, captions", "preset": "captions"}
+        | settings_of(captions)
+        | outcome(captions / "start.jsonl"),
+        {"pairs": "237,000, both, with variations", "preset": "everyday"}
+        | settings_of(everyday)
+        | outcome(everyday / "start.jsonl"),
     ]
-    *_, last = log(root, "tatoeba-deu-eng")
-    tokens_per_pair = last["step"] / last["epoch"] * 1024 / 166_312
+    best: dict[int, float] = {}
+    for training in trainings:
+        best[training["pairs"]] = max(
+            training["bleu"], best.get(training["pairs"], 0.0)
+        )
+    last = outcome(results / "tatoeba-deu-eng.jsonl")
+    tokens_per_pair = last["steps"] / last["epoch"] * 1024 / asked["found"]
     epochs_of_base = 100_000 * 25_000 / (200_000 * tokens_per_pair)
     return {
-        "rows": "\n".join(SETTINGS.format(**row) for row in rows),
+        "rows": "\n".join(rows),
+        "longer": "\n".join(LONGER.format(**row) for row in longer),
+        "gain": best[30_000] - best[3_000],  # of ten times as many pairs
+        "sentences": trainings[0]["sentences"],
+        "processor": trainings[0]["processor"],
         "epochs_of_base": round(epochs_of_base, -2),
     }
 
@@ -334,7 +316,7 @@ def outcome(path: Path) -> Values:
             seconds += (clock(line) - clock(before)).total_seconds()
     return {
         "steps": best["step"],
-        "epochs": f"{best['epoch']:.0f}",
+        "epoch": best["epoch"],
         "hours": f"{seconds / 3600:.1f}" if seconds else "not logged",
         "bleu": best["score"],
     }

@@ -111,14 +111,15 @@ INSIDE = {
 }
 
 
+@pytest.mark.parametrize("page", ["book/inside.html", "notebooks/11_by_hand.html"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_inside(address, browser, axe, scheme):
-    """At each level of the page that looks into the machine, wide and narrow."""
+def test_axe_finds_nothing_inside(address, browser, axe, scheme, page):
+    """At each level of the figures that look into a machine, wide and narrow."""
     tab = browser.new_page(color_scheme=scheme, reduced_motion="reduce")
     problems = []
     for name, place in INSIDE.items():
         tab.goto("about:blank")
-        tab.goto(f"{address}book/inside.html{place}")
+        tab.goto(f"{address}{page}{place}")
         tab.locator(".inside-crumbs > *").first.wait_for()
         tab.evaluate(axe)
         for size, viewport in SIZES.items():

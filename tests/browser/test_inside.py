@@ -11,6 +11,7 @@ from package_values import inputs_and_outputs
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.toolkit.export import export_page
 from annotated_transformer.toolkit.model_io import load_pretrained
+from annotated_transformer.toolkit.translation import translate
 from annotated_transformer.transformer import evaluating
 from book.site.inside import SENTENCE, START
 from tools.inside import lines_of_a_head
@@ -229,6 +230,34 @@ def test_a_sentence_of_ones_own(open_inside, site, serve, opened):
         assert "text=" in tab.url and "layer=3" in tab.url and "head=2" in tab.url
 
 
+def test_an_english_sentence_goes_through_the_other_model(open_inside):
+    """A link names the direction; the words are the package's, and the units have no table."""
+    tab = open_inside("#from=en&text=The%20dog%20sleeps.&layer=3&part=network")
+    tab.locator(".inside-units").wait_for(timeout=60_000)
+    assert not tab.locator(".inside-known").count()
+    assert tab.locator(".inside .translator-form label").inner_text() == "English"
+    tab.get_by_role("link", name="The machine").click()
+    model, tokenizer = load_pretrained("everyday-en-de")
+    (text,) = translate(model, tokenizer, ["The dog sleeps."], beam=1)
+    tab.keyboard.press("End")
+    assert f"Translation: {text}" in said(tab)
+    assert "from=en" in tab.url
+
+
+def test_the_direction_can_be_turned(open_inside):
+    """The other model comes when a sentence is asked for; the recorded one comes back."""
+    tab = open_inside("#word=3")
+    tab.get_by_role("button", name="English → German").click()
+    tab.locator(".inside .translator-form input").fill("The dog sleeps.")
+    tab.keyboard.press("Enter")
+    tab.locator(".inside-tokens th:text-is('dog')").wait_for(timeout=60_000)
+    assert "from=en" in tab.url
+    tab.go_back()
+    tab.locator(".inside-tokens th:text-is('Bahnhof')").wait_for()
+    pressed = tab.locator(".translator-ways [aria-pressed=true]")
+    assert pressed.inner_text() == "German → English"
+
+
 def test_the_translator_leads_inside(open_page, address):
     """With its sentence and its word."""
     tab = open_page(f"{address}book/index.html", **CALM)
@@ -266,6 +295,91 @@ def test_keyboard_and_announcements(open_inside):
     snapshot = tab.locator("figure.inside").aria_snapshot()
     for name in ("textbox", 'navigation "Place', 'slider "Step"', "table", "code"):
         assert name in snapshot
+
+
+def test_up_and_down_change_the_layer(open_inside):
+    """At the same head and step, said in words, up to the ends of a tower; else they scroll."""
+    tab = open_inside("#layer=2&head=3&word=4&step=2")
+    tab.locator(".inside-stage").focus()
+    tab.keyboard.press("ArrowUp")
+    assert said(tab).startswith("Decoder, layer 3, cross-attention, head 3.")
+    assert tab.url.endswith("#layer=3&head=3&word=4&step=2")
+    tab.keyboard.press("ArrowUp")
+    assert tab.url.endswith("#layer=3&head=3&word=4&step=2")
+    for _ in range(2):
+        tab.keyboard.press("ArrowDown")
+    assert said(tab).startswith("Decoder, layer 1, cross-attention, head 3.")
+    label = tab.locator(".inside-stage").get_attribute("aria-label")
+    assert "up and down change the layer" in label
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("Escape")
+    tab.locator(".inside-machine").wait_for()
+    top = tab.evaluate("scrollY")
+    tab.keyboard.press("ArrowDown")
+    tab.wait_for_function("top => scrollY > top", arg=top)
+
+
+def test_the_keyboard_stays_in_the_figure(open_inside):
+    """A step draws all links anew, also the one that had the focus."""
+    tab = open_inside("#layer=2&word=3")
+    tab.get_by_role("link", name="Head 1").first.focus()
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("ArrowRight")
+    assert "word=5" in tab.url
+
+
+def test_a_stroke_of_a_finger_steps(open_inside):
+    """To the left is on; not where the table itself scrolls, and not up or down."""
+    phone = {"width": 390, "height": 844}
+    tab = open_inside("#layer=2&word=3", viewport=phone, has_touch=True)
+    hand = tab.context.new_cdp_session(tab)
+
+    def stroke(selector, x, y):
+        tab.locator(selector).first.scroll_into_view_if_needed()
+        box = tab.locator(selector).first.bounding_box()
+        start = {"x": box["x"] + box["width"] / 2, "y": box["y"] + 10}
+        end = {"x": start["x"] + x, "y": start["y"] + y}
+        for kind, points in {
+            "touchStart": [start],
+            "touchMove": [end],
+            "touchEnd": [],
+        }.items():
+            event = {"type": kind, "touchPoints": points}
+            hand.send("Input.dispatchTouchEvent", event)
+        tab.wait_for_timeout(100)
+
+    stroke(".inside-words", -80, 5)
+    assert "word=4" in tab.url
+    stroke(".inside-words", 80, 5)
+    assert "word=3" in tab.url
+    stroke(".inside-words", 30, 80)
+    assert "word=3" in tab.url
+    tab.evaluate("location.hash = 'layer=2&head=1&word=3'")
+    tab.locator(".inside-head").wait_for()
+    stroke(".inside-matrices", -80, 5)
+    assert "step" not in tab.url
+
+
+SMALL = """(figure) => [...figure.querySelectorAll("a, button, input, [data-to]")]
+    .map((target) => target.closest(".inside-code li, .inside-all") ?? target)
+    .filter((target) => target.checkVisibility())
+    .filter((target) => {
+        const { width, height } = target.getBoundingClientRect();
+        return Math.min(width, height) < 43.5;
+    })
+    .map((target) => target.outerHTML.slice(0, 100))"""
+
+
+@pytest.mark.parametrize("page", ["book/inside.html", "notebooks/11_by_hand.html"])
+def test_a_finger_finds_its_target_on_a_phone(open_page, address, page):
+    """Whatever can be chosen is at least 44 pixels wide and high."""
+    small = {}
+    for name, place in PLACES.items():
+        phone = {"width": 390, "height": 844}
+        tab = open_page(f"{address}{page}{place}", viewport=phone, **CALM)
+        tab.locator(".inside-crumbs > *").first.wait_for(timeout=60_000)
+        small[name] = tab.locator("figure.inside").evaluate(SMALL)
+    assert not any(small.values()), json.dumps(small, indent=1)
 
 
 def test_it_plays_when_motion_is_welcome(open_page, address):

@@ -69,6 +69,22 @@ TOO_WIDE = """() => {
 }"""
 
 
+# How many pixels of each stand beside the screen
+BESIDE = """(kind) => [...document.querySelectorAll(kind)]
+    .filter((part) => part.checkVisibility())
+    .map((part) => part.scrollWidth - part.clientWidth)"""
+
+# Words of drawings that are too small to read
+SMALLEST = """() => [...document.querySelectorAll('article svg[style*="--least"]')]
+    .filter((svg) => svg.checkVisibility())
+    .flatMap((svg) => {
+        const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+        return [...svg.querySelectorAll("text")].map((word) =>
+            [word.textContent, scale * parseFloat(getComputedStyle(word).fontSize)]);
+    })
+    .filter(([word, size]) => word && size < 8.9)"""
+
+
 def pages(site):
     """The pages of the site, without the redirect at its root and what a wrong address gets."""
     paths = sorted(str(path.relative_to(site)) for path in site.rglob("*.html"))
@@ -263,6 +279,32 @@ def test_by_hand_fits_on_four_sheets(address, tab):
     assert not tab.locator(".cell pre:visible").count()
 
 
+def test_paper_has_no_buttons(address, tab):
+    """What can only be pressed is not printed: Colab, closed code, the steps of a figure."""
+    tab.goto(address + "notebooks/08_positional_encoding.html")
+    tab.emulate_media(media="print")
+    for part in (".colab-button", ".cell > details > summary", ".player-controls"):
+        assert tab.locator(f"{part}:visible").count() == 0, part
+
+
+def test_folds_are_of_one_height(address, tab):
+    """Also one that holds a formula, as long as it is closed."""
+    tab.goto(address + "notebooks/08_positional_encoding.html")
+    folds = tab.locator("article .admonition.toggle-hidden").all()
+    heights = {round(fold.bounding_box()["height"]) for fold in folds}
+    assert len(folds) > 3 and len(heights) == 1
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_the_next_page_has_room_above_the_footer(address, tab, size):
+    """The cards end above the line of the footer."""
+    tab.set_viewport_size(size)
+    tab.goto(address + "notebooks/08_positional_encoding.html")
+    card = tab.locator(".prev-next-area .right-next").bounding_box()
+    footer = tab.locator(".bd-footer-content, footer.bd-footer").last.bounding_box()
+    assert card["y"] + card["height"] + 10 < footer["y"]
+
+
 def test_code_fits_its_column(site, address, tab):
     """In a window of 1280 pixels few cells of code have to be scrolled."""
     cells = 0
@@ -278,6 +320,25 @@ def test_code_fits_its_column(site, address, tab):
             cells += len(widths)
             too_long += [page for width in widths if width > 1]
     assert len(too_long) < 0.05 * cells, f"{len(too_long)} of {cells}: {set(too_long)}"
+
+
+def test_figures_and_formulas_are_whole_on_a_phone(site, address, tab):
+    """Nearly all need no scrolling, and no word of a drawing is below 9 pixels."""
+    tab.set_viewport_size(NARROW)
+    figures, formulas = [], []
+    for page in pages(site):
+        if not page.startswith("notebooks/"):
+            continue
+        tab.goto(address + page)
+        tab.evaluate(
+            "document.querySelectorAll('details').forEach((d) => (d.open = true))"
+        )
+        figures += tab.evaluate(BESIDE, ".book-chart, .book-figure, .book-steps .step")
+        formulas += tab.evaluate(BESIDE, "div.math .katex-display")
+        small = tab.evaluate(SMALLEST)
+        assert not small, f"{page}: {small}"
+    assert sum(beside > 1 for beside in figures) < 0.15 * len(figures)
+    assert sum(beside > 1 for beside in formulas) <= 2
 
 
 def test_long_lines_wrap_on_a_phone(address, tab):

@@ -158,3 +158,12 @@ def test_the_player_of_the_book(address, browser):
     still.goto(chapter)
     assert still.locator("figure[data-module=player] svg > g").count() == 6
     still.close()
+
+
+def test_the_last_step_hands_the_focus_on(tab):
+    """Next is off there; the keyboard goes on from Previous."""
+    following = tab.get_by_role("button", name="Next")
+    following.focus()
+    tab.keyboard.press("Enter")
+    assert step(tab) == 3 and following.is_disabled()
+    assert tab.evaluate("document.activeElement.textContent") == "Previous"

@@ -12,10 +12,14 @@ from annotated_transformer.layers import Residual
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.toolkit.synchronous_grammar import grammar
-from tools.recordings import EXAMPLES, model_of_the_page
+from tools.examples import EXAMPLES
+from tools.recordings import model_of_the_page
 from tools.web_model import SHOWN, pack_folder
 
-SENTENCES = [*EXAMPLES, *(pair.source for pair in grammar(2, seed=3))]
+SENTENCES = [
+    *(example.text for example in EXAMPLES[SHOWN.name]),
+    *(pair.source for pair in grammar(2, seed=3)),
+]
 CLOSE = {"rtol": 0, "atol": 1e-3}
 
 # A translation with its trace, as text: each vector a list of numbers

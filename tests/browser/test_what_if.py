@@ -18,7 +18,7 @@ CHAPTERS = {
 }
 CALM = {"reduced_motion": "reduce"}  # a search is shown as soon as it is done
 NUMBER = re.compile(r"<?−?\d+(?:\.\d+)?")
-WORKING = "Loading the model …", "Working …"
+WORKING = "Loading the model …", "Working …"  # the beginnings of what is said meanwhile
 
 
 class Figure:
@@ -39,7 +39,8 @@ class Figure:
         self.tab.wait_for_function(
             """([figure, working]) => {
                 const said = figure.querySelector(".translator-said");
-                return said.ariaLive === "polite" && !working.includes(said.textContent);
+                const works = working.some((words) => said.textContent.startsWith(words));
+                return said.ariaLive === "polite" && !works;
             }""",
             arg=[self.frame.element_handle(), WORKING],
             timeout=60_000,

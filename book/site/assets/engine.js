@@ -13,10 +13,10 @@ function engine() {
 
   // ---------------------------------------------------------------- Tokenization (chapter 14)
 
-  /** One space for each run of white space, none at the ends: the rule of the training data, `single_spaced`.
-   * To JavaScript's \s, which has the byte order mark, it adds what only Python's has.
+  /** One space for each run of white space, none at the ends, and letters composed: the rule of the training data,
+   * `single_spaced`. To JavaScript's \s, which has the byte order mark, it adds what only Python's has.
    */
-  const singleSpaced = (text) => text.replace(/[\s\x1c-\x1f\x85]+/g, " ").trim();
+  const singleSpaced = (text) => text.normalize("NFC").replace(/[\s\x1c-\x1f\x85]+/g, " ").trim();
 
   const SPLIT =
     /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+/gu;
@@ -64,6 +64,32 @@ function engine() {
     }
 
     return { split, encode, decode, show };
+  }
+
+  const MANY = 5; // pieces of a word that the model has hardly seen
+  const UMLAUTS = { a: "ä", o: "ö", u: "ü", A: "Ä", O: "Ö", U: "Ü" };
+
+  /** Other ways to write a word: not all in capitals, unless it is short, as in USA; in German with umlauts. */
+  function spellings(word, language) {
+    const small = word.toLowerCase();
+    const shouted = word.length > 3 && word === word.toUpperCase() && word !== small;
+    const others = shouted ? [word[0] + small.slice(1), small] : [];
+    if (language === "de") others.push(word.replace(/[aeq]ue|[aou]e/gi, (letters) => UMLAUTS[letters.slice(0, -1)] ?? letters));
+    return others.filter((other) => other !== word);
+  }
+
+  /** The rare words of a text: of how many pieces each is, and what may be meant if that has no more. */
+  function rareWords({ encode }, text, language) {
+    const found = [];
+    for (const { 0: word, index } of text.matchAll(/[\p{L}\p{M}]+/gu)) {
+      const space = index && text[index - 1] === " " ? " " : "";
+      const count = (letters) => encode(space + letters).length;
+      const pieces = count(word);
+      if (pieces === 1) continue;
+      const meant = spellings(word, language).find((other) => count(other) <= pieces);
+      if (meant || pieces >= MANY) found.push({ word, pieces, meant });
+    }
+    return found;
   }
 
   // -------------------------------------------------------------------------- Reading the file
@@ -378,9 +404,9 @@ function engine() {
         const found = yield* silently(beamSearch(model, source, options));
         choose = (logits, n) => found.tokens[n];
       }
-      for (const { token, best, maps } of write(model, source, { ...options, choose })) {
+      for (const { token, share, best, maps } of write(model, source, { ...options, choose })) {
         const name = (id) => tokenizer.show(id, tokens.length);
-        const step = { token: name(token), best: best.map(([id, share]) => [name(id), share]), maps };
+        const step = { token: name(token), share, best: best.map(([id, share]) => [name(id), share]), maps };
         tokens.push(token);
         yield { ...step, text: tokenizer.decode(tokens) };
       }
@@ -485,7 +511,7 @@ function engine() {
   function serve(port) {
     let model, newest;
 
-    async function work({ number, task = "translate", text, token, most, options }) {
+    async function work({ number, task = "translate", text, token, language, most, options }) {
       const { tokenizer } = model;
       text = singleSpaced(text ?? "");
       const message = (content) => port.postMessage({ number, ...content });
@@ -497,7 +523,7 @@ function engine() {
       }
       const source = [...tokenizer.encode(text), EOS];
       if (source.length > most) return message({ tooLong: source.length - 1 });
-      message({ source: source.map(tokenizer.show) });
+      message({ source: source.map(tokenizer.show), rare: rareWords(tokenizer, text, language) });
       for (const content of tasks[task](model, source, options)) {
         if (content) message(content);
         await new Promise((resolve) => setTimeout(resolve)); // let the next message in
@@ -512,7 +538,7 @@ function engine() {
     };
   }
 
-  return { singleSpaced, makeTokenizer, unpack, readModel, begin, step, write, sampler, beamSearch, lookInside, serve };
+  return { singleSpaced, makeTokenizer, rareWords, unpack, readModel, begin, step, write, sampler, beamSearch, lookInside, serve };
 }
 
 bookFigures.engine = engine;

@@ -10,19 +10,46 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
   const home = document.currentScript.src;
   const asked = {};
 
-  /** Load a script that lies beside this one, once; give what it offers. */
-  function load(name) {
-    asked[name] ??= new Promise((resolve, reject) => {
+  /** Load a script that lies beside this one, once; give what it offers. `hear`, if there is one, is told how many bytes
+   * have come.
+   */
+  function load(name, hear) {
+    asked[name] ??= bring(name, hear);
+    asked[name].catch(() => delete asked[name]); // the next time may be better
+    return asked[name];
+  }
+
+  async function bring(name, hear) {
+    const file = new URL(`${name}.js`, home).href;
+    const counted = hear && file.startsWith("http"); // a page that was opened as a file may fetch none
+    await (counted ? download(file, hear).then(run) : run(file)).catch(() => {
+      throw new Error(`${name}.js cannot be loaded`);
+    });
+    if (!bookFigures[name]) throw new Error(`${name}.js is no figure`);
+    return bookFigures[name];
+  }
+
+  function run(address) {
+    return new Promise((resolve, reject) => {
       const script = document.createElement("script");
-      script.src = new URL(`${name}.js`, home);
-      script.onload = () => (bookFigures[name] ? resolve(bookFigures[name]) : reject(new Error(`${name}.js is no figure`)));
-      script.onerror = () => {
-        delete asked[name]; // the next time may be better
-        reject(new Error(`${name}.js cannot be loaded`));
-      };
+      Object.assign(script, { src: address, onload: resolve, onerror: reject });
       document.head.append(script);
     });
-    return asked[name];
+  }
+
+  /** Download a script, and count its bytes; give an address within the page. */
+  async function download(file, hear) {
+    const response = await fetch(file);
+    if (!response.ok) throw new Error(response.status);
+    const reader = response.body.getReader();
+    const parts = [];
+    let bytes = 0;
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      parts.push(part.value);
+      bytes += part.value.length;
+      hear(bytes);
+    }
+    return URL.createObjectURL(new Blob(parts, { type: "text/javascript" }));
   }
 
   bookFigures.load = load;
@@ -99,4 +126,7 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
   });
   moved.then(() => whenNear('figure.book-chart:has(script[type="application/json"])', draw));
   whenNear("figure[data-module]", enliven);
+
+  // An address may name a place in a figure, as in #layer=2&word=3: then this is where the reader wants to be
+  if (location.hash.includes("=")) document.querySelector('figure[data-module="inside"]')?.scrollIntoView();
 })();

@@ -1,72 +1,103 @@
 // One sentence through the whole machine: the towers, a layer, a head, a network. A recorded sentence is a picture
 // until the reader comes to it; any other comes from the model, with a click, through the translator's worker.
 //
-// data: most, layers, heads, pre_norm, megabytes (0: the model is in the page), languages, label, text (recorded,
-//   or none), start (word), code: {part of a head: its line in the package}, units (whether a table of them is there)
-// The place is in the address: #layer=2&part=cross&head=1&word=3&step=4, all counted from 1; side=encoder, text=...
+// data: most, layers, pre_norm, directions: [{model (name of its script), megabytes (0: it is in the page), languages
+//   (of source and target), label (of the field; none: the page has no model for other sentences)}], text (recorded in
+//   the first direction, or none), example (what was recorded; else it is a script of its own), start (word), code:
+//   {step of a head: its line of code}, one_head (the code is for one head of one sentence), units (whether a table of
+//   those of the first model is there)
+// The place is in the address: #layer=2&part=cross&head=1&word=3&step=4, all counted from 1; side=encoder; text=...
+// and, in another direction than the first, from=en.
+// An address without "=" names a place of the page, such as a section, and leaves the figure as it is.
 
 "use strict";
 
 (() => {
   const PACE = { machine: 1100, head: 3000 }; // milliseconds a step when it plays
+  const STROKE = 40; // pixels that a finger goes to the side
   const VIEWS = ["inside_parts", "inside_machine", "inside_layer", "inside_head"]; // each may use those before it
   let requests = 0;
 
   async function render({ data, el }) {
-    const { start, refusal, tooMany, make } = await bookFigures.load("translator");
+    const { start, sayLoading, directionButtons, refusal, tooMany, make } = await bookFigures.load("translator");
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const id = `inside-${++requests}`;
-    const lang = data.languages.map((code) => (code ? { lang: code } : {}));
+    const [first] = data.directions;
+    const loaded = new Set(); // names of models
+    let direction; // of what is typed; an answer has its own
     let views, units, answer, place, number, timer, all = false;
-    let loaded = !data.megabytes;
 
-    const field = make("input", { id, ...lang[0], dir: "auto", type: "text", value: data.text ?? "", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
-    const submit = make("button", { type: "submit" }, loaded ? "Look inside" : `Load the model (${data.megabytes} MB) and look inside`);
-    const form = make("form", { class: "translator-form" }, make("label", { for: id }, data.label), field, submit);
+    const ways = directionButtons(data.directions, (way) => turn(way));
+    const label = make("label", { for: id });
+    const field = make("input", { id, dir: "auto", type: "text", value: data.text ?? "", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+    const submit = make("button", { type: "submit" });
+    const form = make("form", { class: "translator-form" }, label, field, submit);
     const crumbs = make("nav", { class: "inside-crumbs", "aria-label": "Place in the machine" });
     const [back, play, on] = ["Previous", "Play", "Next"].map((name) => make("button", { type: "button" }, name));
     const slider = make("input", { type: "range", min: 1, max: data.steps ?? 1, value: data.start + 1, "aria-label": "Word" });
     const controls = make("div", { class: "player-controls", role: "group", "aria-label": "Steps" });
     controls.append(back, ...(calm ? [] : [play]), on, slider);
     const said = make("p", { class: "translator-said", "aria-live": "polite" }, data.text ? "A recorded sentence. Choose a layer or a word." : "");
-    const stage = make("div", { class: "inside-stage", tabindex: 0, role: "group", "aria-label": "The machine; the left and right arrow keys step, Escape goes out" });
+    const stage = make("div", { class: "inside-stage", tabindex: 0, role: "group", "aria-label": "The machine; the left and right arrow keys step, up and down change the layer, Escape goes out" });
     stage.append(...el.querySelector(".inside-still").childNodes);
-    el.querySelector(".inside-still").replaceWith(form, crumbs, controls, said, stage);
+    el.querySelector(".inside-still").replaceWith(...(first.label ? [ways, form] : []), crumbs, controls, said, stage);
     crumbs.hidden = controls.hidden = stage.hidden = !data.text;
+
+    /** Sentences are typed in another language; a model has it or has to come. */
+    function turn(way) {
+      direction = way;
+      ways.press(way);
+      label.textContent = way.label ?? "";
+      field.lang = way.languages[0];
+      nameSubmit();
+    }
+
+    function nameSubmit() {
+      const { model, megabytes } = direction;
+      const isHere = loaded.has(model) || !megabytes;
+      submit.textContent = isHere ? "Look inside" : `Load the model (${megabytes} MB) and look inside`;
+    }
+    turn(first);
 
     // ------------------------------------------------------------------- where the reader is
 
+    const addressAfter = (at, changes) => `#${addressOf(moved(at, changes), data.text, first)}`;
     const context = (at = place) => ({
-      answer, place: at, lang, all, everything, units, code: data.code, config: data,
-      to: (changes) => addressOf(moved(at, changes), data.text),
-      link: (changes, ...content) => make("a", { href: `#${addressOf(moved(at, changes), data.text)}` }, ...content),
+      answer, place: at, all, everything, code: data.code, config: data,
+      lang: answer.direction.languages.map((code) => (code ? { lang: code } : {})),
+      units: answer.direction === first ? units : undefined,
+      to: (changes) => addressAfter(at, changes).slice(1),
+      link: (changes, ...content) => make("a", { href: addressAfter(at, changes) }, ...content),
     });
 
     /** Go to a place; the address follows, as a new entry of the history when the reader zooms. */
     function go(changes, zoomed = false) {
-      const to = `#${addressOf(moved(place, changes), data.text)}`;
+      const to = addressAfter(place, changes);
       if (to !== location.hash) history[zoomed ? "pushState" : "replaceState"](null, "", to);
       place = placeOf(location.hash, answer);
       draw();
     }
 
     function draw() {
-      const at = context();
       const level = levelOf(place);
+      if (level === "head") place.step = Math.min(place.step, countOf(context()) - 1);
+      const at = context();
+      const focused = [crumbs, stage].some((part) => part.contains(document.activeElement));
       const { draw: picture, say } = viewOf(views, level);
       const count = countOf(at);
       const now = stepOf(at);
       crumbs.replaceChildren(...path(at, make));
       stage.className = `inside-stage inside-at-${level}`;
       stage.replaceChildren(...picture(at));
-      said.textContent = [say(at), level === "machine" && answer.note].filter(Boolean).join(" ");
+      if (focused && document.activeElement === document.body) stage.focus({ preventScroll: true }); // what had it is gone
+      said.textContent = [named(place), say(at), level === "machine" && answer.note].filter(Boolean).join(" ");
       Object.assign(slider, { max: count, value: now + 1 });
       slider.setAttribute("aria-label", level === "head" ? "Step" : "Word");
       slider.setAttribute("aria-valuetext", `${now + 1} of ${count}`);
       back.disabled = now === 0;
       on.disabled = now === count - 1;
       play.hidden = !(level in PACE);
-      showLit(stage);
+      showLit(el);
       if (level === "network" && data.units && !units) learnUnits();
     }
 
@@ -83,12 +114,19 @@
       return make("label", { class: "inside-all" }, box, "all dimensions");
     }
 
-    const countOf = (at) => (levelOf(at.place) === "head" ? views.head.stepsOf(at.place).length : views.parts.tokensOf(answer, at.place.side).length);
+    const countOf = (at = context()) => (levelOf(at.place) === "head" ? views.head.stepsOf(at).length : views.parts.tokensOf(answer, at.place.side).length);
     const stepOf = ({ place }) => (levelOf(place) === "head" ? place.step : place.word[place.side]);
     const toStep = (step) => {
-      const within = Math.max(0, Math.min(countOf({ place }) - 1, step));
+      const within = Math.max(0, Math.min(countOf() - 1, step));
       go(levelOf(place) === "head" ? { step: within } : { word: { ...place.word, [place.side]: within } });
     };
+
+    /** The next layer of the same tower, at the same head. */
+    function climb(by) {
+      const layer = Math.max(0, Math.min(answer.layers - 1, place.layer + by));
+      const { part, head, step } = place;
+      if (layer !== place.layer) go({ layer, part, head, step });
+    }
 
     // ------------------------------------------------------------------- time
 
@@ -101,12 +139,12 @@
 
     async function run() {
       await ready();
-      if (stepOf({ place }) === countOf({ place }) - 1) toStep(0);
+      if (stepOf({ place }) === countOf() - 1) toStep(0);
       said.setAttribute("aria-live", "off"); // not a sentence for each step
       play.textContent = "Pause";
       timer = setInterval(() => {
         toStep(stepOf({ place }) + 1);
-        if (stepOf({ place }) === countOf({ place }) - 1) stop();
+        if (stepOf({ place }) === countOf() - 1) stop();
       }, PACE[levelOf(place)]);
     }
 
@@ -125,9 +163,24 @@
       const { key, target } = event;
       if (event.altKey || event.ctrlKey || event.metaKey || target.matches("input, select")) return;
       const by = { ArrowLeft: (now) => now - 1, ArrowRight: (now) => now + 1, Home: () => 0, End: () => Infinity }[key];
-      const scrolls = target.matches(".inside-scroll") && target.scrollWidth > target.clientWidth;
-      if (by && !scrolls) (event.preventDefault(), step(by));
-      if (key === "Escape" && place && levelOf(place) !== "machine") (stop(), go(outwards(place), true), stage.focus());
+      if (by && !(target.matches(".inside-scroll") && scrolls(target))) (event.preventDefault(), step(by));
+      if (!place || levelOf(place) === "machine") return;
+      const up = { ArrowUp: 1, ArrowDown: -1 }[key];
+      if (up) (event.preventDefault(), stop(), climb(up));
+      if (key === "Escape") (stop(), go(outwards(place), true), stage.focus());
+    });
+
+    // A finger's stroke to the side steps, unless what it touches scrolls that way
+    let touched;
+    stage.addEventListener("touchstart", ({ touches, target }) => {
+      const box = target.closest(".inside-scroll");
+      touched = touches.length === 1 && !(box && scrolls(box)) ? touches[0] : undefined;
+    }, { passive: true });
+    stage.addEventListener("touchend", ({ changedTouches: [touch] }) => {
+      if (!touched) return;
+      const [x, y] = [touch.clientX - touched.clientX, touch.clientY - touched.clientY];
+      touched = undefined;
+      if (Math.abs(x) > STROKE && Math.abs(x) > 2 * Math.abs(y)) step((now) => now - Math.sign(x));
     });
 
     // ------------------------------------------------------------------- choosing
@@ -140,12 +193,14 @@
     });
 
     addEventListener("hashchange", async () => {
+      if (!isPlace(location.hash)) return;
       stop();
-      const text = linkedText();
-      if (text !== undefined && text !== answer?.text) return ask(text);
-      if (text === undefined && answer && answer.text !== data.text) {
+      const linked = linkedText();
+      if (linked && !isAnswered(linked)) return ask(linked.text, linked.way);
+      if (!linked && answer && !isAnswered({ text: data.text, way: first })) {
         answer = undefined; // back to the recorded one
         field.value = data.text ?? "";
+        turn(first);
       }
       const level = place && levelOf(place);
       await ready();
@@ -158,15 +213,23 @@
     /** After a zoom, the keyboard is where the picture is, and the picture is in view. */
     function arrive() {
       stage.focus({ preventScroll: true });
+      bringIntoView();
+    }
+
+    function bringIntoView() {
       const { top } = crumbs.getBoundingClientRect();
       if (top < 0 || top > 0.7 * innerHeight) crumbs.scrollIntoView({ block: "start" });
     }
 
-    /** The sentence that the address names, if it is another than the recorded one. */
+    /** The sentence that the address names, and its direction, if it is another than the recorded one. */
     function linkedText() {
-      const { text } = wanted(location.hash);
-      return text === data.text ? undefined : text;
+      const { text, from } = wanted(location.hash);
+      const way = data.directions.find(({ languages }) => languages[0] === from) ?? first;
+      if (text === undefined || !first.label || (text === data.text && way === first)) return undefined;
+      return { text, way };
     }
+
+    const isAnswered = ({ text, way }) => answer?.text === text && answer.direction === way;
 
     // ------------------------------------------------------------------- what is shown
 
@@ -180,8 +243,8 @@
     async function ready() {
       if (answer || !data.text) return;
       await load();
-      const example = await bookFigures.load("inside_example");
-      answer ??= { ...example, layers: data.layers };
+      const example = data.example ?? (await bookFigures.load("inside_example"));
+      answer ??= { ...example, layers: data.layers, direction: first };
       place ??= placeOf(location.hash, answer, data.start);
       draw();
     }
@@ -189,32 +252,36 @@
     form.onsubmit = (event) => {
       event.preventDefault();
       const text = field.value.trim();
-      if (text && text === data.text) location.hash = "word=1"; // no model is needed
-      else ask(text, true);
+      if (text && text === data.text && direction === first) location.hash = "word=1"; // no model is needed
+      else ask(text, direction, true);
     };
 
     /** Let the model translate a text, and show how. */
-    async function ask(text, typed = false) {
+    async function ask(text, way, typed = false) {
       stop();
+      turn(way);
       field.value = text;
       const refused = refusal(text);
       if (refused) return void (said.textContent = refused);
       const mine = (number = ++requests);
-      said.textContent = loaded ? "Translating …" : "Loading the model …";
+      said.textContent = "Translating …";
+      const { model, megabytes } = way;
+      const hear = loaded.has(model) || !megabytes ? () => {} : sayLoading(said, megabytes);
       try {
         await load();
-        const worker = await start();
-        loaded = true;
-        submit.textContent = "Look inside";
-        if (number === mine) listen(worker, text, mine, typed);
+        const worker = await start(hear, model);
+        loaded.add(model);
+        nameSubmit();
+        if (number === mine) listen(worker, text, way, typed);
       } catch (error) {
         said.textContent = `The model could not be loaded (${error.message}). Try again.`;
       }
     }
 
-    function listen(worker, text, mine, typed) {
-      let source;
+    function listen(worker, text, way, typed) {
+      const mine = number;
       const key = `inside ${mine}`;
+      let source;
       const hear = ({ data: message }) => {
         if (message.number !== key) return;
         if (message.source) source = message.source;
@@ -222,8 +289,10 @@
         worker.removeEventListener("message", hear);
         if (mine !== number) return;
         if (message.tooLong) return void (said.textContent = tooMany(message.tooLong, data.most));
-        answer = { ...message, text, source, layers: data.layers, note: message.ended ? "" : "It found no end and was stopped." };
-        if (typed) history.pushState(null, "", `#text=${encodeURIComponent(text)}`);
+        const note = message.ended ? "" : "It found no end and was stopped.";
+        answer = { ...message, text, source, layers: data.layers, direction: way, note };
+        const from = way === first ? "" : `from=${way.languages[0]}&`;
+        if (typed) history.pushState(null, "", `#${from}text=${encodeURIComponent(text)}`);
         place = placeOf(location.hash, answer);
         crumbs.hidden = controls.hidden = stage.hidden = false;
         draw();
@@ -236,8 +305,8 @@
 
     // A link may name a sentence and a place; else the recorded one waits for the reader
     const linked = wanted(location.hash);
-    if (linkedText() !== undefined) await ask(linkedText());
-    else if ("layer" in linked || "word" in linked) await ready();
+    if (linkedText()) await ask(linkedText().text, linkedText().way);
+    else if ("layer" in linked || "word" in linked) (await ready(), bringIntoView());
     else for (const part of [controls, stage]) {
       for (const sign of ["pointerenter", "focusin"]) part.addEventListener(sign, () => ready(), { once: true });
     }
@@ -245,32 +314,34 @@
 
   // ----------------------------------------------------------------------- places
 
+  const isPlace = (hash) => hash === "" || hash.includes("=");
   const wanted = (hash) => Object.fromEntries(new URLSearchParams(hash.replace(/^#/, "")));
   const usual = (side) => (side === "decoder" ? "cross" : "self"); // the part whose head is meant if none is named
 
   /** The place that an address names, within what there is; counted from 0. */
-  function placeOf(hash, { text, source, written, layers, trace }, start = 0) {
-    const { side: named, layer, part, head, word, step } = wanted(hash);
-    const side = named === "encoder" ? "encoder" : "decoder";
+  function placeOf(hash, answer, start = 0) {
+    const { text, source, written, layers, direction } = answer;
+    const { side: tower, layer, part, head, word, step } = wanted(hash);
+    const side = tower === "encoder" ? "encoder" : "decoder";
     const index = (text, count) => (/^\d+$/.test(text ?? "") ? Math.max(0, Math.min(count, Number(text)) - 1) : undefined);
     const lengths = { encoder: source.length, decoder: written.length };
-    const place = { text, side, layer: index(layer, layers), word: { encoder: 0, decoder: Math.min(start, written.length - 1) }, step: 0 };
+    const place = { text, direction, side, layer: index(layer, layers), word: { encoder: 0, decoder: Math.min(start, written.length - 1) }, step: 0 };
     place.word[side] = index(word, lengths[side]) ?? place.word[side];
     if (place.layer === undefined) return { ...place, side: "decoder" };
-    const parts = side === "decoder" ? ["self", "cross", "network"] : ["self", "network"];
-    const heads = trace[`${side}.layers.0.self_attention`].scores[0].length;
-    place.head = part === "network" ? undefined : index(head, heads);
+    const { SUBLAYERS, headsOf } = bookFigures.inside_parts;
+    const parts = SUBLAYERS[side].map(([name]) => name);
     if (parts.includes(part)) place.part = part;
-    else if (place.head !== undefined) place.part = usual(side);
-    const steps = side === "decoder" && place.part === "self" ? 8 : 7;
-    if (place.head !== undefined) place.step = index(step, steps) ?? 0;
+    else if (head !== undefined) place.part = usual(side);
+    if (place.part && place.part !== "network") place.head = index(head, headsOf(answer, side, place.layer, place.part));
+    if (place.head !== undefined) place.step = index(step, Infinity) ?? 0;
     return place;
   }
 
   /** The address of a place: what is usual is left out. */
-  function addressOf({ text, side, layer, part, head, word, step }, recorded) {
+  function addressOf({ text, direction, side, layer, part, head, word, step }, recorded, first) {
     const entries = {
-      text: text === recorded ? undefined : text,
+      from: direction === first ? undefined : direction.languages[0],
+      text: text === recorded && direction === first ? undefined : text,
       side: side === "encoder" && layer !== undefined ? side : undefined,
       layer: layer === undefined ? undefined : layer + 1,
       part: head !== undefined && part === usual(side) ? undefined : part,
@@ -294,6 +365,14 @@
     return head === undefined ? "layer" : "head";
   }
 
+  /** Which part of the machine a place is, in words. */
+  function named({ side, layer, part, head }) {
+    if (layer === undefined) return "";
+    const tower = side === "encoder" ? "Encoder" : "Decoder";
+    const words = { self: "self-attention", cross: "cross-attention" };
+    return `${tower}, layer ${layer + 1}${head === undefined ? "" : `, ${words[part]}, head ${head + 1}`}.`;
+  }
+
   const outwards = (place) => (levelOf(place) === "layer" ? { layer: undefined, side: "decoder" } : { layer: place.layer });
 
   function viewOf(views, level) {
@@ -303,10 +382,10 @@
 
   /** The way from the machine to the place, with its neighbors, and the positions to look at. */
   function path(at, make) {
-    const { answer, place, config, link, lang } = at;
+    const { answer, place, link, lang } = at;
     const level = levelOf(place);
     if (level === "machine") return [make("p", {}, make("b", {}, "The machine"), ": choose a layer to look into it")];
-    const { tokensOf, SUBLAYERS } = bookFigures.inside_parts;
+    const { tokensOf, headsOf, SUBLAYERS } = bookFigures.inside_parts;
     const group = (name, ...entries) => make("p", {}, make("span", {}, name), ...entries);
     const entry = (changes, text, now) => {
       const made = link(changes, text);
@@ -320,7 +399,7 @@
     if (level !== "layer") {
       const parts = SUBLAYERS[side].map(([name, words]) => {
         if (name === "network") return group("", entry({ part: name, head: undefined, step: 0 }, "network", part === name));
-        return group(`${words}, head`, ...numbers(config.heads).map((h) => entry({ part: name, head: h }, `${h + 1}`, part === name && h === head)));
+        return group(`${words}, head`, ...numbers(headsOf(answer, side, layer, name)).map((h) => entry({ part: name, head: h }, `${h + 1}`, part === name && h === head)));
       });
       rows.push(make("div", {}, ...parts));
     }
@@ -329,11 +408,17 @@
     return [...rows, make("div", {}, make("p", lang[side === "encoder" ? 0 : 1], name, ...tokens))];
   }
 
-  /** Scroll what the step is about into view, within its own box. */
-  function showLit(stage) {
-    for (const box of stage.querySelectorAll(".inside-scroll")) {
+  const scrolls = (box) => box.scrollWidth > box.clientWidth;
+
+  /** Scroll what the step is about into view, within its own box, and where one is in the rows of places. */
+  function showLit(el) {
+    for (const chosen of el.querySelectorAll(".inside-crumbs [aria-current]")) {
+      const row = chosen.closest("div");
+      row.scrollLeft += chosen.getBoundingClientRect().left - row.getBoundingClientRect().left - row.clientWidth / 2;
+    }
+    for (const box of el.querySelectorAll(".inside-scroll")) {
       const lit = [...box.querySelectorAll("td.lit, td.chosen")];
-      if (!lit.length || box.scrollWidth <= box.clientWidth) continue;
+      if (!lit.length || !scrolls(box)) continue;
       const names = box.querySelector("th[scope=row]").offsetWidth;
       box.scrollLeft = Math.min(...lit.map((cell) => cell.offsetLeft)) - names - (lit[0].matches(".chosen") ? 1.5 * lit[0].offsetWidth : 0);
     }
@@ -345,7 +430,7 @@
     const at = {
       answer,
       place: { side: "decoder", word: { encoder: 0, decoder: start } },
-      lang: languages.map((code) => ({ lang: code })),
+      lang: languages.map((code) => (code ? { lang: code } : {})),
       to: (changes) => addressOf(moved(at.place, changes)),
       link: (changes, ...content) => make("span", { class: "inside-link", "data-to": at.to(changes) }, ...content),
     };

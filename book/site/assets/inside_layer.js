@@ -4,7 +4,7 @@
 
 (() => {
   const { make, percent } = bookFigures.translator;
-  const { tile, scaleOf, norm, degrees, signed, most, sublayers, tokensOf, keysOf, bar, map, scrolling } = bookFigures.inside_parts;
+  const { picture, namesOf, named, scaleOf, norm, degrees, signed, most, sublayers, tokensOf, keysOf, bar, map, scrolling } = bookFigures.inside_parts;
   const STRONGEST = 12; // units of a network that are listed
   const FAINT = 0.3; // units are few: all but the weakest third have the strongest colour
 
@@ -21,25 +21,46 @@
   }
 
   /** One sub-layer: the stream, what is added to it, and the normalized sum; above them what did it. */
-  function section(at, { part, words, inner, before, added, after }, t, scale) {
-    const [x, y, z] = [before[t], added[t], after[t]];
-    const sum = x.map((value, i) => value + y[i]);
-    const vectors = [
-      vector("the stream", x, scale, `length ${norm(x).toFixed(1)}`),
-      make("span", { class: "inside-sign" }, "+"),
-      vector("what it adds", y, scale, `length ${norm(y).toFixed(1)}, ${turned(x, y)}`),
-      make("span", { class: "inside-sign" }, "→"),
-      vector("sum, normalized", z, scale, `length ${norm(z).toFixed(1)}, turned by ${degrees(x, z).toFixed(0)}°`),
-    ];
-    if (at.config.pre_norm) vectors[4] = vector("sum", sum, scale, `length ${norm(sum).toFixed(1)}`);
+  function section(at, sublayer, t, scale) {
+    const { part, words, inner, mean } = sublayer;
     const inside = part === "network" ? firing(at, inner, t) : heads(at, part, inner, t);
+    const vectors = mean ? sumByHand(at, sublayer, t, scale) : sum(at, sublayer, t, scale);
     return make("section", { class: `inside-sublayer` },
       make("p", { class: "inside-words" }, words[0].toUpperCase() + words.slice(1)),
       make("div", {}, ...inside, make("div", { class: "inside-sum" }, ...vectors)));
   }
 
-  function vector(name, x, scale, about) {
-    return make("div", {}, tile(x, scale), make("p", {}, make("b", {}, name)), make("p", {}, about));
+  function sum({ config }, { before, added, after }, t, scale) {
+    const [x, y, z] = [before[t], added[t], after[t]];
+    const last = config.pre_norm ? ["sum", `length ${norm(z).toFixed(1)}`] : ["sum, normalized", `length ${norm(z).toFixed(1)}, turned by ${degrees(x, z).toFixed(0)}°`];
+    return [
+      vector("the stream", x, scale, `length ${norm(x).toFixed(1)}`),
+      sign("+"),
+      vector("what it adds", y, scale, `length ${norm(y).toFixed(1)}, ${turned(x, y)}`),
+      sign("→"),
+      vector(last[0], z, scale, last[1]),
+    ];
+  }
+
+  /** All that one writes down: the sum, too, with its mean and its deviation. */
+  function sumByHand({ answer }, { before, added, mean, deviation, after }, t, scale) {
+    const sum = before[t].map((value, i) => value + added[t][i]);
+    return [
+      ...namesOf(answer.dimensions),
+      vector("stream", before[t], scale),
+      sign("+"),
+      vector("added", added[t], scale),
+      sign("="),
+      vector("sum", sum, scale, `mean ${signed(mean[t])}, deviation ${signed(deviation[t])}`),
+      sign("→"),
+      vector("norm", after[t], scale),
+    ];
+  }
+
+  const sign = (text) => make("span", { class: "inside-sign" }, text);
+
+  function vector(name, x, scale, about = "") {
+    return make("div", {}, picture(x, scale), make("p", {}, make("b", {}, name)), make("p", {}, about));
   }
 
   /** The angle between the stream and what is added, in words, too. */
@@ -54,8 +75,7 @@
     const { answer, place } = at;
     const keys = keysOf(answer, place.side, part);
     const asker = tokensOf(answer, place.side)[t];
-    const figures = Array.from({ length: at.config.heads }, (_, head) => {
-      const row = weights[t][head];
+    const figures = weights[t].map((row, head) => {
       const s = most(row);
       return make("li", {}, at.link({ part, head }, map(weights, head, t), `Head ${head + 1}`), make("p", {}, `${asker} → ${keys[s]} ${percent(row[s])}`));
     });
@@ -63,15 +83,20 @@
   }
 
   function firing(at, { hidden }, t) {
-    const count = hidden[t].filter((value) => value > 0).length;
-    const all = tile(hidden[t], scaleOf(hidden, FAINT));
-    return [make("p", { class: "inside-firing" }, at.link({ part: "network", head: undefined }, all, `${count} of ${hidden[t].length} units fire`))];
+    const all = named(hidden[t], scaleOf(hidden, FAINT), namesOfUnits(at));
+    const link = at.link({ part: "network", head: undefined }, all, make("span", {}, firingOf(hidden[t])));
+    return [make("div", { class: "inside-firing" }, link)];
   }
+
+  const firingOf = (units) => `${ordered(units).length || "none"} of ${units.length} ${units.length === 1 ? "unit fires" : "units fire"}`;
 
   function say({ answer, place }) {
     const t = chosen(place);
-    const told = sublayers(answer, place.side, place.layer).map(({ words, before, added }) =>
-      `${words} adds a vector of length ${norm(added[t]).toFixed(1)} to a stream of ${norm(before[t]).toFixed(1)}, ${turned(before[t], added[t])}`);
+    const told = sublayers(answer, place.side, place.layer).map(({ words, before, added }) => {
+      const [x, y] = [before[t], added[t]];
+      if (!norm(y)) return `${words} adds nothing`;
+      return `${words} adds a vector of length ${norm(y).toFixed(1)} to a stream of ${norm(x).toFixed(1)}, ${turned(x, y)}`;
+    });
     return `At “${tokensOf(answer, place.side)[t]}”: ${told.join("; ")}.`;
   }
 
@@ -88,20 +113,25 @@
     const { inner } = sublayers(answer, place.side, place.layer).at(-1);
     const hidden = inner.hidden[t];
     const known = units?.[`${place.side}.${place.layer}`];
+    const own = namesOfUnits(at);
     const strongest = ordered(hidden).slice(0, STRONGEST);
     const rows = strongest.map(([value, unit]) => make("tr", {},
-      make("th", { scope: "row" }, `${unit + 1}`),
+      make("th", { scope: "row" }, own?.[unit] ?? `${unit + 1}`),
       make("td", {}, bar(value / strongest[0][0]), make("span", {}, signed(value))),
       make("td", {}, elsewhere(inner.hidden, unit, t, tokensOf(answer, place.side))),
       ...(known ? [make("td", { class: "inside-known", ...at.lang[place.side === "encoder" ? 0 : 1] }, known[unit].join(" · ") || "—")] : []),
     ));
     const names = ["unit", "fires with", "in this sentence", ...(known ? [place.side === "encoder" ? "in others, it fires most at" : "in others, it fires most before"] : [])];
     const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)));
+    const table = make("table", { class: "inside-units" }, make("thead", {}, head), make("tbody", {}, ...rows));
     return [make("div", { class: "inside-network" },
-      make("div", { class: "inside-sum" }, vector("all units, cut at zero", hidden, scaleOf(inner.hidden, FAINT), `${ordered(hidden).length} of ${hidden.length} fire`)),
-      scrolling("The units that fire most", make("table", { class: "inside-units" }, make("thead", {}, head), make("tbody", {}, ...rows))),
+      make("div", { class: "inside-sum" }, ...namesOf(own), vector("all units, cut at zero", hidden, scaleOf(inner.hidden, FAINT), firingOf(hidden))),
+      ...(rows.length ? [scrolling("The units that fire most", table)] : []),
     )];
   }
+
+  /** The names of a network's units, if they have any. */
+  const namesOfUnits = ({ answer, place }) => answer.units?.[`${place.side}.${place.layer}`];
 
   /** At which other words of the sentence a unit fires. */
   function elsewhere(hidden, unit, t, tokens) {
@@ -110,11 +140,13 @@
     return `also at ${places.slice(0, 3).map(([, i]) => `“${tokens[i]}”`).join(", ")}${places.length > 3 ? " …" : ""}`;
   }
 
-  function sayNetwork({ answer, place }) {
+  function sayNetwork(at) {
+    const { answer, place } = at;
     const t = chosen(place);
     const hidden = sublayers(answer, place.side, place.layer).at(-1).inner.hidden[t];
-    const [[value, unit] = [0, -1]] = ordered(hidden);
-    return `At “${tokensOf(answer, place.side)[t]}”, ${ordered(hidden).length} of ${hidden.length} units fire; unit ${unit + 1} most, with ${signed(value)}.`;
+    const [strongest] = ordered(hidden);
+    const most = strongest ? `; ${namesOfUnits(at)?.[strongest[1]] ?? `unit ${strongest[1] + 1}`} most, with ${signed(strongest[0])}` : "";
+    return `At “${tokensOf(answer, place.side)[t]}”, ${firingOf(hidden)}${most}.`;
   }
 
   bookFigures.inside_layer = { draw, say, drawNetwork, sayNetwork };

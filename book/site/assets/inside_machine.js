@@ -5,7 +5,7 @@
 
 (() => {
   const { make, svg, percent } = bookFigures.translator;
-  const { tile, scaleOf, streams, tokensOf, bar, scrolling, most } = bookFigures.inside_parts;
+  const { picture, namesOf, scaleOf, streams, tokensOf, bar, scrolling, most } = bookFigures.inside_parts;
   const LEAST = 0.02; // weight of a line that is drawn
 
   /** The whole machine when it has read the words up to the chosen one; `at` is {answer, place, link, to, lang}. */
@@ -48,8 +48,8 @@
       const layer = stage - 1;
       const head = stage ? at.link({ side, layer }, `Layer ${stage}`) : "embedded";
       const to = (word) => (stage ? { "data-to": at.to({ side, layer, word: { ...place.word, [side]: word } }) } : {});
-      const cells = stream.map((x, i) => make("td", { class: state(i, t), ...to(i) }, tile(x, scale)));
-      return make("tr", {}, make("th", { scope: "row" }, head), ...cells, ...last(stage));
+      const cells = stream.map((x, i) => make("td", { class: state(i, t), ...to(i) }, picture(x, scale)));
+      return make("tr", {}, make("th", { scope: "row" }, head, ...namesOf(answer.dimensions)), ...cells, ...last(stage));
     });
     const tokens = tokensOf(answer, side).map((token, i) => make("th", { scope: "col", class: state(i, t) }, token));
     const read = make("tr", { class: "inside-tokens", ...lang[side === "encoder" ? 0 : 1] }, make("th", { scope: "row", lang: "en" }, "reads"), ...tokens);

@@ -1,12 +1,14 @@
-// What the views of "inside" draw with: vectors as tiles of colour, bars, and where things lie in a trace.
+// What the views of "inside" draw with: vectors as tiles of colour or as numbers, bars, and where things lie in a trace.
 //
-// A trace has the lists of vectors that a translation computed, by the names of the package's modules (engine.js).
+// A trace has the lists of vectors that a translation computed, by the names of the package's modules (engine.js). One
+// that was made by hand may say more: how wide the values of each head are, and the mean and deviation of each sum.
 
 "use strict";
 
 (() => {
   const { make, svg } = bookFigures.translator;
   const LEVELS = 4; // shades of a number in a tile, on each side of zero
+  const FEW = 8; // numbers that are written out
 
   /** The sub-layers of a layer from below: in the address, in words, and as a module of the package. */
   const SUBLAYERS = {
@@ -33,6 +35,24 @@
     return svg("svg", { class: "inside-tile", ...view }, ...paths);
   }
 
+  /** A vector: its numbers one below the other if they are few, else a tile. */
+  function picture(numbers, scale) {
+    if (numbers.length > FEW) return tile(numbers, scale);
+    const entries = Array.from(numbers, (value) => make("li", { style: shade(value, scale) }, signed(value)));
+    return make("ol", { class: "inside-numbers" }, ...entries);
+  }
+
+  /** The names of numbers that are written out, to stand beside them; none if they have none. */
+  const namesOf = (names) => (names ? [make("ol", { class: "inside-names" }, ...names.map((name) => make("li", {}, name)))] : []);
+
+  const named = (numbers, scale, names) => make("div", { class: "inside-named" }, ...namesOf(names), picture(numbers, scale));
+
+  /** A ground for a number: purple above zero, orange below. */
+  function shade(value, scale) {
+    const share = Math.min(1, Math.abs(value) / scale);
+    return `--shade:var(--inside-${value < 0 ? "minus" : "plus"});--share:${share.toFixed(2)}`;
+  }
+
   /** A square, or twice as wide as high. */
   const widthOf = (length) => 2 ** Math.ceil(Math.log2(length) / 2);
 
@@ -52,9 +72,9 @@
   function sublayers({ trace }, side, layer) {
     let before = layer ? trace[`${side}.layers.${layer - 1}.residuals.${SUBLAYERS[side].length - 1}`].after : trace[side].embedded;
     return SUBLAYERS[side].map(([part, words, module], i) => {
-      const { added, after } = trace[`${side}.layers.${layer}.residuals.${i}`];
-      const sublayer = { part, words, inner: trace[`${side}.layers.${layer}.${module}`], before, added, after };
-      before = after;
+      const residual = trace[`${side}.layers.${layer}.residuals.${i}`];
+      const sublayer = { part, words, inner: trace[`${side}.layers.${layer}.${module}`], before, ...residual };
+      before = residual.after;
       return sublayer;
     });
   }
@@ -66,8 +86,17 @@
     return [trace[side].embedded, ...after];
   }
 
+  /** How many heads a part has; a network has none. */
+  const headsOf = (answer, side, layer, part) => sublayers(answer, side, layer).find((one) => one.part === part).inner.scores?.[0].length ?? 0;
+
+  /** The numbers of a vector that belong to one of several heads, which are equally wide unless `widths` says otherwise. */
+  function ofHead(x, head, count, widths = Array(count).fill(x.length / count)) {
+    const start = widths.slice(0, head).reduce((sum, wide) => sum + wide, 0);
+    return Array.from(x.slice(start, start + widths[head]));
+  }
+
   /** The tokens that a side reads, and those that its attention looks at. */
-  const target = ({ written }) => ["<s>", ...written.slice(0, -1)];
+  const target = ({ written, first = "<s>" }) => [first, ...written.slice(0, -1)];
   const tokensOf = (answer, side) => (side === "encoder" ? answer.source : target(answer));
   const keysOf = (answer, side, part) => (side === "encoder" || part === "cross" ? answer.source : target(answer));
 
@@ -86,5 +115,7 @@
     );
   }
 
-  bookFigures.inside_parts = { SUBLAYERS, tile, scaleOf, norm, degrees, signed, most, sublayers, streams, tokensOf, keysOf, bar, scrolling, map };
+  const vectors = { tile, picture, namesOf, named, shade, scaleOf, dot, norm, degrees, signed, most };
+  const places = { SUBLAYERS, sublayers, streams, headsOf, ofHead, tokensOf, keysOf };
+  bookFigures.inside_parts = { ...vectors, ...places, bar, scrolling, map };
 })();

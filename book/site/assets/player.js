@@ -29,6 +29,7 @@
       slider.setAttribute("aria-valuetext", words);
       back.disabled = now === 0;
       on.disabled = now === frames.length - 1;
+      keepFocus();
       follow();
     }
 
@@ -36,6 +37,12 @@
     function follow() {
       const right = Math.max(...frames[now].new.map((state) => data.states[state][0]));
       stage.scrollLeft = (right / data.width) * stage.scrollWidth - 0.8 * stage.clientWidth;
+    }
+
+    // A button that was pressed and is off now hands the focus on
+    function keepFocus() {
+      const focused = document.activeElement;
+      if (focused?.disabled && controls.contains(focused)) controls.querySelector("button:enabled").focus();
     }
 
     function stop() {

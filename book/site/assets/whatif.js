@@ -75,10 +75,11 @@
       const mine = ++newest;
       said.setAttribute("aria-live", "polite");
       if (refused) return void say(refused);
-      say(self.loaded ? "Working …" : "Loading the model …");
+      say("Working …");
+      const hear = self.loaded ? () => {} : tools.sayLoading(said, data.megabytes);
       let worker;
       try {
-        worker = await tools.start();
+        worker = await tools.start(hear);
       } catch (error) {
         return void say(`The model could not be loaded (${error.message}). Try again.`);
       }
@@ -421,6 +422,7 @@
       say(`Step ${now + 1} of ${done ? rounds.length : "…"}. Kept: ${named(true)}.${dropped ? ` Dropped: ${dropped}.` : ""}${best}`);
       back.disabled = now === 0;
       on.disabled = now === rounds.length - 1;
+      tools.keepFocus(steps);
       const view = tree.parentElement;
       view.scrollTop = view.scrollHeight;
     }
