@@ -14,12 +14,13 @@ from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 from tools.examples import EXAMPLES
 from tools.recordings import model_of_the_page
-from tools.web_model import SHOWN, pack_folder
+from tools.web_model import BACK, SHOWN, pack_folder
 
-SENTENCES = [
-    *(example.text for example in EXAMPLES[SHOWN.name]),
-    *(pair.source for pair in grammar(2, seed=3)),
-]
+SIDES = {
+    SHOWN: 0,
+    BACK: 1,
+}  # each model of the pages -> the side of a pair that it reads
+COUNT = 10  # sentences for each
 CLOSE = {"rtol": 0, "atol": 1e-3}
 
 # A translation with its trace, as text: each vector a list of numbers
@@ -41,13 +42,27 @@ INSIDE = """(text) => new Promise((resolve) => {
 })"""
 
 
+@pytest.fixture(scope="module", params=SIDES, ids=lambda folder: folder.name)
+def folder(request):
+    """A model of the pages."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def tab(site, browser):
-    """A tab with the engine and the first page's model."""
+def sentences(folder):
+    """Those that the first page offers in this direction, and some of the grammar."""
+    texts = [example.text for example in EXAMPLES[folder.name]]
+    pairs = grammar(COUNT - len(texts), seed=3)
+    return texts + [pair[SIDES[folder]] for pair in pairs]
+
+
+@pytest.fixture(scope="module")
+def tab(site, browser, folder):
+    """A tab with the engine and a model."""
     tab = browser.new_page()
     tab.add_script_tag(content="var bookFigures = {};")
     tab.add_script_tag(path=site / "_static" / "engine.js")
-    tab.add_script_tag(content=f"bookFigures.model = {pack_folder(SHOWN)};")
+    tab.add_script_tag(content=f"bookFigures.model = {pack_folder(folder)};")
     tab.evaluate("() => void (window.tools = bookFigures.engine())")
     tab.evaluate("() => void (window.model = tools.readModel(bookFigures.model))")
     yield tab
@@ -55,9 +70,9 @@ def tab(site, browser):
 
 
 @pytest.fixture(scope="module")
-def packed():
+def packed(folder):
     """The model and its tokenizer, rounded as the page has them."""
-    return model_of_the_page()
+    return model_of_the_page(folder)
 
 
 def near(found, expected):
@@ -83,9 +98,10 @@ def check_attention(kept, name, heads, seen):
             near(kept["weights"][t][h], visible.softmax(dim=-1))
 
 
-@pytest.mark.parametrize("text", SENTENCES)
-def test_every_number_is_that_of_the_package(tab, packed, text):
+@pytest.mark.parametrize("number", range(COUNT))
+def test_every_number_is_that_of_the_package(tab, packed, sentences, number):
     model, tokenizer = packed
+    text = sentences[number]
     answer = json.loads(tab.evaluate(TRACE, text))
     assert answer["source"] == [*tokenizer.encode(text), EOS]
     source, target = answer["source"], [BOS, *answer["tokens"][:-1]]
@@ -124,10 +140,10 @@ def sublayer_of(residual):
     )
 
 
-def test_what_it_would_say_if_it_stopped_below_a_layer(tab, packed):
+def test_what_it_would_say_if_it_stopped_below_a_layer(tab, packed, sentences):
     """The stream after each decoder layer, compared with the table of embeddings."""
     model, _ = packed
-    answer = json.loads(tab.evaluate(INSIDE, SENTENCES[0]))
+    answer = json.loads(tab.evaluate(INSIDE, sentences[0]))
     trace = answer["trace"]
     layers = range(model.config.layers)
     after = [trace[f"decoder.layers.{n}.residuals.2"]["after"] for n in layers]
@@ -141,4 +157,4 @@ def test_what_it_would_say_if_it_stopped_below_a_layer(tab, packed):
         near([[share for _, share in words] for words in nearest], shares)
     last = [words[0][0] for words in answer["lens"][-1]]
     assert last == answer["written"]
-    assert answer["texts"][-1].split()[:2] == last[:2]
+    assert answer["texts"][-1].startswith(" ".join(last[:2]))
