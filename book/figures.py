@@ -145,19 +145,14 @@ def page_colors(text: str) -> str:
 
 
 def show(chart: alt.TopLevelMixin, alt: str) -> None:
-    """Display a chart; one that reacts to the reader carries its specification along.
+    """Display a chart.
 
     Args:
-        chart: any Altair chart.
+        chart: any Altair chart without a slider or a selection.
         alt: the finding in at most two sentences, for readers who do not see the picture.
     """
     svg, spec = draw(chart, alt)
-    data = json.dumps(spec, sort_keys=True)
-    script = ""
-    if '"params"' in data:
-        safe = page_colors(data).replace("</", "<\\/")
-        script = f'<script type="application/json">{safe}</script>'
-    page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{svg}{script}</figure>'
+    page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{svg}</figure>'
     display_all(page, picture(spec), alt)
 
 

@@ -74,7 +74,7 @@ show(
 )
 
 # %% [markdown]
-# Nothing in the model's data says which word of a sentence belongs to which. It learned that because it made the loss smaller. [Chapter 21](21_attention_maps.ipynb#what-attention-does-not-explain) checks how far such pictures can be trusted, which is less than they suggest. And you can [look inside](../book/inside.md) the whole machine, in a sentence of your own, down to single numbers.
+# Nothing in the model's data says which word of a sentence belongs to which. The model found it out, because that made the loss smaller. [Chapter 21](21_attention_maps.ipynb#what-attention-does-not-explain) checks how far such pictures can be trusted, which is less than they suggest. And you can [look inside](../book/inside.md) the whole machine, in a sentence of your own, down to single numbers.
 #
 # ## Train one yourself
 #

@@ -575,7 +575,7 @@ for d_k in (4, 64, 512):
 # %% [markdown]
 # At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "How does a query divide its weight over eight random keys? Mean weights, largest first, at width 64 (other widths with the slider on the website). Divided by the root (solid), the first key gets 0.36; as they are (dashed), it gets 0.88."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "How does a query divide its weight over eight random keys? Mean weights, largest first, at the width that you choose. At 64, the first key gets 0.36 if the scores are divided by the root (solid), and 0.88 if they stay as they are (dashed)."}}
 
 
 def sorted_weights(d_k, scaled, rows=2000, keys=8):
@@ -584,32 +584,24 @@ def sorted_weights(d_k, scaled, rows=2000, keys=8):
     return w.sort(-1, descending=True).values.mean(0)
 
 
-records = [
-    {"d_k": d_k, "rank": rank, "weight": round(w, 3), "scores": name}
-    for d_k in (1, 4, 16, 64, 256, 1024)
-    for name in ("divided by √d_k", "as they are")
-    for rank, w in enumerate(
-        sorted_weights(d_k, name.startswith("divided")).tolist(), 1
-    )
-]
 looks = {"divided by √d_k": (SKY, [1, 0]), "as they are": (AMBER, [5, 3])}
-slider = alt.param(
-    "power",
-    value=3,
-    bind=alt.binding_range(min=0, max=5, step=1, name="d_k = 4 to the power of "),
-)
 x = alt.X("rank:O", title="key, by rank", axis=alt.Axis(labelAngle=0))
 y = alt.Y("weight:Q", title="mean weight", scale=alt.Scale(domain=[0, 1]))
-chart = curves(records, x, y, "scores", looks).transform_filter(
-    "datum.d_k == pow(4, power)"
-)
-chart = chart.add_params(slider).properties(width=360)
-first = {r["scores"]: r["weight"] for r in records if r["d_k"] == 64 and r["rank"] == 1}
-assert [round(w, 2) for w in first.values()] == [0.36, 0.88]
-show(
-    chart,
-    alt="At width 64 the undivided scores give the first key 0.88 of the weight, and the divided ones 0.36.",
-)
+first, steps = {}, {}
+for d_k in (1, 4, 16, 64, 256, 1024):
+    records = []
+    for name in looks:
+        weights = sorted_weights(d_k, name.startswith("divided")).tolist()
+        first[d_k, name] = round(weights[0], 2)
+        for rank, w in enumerate(weights, 1):
+            records.append({"rank": rank, "weight": round(w, 3), "scores": name})
+    divided, plain = (first[d_k, name] for name in looks)
+    steps[f"{d_k:,}"] = (
+        curves(records, x, y, "scores", looks).properties(width=360),
+        f"At width {d_k} the undivided scores give the first key {plain} of the weight, and the divided ones {divided}.",
+    )
+assert [first[64, name] for name in looks] == [0.36, 0.88]
+show_steps(steps, "Width of queries and keys:", start=3)
 
 # %% [markdown]
 # ### An early decision is a problem

@@ -240,27 +240,23 @@ assert not torch.equal(copied.weight, embedding.weight)
 #
 # At $\tau = 1$ this is the plain softmax, the one in training. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, and *fish* gets $12.18 / 22.57 = 0.54$. Other temperatures change how a finished model picks its words ([decoding](19_decoding.ipynb#sampling-drawing-words-at-random)), but never which of them is likelier.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-softmax-temperature", "caption": "What does the temperature do? The five logits as probabilities, at three temperatures and at one of your own (10 until you move the slider on the website). A lower temperature gives the best word more, 0.72 at 0.5; a high one brings all words close to one fifth."}}
-panels = {"τ = 0.5": 0.5, "τ = 1": 1, "τ = 2": 2, "τ of your own": None}
-records = [
-    {"word": w, "z": z, "tau": tau, "panel": name}
-    for name, tau in panels.items()
-    for w, z in scores.items()
-]
-slider = alt.binding_range(min=0.1, max=10, step=0.1, name="τ of your own ")
-chart = alt.Chart(alt.Data(values=records), width=84, height=150).mark_bar()
-chart = chart.add_params(alt.param("own", value=10, bind=slider))
-chart = chart.transform_calculate(e="exp(datum.z / (datum.tau || own))")
-chart = chart.transform_joinaggregate(total="sum(e)", groupby=["panel"])
-x_axis, column = (
-    alt.X("word:N", sort=WORDS, title=None),
-    alt.Column("panel:N", sort=None, title=None),
-)
-y_axis = alt.Y("p:Q", title="probability", scale=alt.Scale(domain=[0, 1]))
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-softmax-temperature", "caption": "What does the temperature do? The five logits as probabilities, at four temperatures. A lower one gives the best word more, 0.72 at 0.5; a high one brings all words close to one fifth."}}
 z = torch.tensor(list(scores.values()))
-best = [round((z / tau).softmax(-1)[4].item(), 2) for tau in (0.5, 1, 2)]
+shares = {tau: (z / tau).softmax(-1).tolist() for tau in (0.5, 1, 2, 10)}
+records = [
+    {"word": word, "p": round(p, 3), "panel": f"τ = {tau}"}
+    for tau, row in shares.items()
+    for word, p in zip(WORDS, row)
+]
+chart = alt.Chart(alt.Data(values=records), width=84, height=150).mark_bar()
+chart = chart.encode(
+    alt.X("word:N", sort=WORDS, title=None),
+    alt.Y("p:Q", title="probability", scale=alt.Scale(domain=[0, 1])),
+    alt.Column("panel:N", sort=[f"τ = {tau}" for tau in shares], title=None),
+)
+best = [round(row[4], 2) for row in shares.values()]
 show(
-    chart.transform_calculate(p="datum.e / datum.total").encode(x_axis, y_axis, column),
+    chart,
     alt=f"Fish has {best[0]} of the probability at temperature 0.5, {best[1]} at 1 and {best[2]} at 2; at 10 all words are close to 0.2.",
 )
 assert best[:2] == [0.72, 0.54]

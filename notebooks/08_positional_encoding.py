@@ -38,8 +38,8 @@ from annotated_transformer.masks import causal_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from benchmarks.common import read_log
 from book.example import FEATURES, WORDS, X
-from book.figures import POSITION, SKY, curves, heatmap, show, show_plot, signed_colors
-from book.figures import style
+from book.figures import POSITION, SKY, curves, heatmap, show, show_plot, show_steps
+from book.figures import signed_colors, style
 
 
 # %%
@@ -90,30 +90,35 @@ for sentence in SENTENCES:
 #
 # So we make the waves smooth. Each becomes the hand of a clock, every clock a little slower than the one before, and we write down where its hand points: a sine and a cosine.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at position 5. Each hand shows sine (to the right) and cosine (up); the dots are where it stood before. Move the slider on the website: the first clock runs, the last one creeps. Together the hands are different at every position."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at the position that you choose. Each hand shows sine (to the right) and cosine (up); the dots are where it stood before. The first clock runs, the last one creeps. Together the hands are different at every position."}}
 names = [f"one turn in {2 * math.pi * 10 ** (i / 2):.0f}" for i in range(4)]
-records = [
-    {"clock": names[i], "w": 10 ** (-i / 2), "q": q}
-    for i in range(4)
-    for q in range(61)
-]
-slider = alt.binding_range(min=0, max=60, step=1, name="position ")
-hand_at = {"x": "sin(datum.q * datum.w)", "y": "cos(datum.q * datum.w)", "zero": "0"}
 axis = {"axis": None, "scale": alt.Scale(domain=[-1.1, 1.1])}
-base = alt.Chart(width=92, height=92).transform_calculate(**hand_at)
-base = base.encode(alt.X("x:Q", **axis), alt.Y("y:Q", **axis))
-dots = base.transform_filter("datum.q <= place").mark_circle(color=POSITION)
-hand = base.transform_filter("datum.q == place").mark_rule(
-    color=POSITION, strokeWidth=3
-)
-dots = dots.add_params(alt.param("place", value=5, bind=slider))
-chart = alt.layer(
-    dots, hand.encode(x2="zero:Q", y2="zero:Q"), data=alt.Data(values=records)
-)
-show(
-    chart.facet(alt.Column("clock:N", sort=names, title=None)),
-    alt="After five steps the first hand is most of the way round, the second has done a quarter, the last has hardly moved.",
-)
+
+
+def clocks_at(position):
+    records = []
+    for i, name in enumerate(names):
+        for p in range(position + 1):
+            angle = p * 10 ** (-i / 2)
+            place = {"x": round(math.sin(angle), 3), "y": round(math.cos(angle), 3)}
+            records.append({"clock": name, "p": p, "zero": 0, **place})
+    base = alt.Chart(width=92, height=92).encode(
+        alt.X("x:Q", **axis), alt.Y("y:Q", **axis)
+    )
+    dots = base.mark_circle(color=POSITION)
+    hand = base.transform_filter(f"datum.p == {position}")
+    hand = hand.mark_rule(color=POSITION, strokeWidth=3)
+    hand = hand.encode(x2="zero:Q", y2="zero:Q")
+    chart = alt.layer(dots, hand, data=alt.Data(values=records))
+    return chart.facet(alt.Column("clock:N", sort=names, title=None))
+
+
+label = "At position {}, the first hand has done {:.2f} turns, the second {:.2f}, the last {:.2f}."
+steps = {}
+for p in (0, 1, 2, 3, 4, 5, 6, 10, 20, 30):
+    turns = [p * 10 ** (-i / 2) / (2 * math.pi) for i in (0, 1, 3)]
+    steps[str(p)] = clocks_at(p), label.format(p, *turns)
+show_steps(steps, "Position:", start=5)
 
 # %% [markdown]
 # ## The code
@@ -280,24 +285,22 @@ for name, products in (("sine and cosine", table @ table.T), ("sines alone", sin
         f"{name}: pairs at distance 5 have {diagonal.min():.2f} to {diagonal.max():.2f}"
     )
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-position-products", "caption": "How alike are two positions? Dot product of position 50 with all others, divided by its value at distance 0, for 512 columns. Choose another position with the slider on the website: the curve of the sinusoids (solid) slides along and keeps its shape. A learned table before training (dashed) is alike only to itself; it has to learn that 49 is next to 50."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-position-products", "caption": "How alike are two positions? Dot product of position 50 with all others, divided by its value at distance 0, for 512 columns. Choose another position: the curve of the sinusoids (solid) slides along and keeps its shape. A learned table before training (dashed) is alike only to itself; it has to learn that 49 is next to 50."}}
 looks = {"sinusoids": (POSITION, [1, 0]), "learned, at the start": (SKY, [4, 3])}
 random = torch.Generator().manual_seed(0)
 learned = torch.randn(101, 512, generator=random)
-records = [
-    {"p": p, "q": q, "alike": round(v, 2), "table": name}
-    for name, rows in zip(looks, (sinusoid(101, 512), learned))
-    for p in range(10, 100, 20)
-    for q, v in enumerate((rows @ rows[p] / rows[p].square().sum()).tolist())
-]
-slider = alt.binding_range(min=10, max=90, step=20, name="position ")
-y = alt.Y("alike:Q", title="dot product, relative")
-chart = curves(records, alt.X("q:Q", title="other position"), y, "table", looks)
-chart = chart.transform_filter("datum.p == place")
-show(
-    chart.add_params(alt.param("place", value=50, bind=slider)),
-    alt="The sinusoids have a peak of 1 at the position itself, about two thirds at distance 10 and a half at distance 50. The learned table has a single spike.",
-)
+x = alt.X("q:Q", title="other position")
+y = alt.Y("alike:Q", title="dot product, relative", scale=alt.Scale(domain=[-0.2, 1]))
+label = "The sinusoids have a peak of 1 at position {}, about two thirds at distance 10 and a half at distance 50. The learned table has a single spike."
+steps = {}
+for p in range(10, 100, 20):
+    records = []
+    for name, rows in zip(looks, (sinusoid(101, 512), learned)):
+        alike = rows @ rows[p] / rows[p].square().sum()
+        for q, v in enumerate(alike.tolist()):
+            records.append({"q": q, "alike": round(v, 3), "table": name})
+    steps[str(p)] = curves(records, x, y, "table", looks), label.format(p)
+show_steps(steps, "Position:", start=2)
 
 # %% [markdown]
 # The curve is the same on both sides: the plain dot product tells how far, not in which direction. Direction needs a rotation between query and key, and learned $W^Q$ and $W^K$ can contain one.

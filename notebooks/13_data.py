@@ -328,7 +328,7 @@ for name in ("val", "test_2016_flickr"):
 # Before training, look at the numbers. A word counted once, however often it occurs, is a **type**. Types that occur a single time are the hard ones: the model meets them once and is then expected to know them.
 
 
-# %%
+# %% tags=["hide-input"]
 def statistics(texts):
     """Words per text, types, and types that occur once."""
     counts = Counter(word for text in texts for word in words(text))

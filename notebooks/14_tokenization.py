@@ -61,7 +61,7 @@ print([word if word in vocabulary else "?" for word in words(sentence)])
 #
 # ## Words as tokens
 
-# %%
+# %% tags=["hide-input"]
 train, val = multi30k("train"), multi30k("val")
 seen = [
     Counter(word for pair in train for word in words(pair[side])) for side in (0, 1)
@@ -113,7 +113,7 @@ show(
 # %% [markdown]
 # What's missing at the end of the curves isn't in the corpus at all. Here are the longest German words that the new captions have and the training captions don't:
 
-# %%
+# %% tags=["hide-input"]
 new = {word for pair in val for word in words(pair.source) if word.isalpha()}
 new -= set(seen[0])
 print(*sorted(new, key=lambda word: (-len(word), word))[:4], sep="\n")
@@ -543,7 +543,7 @@ assert returned == len(hard) and smallest > UNK
 #
 # ## The size of the vocabulary
 #
-# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's one table holds 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions and count tokens on the validation captions.
+# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's one table holds 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions, `train`, and count tokens on the validation captions, `val`.
 
 # %%
 measured = []

@@ -170,7 +170,7 @@ assert bold[0] < fresh[0] / 10 and bold[1] < fresh[1] / 10
 # %% [markdown]
 # The encoder now hands over practically the same vector at every position, whatever word is there. Then it doesn't matter where cross-attention looks, because any weights mix the same vector. Nothing tells its queries and keys where to look instead, and hardly any gradient reaches the encoder. The one path by which the source could help is closed, and the loss settles on the frequencies.
 #
-# One could search for the best constant, and 0.001 isn't bad. But keep the number 0.0088 in mind. What kills the bold run is not the length of its steps but taking them *at the beginning*, and to see why, we need to know what the optimizer does with a rate.
+# Keep the number 0.0088 in mind. What kills the bold run is not the length of its steps but taking them *at the beginning*, and to see why, we need to know what the optimizer does with a rate.
 #
 # ## What Adam does with the rate
 #
@@ -442,7 +442,7 @@ show(
 #
 # 1. Adam's first steps have full length whatever the gradient, and poor aim (this chapter).
 # 2. Its estimate of the usual size varies too much until enough batches have come by {cite:p}`liu2020variance`.
-# 3. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show ([below](#what-do-the-gradients-of-the-layers-say), we measure them).
+# 3. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show ([chapter 9](09_layers.ipynb#what-the-gradients-say) measures them).
 # 4. A step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good.
 #
 # The third is the odd one: under Adam the size of the gradient cancels, so large gradients as such do no harm. What post-norm changes is how strongly the *output* reacts once the weights have moved. We give fresh models of both forms the same first step, at a rate of 0.001, and measure how far the encoder's output moves.
@@ -611,40 +611,6 @@ print([round(0.1 / math.sqrt(1 - beta), 1) for beta in (0.98, 0.999)])
 # The paper doesn't say. Each output of a layer is a sum over $d_\text{model}$ weights, and in the first step all of them move by the rate. If the moves were unrelated, their effect would add up like a random walk, to $\sqrt{d_\text{model}}$ times the effect of one, and the factor $d_\text{model}^{-0.5}$ would keep it the same for all widths. But they all follow one gradient, so for the inputs of that batch they add up more like $d_\text{model}$. The factor has the right direction but perhaps not the right exponent; for Adam, later work on width (μP) arrives at $d_\text{model}^{-1}$ for the hidden layers.
 # :::
 #
-# ### What do the gradients of the layers say?
-#
-# :::{admonition} Where post-norm and pre-norm differ before any training
-# :class: dropdown
-#
-# We take the gradients of one batch in fresh models of 3 to 24 layers, and from each encoder layer the norm of the gradient of its second feed-forward matrix. In post-norm the norm of the last layer's gradient lies between 0.7 and 1.2 at every depth. In pre-norm it shrinks as the stack grows, from 0.45 with 3 layers to 0.17 with 24. {cite:t}`xiong2020layer` derive both. In pre-norm, the stream is a sum of updates of similar size, which grows about like the root of their number; the final norm divides it, and its gradient, by that size.
-#
-# Deep post-norm stacks thus start with larger gradients near the output. As Adam cancels their size, that alone doesn't explain the bold run; it shows where a step changes the output most. Pre-norm became the default mainly because it trains deep stacks without drama. At six layers and with the paper's schedule, post-norm trains well. In short runs pre-norm is ahead even with a warm-up for both: by 0.53 nats per token after 600 updates on captions ([departures](../book/departures.md#the-model)). Short runs reward whatever learns fastest at first, though.
-# :::
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the gradients, layer by layer", "code_prompt_hide": "Hide the gradients, layer by layer"}
-def gradient_by_layer(layers, pre_norm):
-    torch.manual_seed(0)
-    fresh = Transformer(replace(shape, layers=layers, pre_norm=pre_norm))
-    loss_of(fresh, *stream[0]).backward()
-    matrices = [layer.feed_forward.linear2.weight for layer in fresh.encoder.layers]
-    return [matrix.grad.norm().item() for matrix in matrices]
-
-
-tops = {"post-norm": [], "pre-norm": []}
-for layers in (3, 6, 12, 24):
-    for name, pre_norm in (("post-norm", False), ("pre-norm", True)):
-        norms = gradient_by_layer(layers, pre_norm)
-        print(f"{layers:2} layers, {name:9}", end=" ")
-        print(f"first {norms[0]:.2f}, last {norms[-1]:.2f}")
-        tops[name].append(norms[-1])
-
-# %% tags=["remove-cell"]
-assert min(tops["post-norm"]) > 0.6 and max(tops["post-norm"]) < 1.3
-assert tops["pre-norm"] == sorted(tops["pre-norm"], reverse=True)
-assert tops["pre-norm"][-1] < 0.45 * tops["pre-norm"][0]
-
-# %% [markdown]
 # ### With PyTorch's scheduler
 #
 # :::{admonition} Two details, and updates that never happened

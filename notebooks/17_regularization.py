@@ -60,7 +60,7 @@ def plain_loss(logits, labels):
 
 
 # %% [markdown]
-# `train` has [the last chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it measures the loss on each batch that it is given to `watch`, with everything switched off that this chapter is about to switch on; `measured` does that.
+# `train` has [the last chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, with everything switched off that this chapter is about to switch on.
 
 
 # %% tags=["hide-input"]
@@ -108,7 +108,7 @@ assert log[-1][2] > log[-1][1] + 1.5 and log[-1][2] > best + 0.2
 # Why does the loss on new sentences *rise*, instead of leveling off? Look at the probabilities that the model gives to the right word:
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 def chances(model, batch):
     """Return the probability of the right word at each position with a word."""
     with evaluating(model):
@@ -409,7 +409,7 @@ for p in ([0.1, 0.2, 0.3, 0.4], [0.05, 0.05, 0.05, 0.85], [0.01, 0.01, 0.01, 0.9
 #
 # Here are all four numbers for four models. Each gives the right word the probability in the first column, and shares the rest evenly among the other words:
 
-# %%
+# %% tags=["hide-input"]
 V = 37_000
 q = smoothed(torch.tensor(0), 0.1, V)
 print("right word   plain loss   perplexity   smoothed loss   entropy +  KL")

@@ -199,7 +199,7 @@ learning_curves(
     live,
 )
 
-# %%
+# %% tags=["hide-input"]
 checks = [line for line in history if "score" in line]
 print("German:   ", val[2].source)
 for line in checks:
@@ -214,9 +214,7 @@ print("reference:", val[2].target)
 #
 # ## What the decoder sees
 #
-# The decoder learns all positions of a sentence at once. At each one it reads the *true* words so far, whatever it would have said itself, and is asked for the next. This is **teacher forcing**, and [chapter 10](10_transformer.ipynb#the-target-shifted-by-one) shows how it comes about: the loss hands `target[:, :-1]` to the decoder and compares with `target[:, 1:]`.
-#
-# The price is called **exposure bias**. When it translates, the model reads its own words, and it has never learned from a text with its own mistakes in it. A low loss doesn't promise good translations, which is why we also score what it writes.
+# The loss hands `target[:, :-1]` to the decoder and compares what it says with `target[:, 1:]`. So the decoder learns all positions of a sentence at once, and at each one it reads the *true* words so far, whatever it would have said itself. This is [teacher forcing](10_transformer.ipynb#is-it-fair-to-show-the-target-to-the-decoder), and because of its price, exposure bias, we'll score what the model writes, too.
 
 # %% [markdown]
 # ## The mean over all tokens
@@ -407,7 +405,7 @@ assert abs(live["again"]["loss"] - live[50]) < 0.01
 #
 # Back to the run of 2,000 steps. It was watched with a trick: the loss on 100 captions, and the loss on the same captions with the German of their neighbor. For a model that knows only English, both are the same.
 
-# %%
+# %% tags=["hide-input"]
 for line in checks[::2] + checks[-1:]:
     print(f"step {line['step']:4}: {line['own']:.2f} with its own German,", end=" ")
     print(f"{line['strangers']:.2f} with a neighbor's")
@@ -459,7 +457,7 @@ show_steps(steps, "After how many updates?", start=7)
 #
 # `train` has returned the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
 
-# %%
+# %% tags=["hide-input"]
 for pair, written in zip(test[::200], found["translations"][::2]):
     print("German:   ", pair.source)
     print("ours:     ", written)
@@ -473,7 +471,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 #
 # The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
 
-# %%
+# %% tags=["hide-input"]
 for last, score in found["averages"].items():
     print(f"mean of the last {last}: BLEU {score:.1f}")
 

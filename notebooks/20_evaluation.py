@@ -188,7 +188,7 @@ show(
 # %% [markdown]
 # The gain from characters is the emptiest: four letters in a row are often no more than one word. Counting `<s>` and `</s>` gives away two words that can't be wrong. Leaving out the long captions doesn't change a single translation, only which ones are looked at.
 #
-# The teacher-forced score looks harmless and is the worst of all. Under **teacher forcing** the decoder reads the reference so far, whatever it would have written itself, and says one more word. Such words are easy to collect during training, but nothing was translated: while the model says the second half of a sentence, it has been told the first. That this score comes out near the honest one is luck.
+# The teacher-forced score looks harmless and is the worst of all. Under teacher forcing the decoder reads the reference so far, whatever it would have written itself, and says one more word. Such words are easy to collect during training, but nothing was translated: while the model says the second half of a sentence, it has been told the first. That this score comes out near the honest one is luck.
 #
 # *Word by place* compares the first word with the first, the second with the second, and stops where the shorter sentence ends, as one would score a classifier. Five words show what that is worth:
 
@@ -860,22 +860,22 @@ assert abs(counts[:, 8].sum() / counts[:, 9].sum() - 0.965) < 0.004
 # :class: dropdown
 # A **p-value** answers another question than the interval: how often would a difference at least as large turn up if the two systems were equally good? To imitate equally good systems, the resampled differences are moved so that their mean is zero; their spread stays, and the spread is what chance can do. It isn't the probability that the systems are equal, and it says nothing about how large the difference is. One is added above and below, because a thousand draws can't show that something never happens.
 #
-# For your own comparisons, take sacreBLEU's `PairedTest`; on the command line, give `sacrebleu` two outputs and `--paired-bs`. Its p-values aren't quite ours. Following an older script of Moses, it takes the size of each resampled difference, without its sign, before it moves the mean to zero, so small differences look surer than they are. We compare beams of 8 and 4, and compute a p-value from our draws in its way, too. Compare p-values only within one tool, and look at the interval first.
+# For your own comparisons, take sacreBLEU's `PairedTest`; on the command line, give `sacrebleu` two outputs and `--paired-bs`. Its p-values aren't quite ours. Following an older script of Moses, it takes the size of each resampled difference, without its sign, before it moves the mean to zero, so small differences look surer than they are. We take the beam of 4 and greedy search once more, and compute a p-value from our draws in its way, too. Compare p-values only within one tool, and look at the interval first.
 # :::
 
 # %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show both p-values", "code_prompt_hide": "Hide both p-values"}
-wide = translate(model, tokenizer, sources, beam=8)
-ahead = resampled(all_counts(wide, references)) - resampled(counts)
-difference, low, high = paired_bootstrap(all_counts(wide, references), counts)
+difference, low, high = paired_bootstrap(counts, greedy)
+ahead = resampled(counts) - resampled(greedy)
 as_large = np.sum(np.abs(ahead - ahead.mean()) >= abs(difference))
 ours = (1 + as_large) / (1 + len(ahead))
 
-systems = [("beam 4", outputs), ("beam 8", wide)]
+by_greedy = translate(model, tokenizer, sources, beam=1)
+systems = [("greedy", by_greedy), ("beam 4", outputs)]
 metrics = {"BLEU": BLEU(references=[references])}
 _, results = PairedTest(systems, metrics, None, "bs", 1000)()
 theirs = results["BLEU"][1].p_value
 their_way = np.mean(abs(ahead) - abs(ahead).mean() > abs(difference))
-print(f"beam 8 - beam 4: {difference:+.2f}, 95% from {low:+.2f} to {high:+.2f}")
+print(f"beam 4 - greedy: {difference:+.2f}, 95% from {low:+.2f} to {high:+.2f}")
 print(f"p-value: ours {ours:.2f}, sacreBLEU's {theirs:.2f}", end=", ")
 print(f"our draws in its way {their_way:.2f}")
 

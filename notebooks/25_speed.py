@@ -800,7 +800,7 @@ show_plot(
 # %% [markdown]
 # `estimate`, of [an appendix](P_planning.ipynb), puts operations and memory together. Its share of the peak, unless you give one, is the mean of what was measured on the two cards.
 
-# %%
+# %% tags=["hide-input"]
 PEAKS = {"H100": 989e12, "A100": 312e12, "RTX 4090": 165e12}  # bf16, from data sheets
 lengths, plans = np.full((892, 2), 28), {}  # a batch of 25,000 tokens on either side
 for name, steps in (("base", 100_000), ("big", 300_000)):

@@ -74,7 +74,7 @@ show(
 # %% [markdown]
 # ## Charts
 #
-# `show` takes any Altair chart and stores a still drawing, which needs no script. A chart with a slider or a selection also carries its specification and becomes interactive on the website. In `curves` each series has a color and a dash. The legend stands above, so that a chart up to 400 pixels wide fits a phone. A drawing shrinks with the screen until its smallest words are 9 pixels high; a wider one scrolls.
+# `show` takes any Altair chart and stores a still drawing, which needs no script. (A slider or a selection of Altair's would need one: `show_steps`, below, takes its place.) In `curves` each series has a color and a dash. The legend stands above, so that a chart up to 400 pixels wide fits a phone. A drawing shrinks with the screen until its smallest words are 9 pixels high; a wider one scrolls.
 
 # %% mystnb={"figure": {"name": "fig-first-curves", "caption": "Which grows faster? One line is solid, the other dashed, so they can be told apart without color. The numbers are made up."}}
 import altair as alt

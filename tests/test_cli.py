@@ -622,6 +622,7 @@ def test_of_few_pairs_a_larger_share_is_put_aside(
     assert all(0.3 * about < len(part) < 2 * about for part in splits[1:])
 
 
+@pytest.mark.slow
 def test_what_an_abandoned_start_put_aside_does_not_stay(
     trained: Path, tmp_path: Path
 ) -> None:
@@ -680,7 +681,10 @@ def test_killed_before_its_first_report_it_puts_pairs_aside_later(
     assert run(*command).code == 0 and (tmp_path / "run" / "test.tsv").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
 def test_told_to_stop_it_leaves_a_checkpoint_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -1162,6 +1166,7 @@ def test_ctrl_c_while_python_imports_is_no_traceback() -> None:
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
+@pytest.mark.slow
 def test_a_translation_starts_without_what_it_does_not_need(trained: Path) -> None:
     code = (
         "import sys; from annotated_transformer.toolkit.cli import main; main(sys.argv[1:]); "

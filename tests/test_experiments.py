@@ -55,6 +55,7 @@ def test_smoothing_trains_a_pair_for_each_seed(
     assert "standard error" in output
 
 
+@pytest.mark.slow
 def test_symptoms_differ_from_health(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

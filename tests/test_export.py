@@ -115,7 +115,14 @@ def test_double_precision_and_training_mode_are_no_matter(
     assert difference(model, TOKENIZER, tmp_path / "model", PAIRS[:5]) < 1e-3
 
 
-@pytest.mark.parametrize("name", ["post-norm", "pre-norm", "learned", "wide"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "post-norm",
+        "learned",
+        *[pytest.param(name, marks=pytest.mark.slow) for name in ("pre-norm", "wide")],
+    ],
+)
 def test_same_greedy_words_of_random_models(name: str, tmp_path: Path) -> None:
     """A random model does not end by itself, so this tests the limit as well."""
     model = random_model(VARIANTS[name], seed=1)

@@ -153,6 +153,7 @@ def test_batches_of_a_long_corpus_have_few_shapes() -> None:
     assert all(size % 8 == 0 for sizes in few for size in sizes)
 
 
+@pytest.mark.slow
 def test_padded_batches_need_no_more_programs_than_others() -> None:
     """Layers are compiled once for all shapes, as they are without padding."""
     from torch._dynamo.utils import counters
@@ -295,6 +296,7 @@ def test_without_gradients_nothing_is_recorded() -> None:
     assert not graphed.records
 
 
+@pytest.mark.slow
 def test_dropout_is_recorded_apart_from_its_absence() -> None:
     graphed = GraphedLoss(FastLoss(make(dropout=0.5)), traced)
     (batch, *_) = some_batches(plan_of(SHAPES))

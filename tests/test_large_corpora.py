@@ -756,6 +756,7 @@ def test_a_very_long_cell_costs_little_and_is_dropped(
     assert summary["pairs"]["too long"] == 2 and summary["pairs"]["train"] > 50
 
 
+@pytest.mark.slow
 def test_huge_cells_of_json_and_parquet_take_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "cell.jsonl"
     path.write_text(json.dumps({"en": "x" * 25_000_000, "de": "y"}) + "\n")

@@ -339,6 +339,7 @@ def copy_package(target):
             shutil.copy(path, copy)
 
 
+@pytest.mark.slow
 def test_an_installed_package_needs_no_repository(tmp_path):
     """With the package's own files alone, the command writes a page."""
     package = tmp_path / "site-packages" / "annotated_transformer"

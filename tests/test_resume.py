@@ -592,14 +592,15 @@ OTHER = Tokenizer.train(grammar(120, seed=1), vocabulary_size=300)
     ],
 )
 def test_other_settings_are_refused_once_something_is_saved(
-    tmp_path: Path, change: dict[str, Any], message: str
+    twenty_steps: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     """Before that they may change: the advice of an error can be followed in the same folder."""
-    options = {"config": replace(CONFIG, **change.pop("config", {})), **change}
+    config = replace(CONFIG, steps=10, **change.pop("config", {}))
+    options = {"config": config, **change}
     with pytest.raises(AxeError):
         go(tmp_path / "early", model=after(5, fall))
     go(tmp_path / "early", **options)
-    go(tmp_path / "late", replace(CONFIG, steps=10))
+    shutil.copytree(twenty_steps, tmp_path / "late")
     before = {
         path: path.read_bytes() for path in tmp_path.glob("late/**/*") if path.is_file()
     }

@@ -340,6 +340,7 @@ def test_a_run_that_dies_says_so_once_in_its_log_and_on_the_screen(
         assert cause in told[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     lines = dying(None, TrainingConfig(steps=620, max_tokens=150, warmup=100))
     assert len(lines) == 13 and not any("warnings" in line for line in lines)

@@ -76,6 +76,7 @@ def test_it_measures_hugging_face(
         assert greedy.endswith("100.0%")
 
 
+@pytest.mark.slow
 def test_serving_compares_with_ctranslate2(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -128,6 +129,7 @@ def test_shares_of_a_translation_add_up(tmp_path: Path) -> None:
 # --- Levers of a training step ---
 
 
+@pytest.mark.slow
 def test_levers_of_speed_train_on_the_same_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -96,7 +96,9 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    "count", [1, 2, *[pytest.param(n, marks=pytest.mark.slow) for n in (3, 8)]]
+)
 def test_batches_side_by_side_are_those_one_by_one(
     trained: Trained, threads: Callable[[int], None], count: int
 ) -> None:
@@ -226,11 +228,17 @@ SPACES.append("\ufeff")
 WHITE_SPACE = st.text(st.sampled_from(SPACES), min_size=1, max_size=3)
 
 
-@given(st.lists(WHITE_SPACE, min_size=6, max_size=6))
-def test_any_white_space_is_read_as_one_space(spaces: list[str]) -> None:
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return load_pretrained("captions-de-en")[1]
+
+
+@given(spaces=st.lists(WHITE_SPACE, min_size=6, max_size=6))
+def test_any_white_space_is_read_as_one_space(
+    tokenizer: Tokenizer, spaces: list[str]
+) -> None:
     words = ["Ein", "Hund", "läuft", "weg.", ""]
     text = spaces[0] + "".join(map(str.__add__, words, spaces[1:]))
-    _, tokenizer = load_pretrained("captions-de-en")
     expected = encode_sentence(tokenizer, "Ein Hund läuft weg.", 1, longest=99)
     assert encode_sentence(tokenizer, text, 1, longest=99).equal(expected)
     assert not len(encode_sentence(tokenizer, "".join(spaces), 1, longest=99))

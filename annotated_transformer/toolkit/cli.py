@@ -9,7 +9,6 @@ import errno
 import io
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -852,7 +851,6 @@ SYSTEM_ERRORS = {
     errno.EDQUOT: "there is no space left to write {name}: make room, and repeat the command",
     errno.ENAMETOOLONG: "the name {name} is too long: take a shorter one",
 }
-MEMORY = re.compile(r"out of memory|not enough memory|allocate memory|ALLOC_FAILED")
 MEMORY_REMEDIES = {
     "train": "take a smaller --max-tokens with as much larger --grad-accum-steps, which "
     "makes the same updates; --dry-run says what a training needs",
@@ -861,17 +859,9 @@ MEMORY_REMEDIES = {
 }
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error says that the memory, of the machine or of a GPU, is too small."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    by_torch = isinstance(error, RuntimeError | OSError)
-    return by_torch and MEMORY.search(str(error)) is not None
-
-
 def explain(error: Exception, command: str) -> str | None:
     """Return a line for a user that says what is wrong and what helps, or None for a bug."""
-    if is_out_of_memory(error):
+    if runs.is_out_of_memory(error):
         remedy = MEMORY_REMEDIES.get(
             command, "end other programs, or take less at a time"
         )

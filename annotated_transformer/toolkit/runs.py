@@ -9,6 +9,7 @@ as if nothing had happened (section 5 of the paper).
 import errno
 import hashlib
 import math
+import re
 import signal
 import sys
 import threading
@@ -729,14 +730,17 @@ class OutOfMemory(MemoryError):
     """A run needs more memory than there is; the message says how it takes less."""
 
 
+MEMORY = re.compile(r"out of memory|not enough memory|allocate memory|ALLOC_FAILED")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of Python, NumPy or PyTorch, on CPU or GPU, means lack of memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    signs = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    by_torch = isinstance(error, (RuntimeError, OSError))
+    return by_torch and MEMORY.search(str(error)) is not None
 
 
 def how_to_take_less_memory(run: Run) -> str:

@@ -48,9 +48,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_node(nodes.literal_block, override=True, html=(links.visit_code, None))
     app.connect("doctree-resolved", typography.keep_together)
     app.connect("doctree-resolved", typography.let_images_scroll)
+    app.connect("doctree-resolved", typography.let_columns_scroll)
     app.connect("doctree-resolved", typography.set_notes_beside)
     app.connect("html-page-context", assets.add_helper)
-    app.connect("build-finished", assets.write_vega_bundle)
     app.add_node(pictures.picture)
     app.add_directive("picture", pictures.Picture)
     app.add_post_transform(pictures.ShowPictures)
@@ -64,6 +64,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("build-finished", assets.write_card)
     app.connect("build-finished", assets.keep_used_icons)
     app.connect("build-finished", assets.leave_out)
+    app.connect("build-finished", assets.write_style_without_scripts)
     # Before anything copies a title with a formula
     app.connect("doctree-read", formulas.typeset_formulas, priority=100)
     app.add_html_math_renderer(

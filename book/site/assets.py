@@ -1,9 +1,8 @@
-"""The Vega bundle, the icons and the card of the site, written here; what a page can do without."""
+"""Icons, card and themes of the site, written here; what a page can do without."""
 
 import json
 import re
 import shutil
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,19 @@ from docutils import nodes
 from fontTools import subset
 from sphinx.application import Sphinx
 
-BUNDLE = "vega.js"
 ICON_NAME = re.compile(r"\bfa-[\w-]+")
 ICON_CODE = re.compile(r':"\\([ef][0-9a-f]{3})"')
 ICON_RULE = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\([0-9a-f]+)"')
+NO_SCRIPT = "no_script.css"
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
+THEMED_RULE = re.compile(r"([^{};]*\bdata-theme=[^{};]*)\{([^{}]*)\}")
+THEMES = {
+    "light": "print, screen and (prefers-color-scheme: light)",
+    "dark": "screen and (prefers-color-scheme: dark)",
+}
 UNUSED = re.compile(
     r"<script[^>]*\b(?:fontawesome|searchtools|language_data|searchindex)\.js[^>]*></script>"
 )
-
-
-def write_vega_bundle(app: Sphinx, exception: Exception | None) -> None:
-    """Write Vega, Vega-Lite and Vega-Embed as one script, unless this version is there already."""
-    if exception or app.builder.format != "html":
-        return
-    target = Path(app.outdir) / "_static" / BUNDLE
-    heading = f"// Vega-Embed, bundled by vl-convert {version('vl-convert-python')}\n"
-    if target.exists() and target.read_text(encoding="utf-8").startswith(heading):
-        return
-    bundle = vl_convert.javascript_bundle("bookFigures.vega = { vegaEmbed };")
-    target.write_text(
-        f'{heading}(() => {{"use strict";{bundle}}})();\n', encoding="utf-8"
-    )
 
 
 def keep_used_icons(app: Sphinx, exception: Exception | None) -> None:
@@ -96,6 +87,33 @@ def leave_out(app: Sphinx, exception: Exception | None) -> None:
         file.write_text(
             json.dumps(notebook, ensure_ascii=False, indent=1), encoding="utf-8"
         )
+
+
+def write_style_without_scripts(app: Sphinx, exception: Exception | None) -> None:
+    """Write the style of a page without scripts: nobody chooses its theme, so what the style sheets
+    say of light and dark pages has to follow the system's.
+    """
+    if exception or app.builder.format != "html":
+        return
+    static = Path(app.outdir) / "_static"
+    sheets = [
+        *static.glob("styles/*.css"),
+        static / "pygments.css",
+        static / "book.css",
+    ]
+    text = "".join(sheet.read_text(encoding="utf-8") for sheet in sheets)
+    rules = THEMED_RULE.findall(COMMENT.sub("", text))
+    blocks = []
+    for theme, medium in THEMES.items():
+        mark = re.compile(f'data-theme="?{theme}"?')
+        chosen = [
+            f"{mark.sub('data-theme=auto', selector)}{{{body}}}"
+            for selector, body in rules
+            if mark.search(selector)
+        ]
+        blocks.append(f"@media {medium} {{{''.join(chosen)}}}\n")
+    own = (Path(__file__).parent / "assets" / NO_SCRIPT).read_text(encoding="utf-8")
+    (static / NO_SCRIPT).write_text(own + "".join(blocks), encoding="utf-8")
 
 
 def add_helper(

@@ -16,6 +16,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from book.site import stills
+from book.site.live import LiveFigure
 from book.site.translator import LANGUAGES, direction
 from tools.inside import BY_HAND, lines_by_hand, lines_of_a_head
 from tools.web_model import BACK, SHOWN, pack_folder, read_config, settings
@@ -72,26 +73,12 @@ def figure() -> str:
     return picture + stills.json_script(settings(SHOWN) | shown)
 
 
-class ByHand(SphinxDirective):
-    """`{by-hand}`: the figure of chapter 11, with its caption and its number.
-
-    It holds the caption and, as its last paragraph, what a notebook says in its place.
-    """
-
-    has_content = True
+class ByHand(LiveFigure):
+    """`{by-hand}`: the figure of chapter 11, with its caption and its number."""
 
     def run(self) -> list[nodes.Node]:
-        for path in (RECORDED_BY_HAND, BY_HAND):
-            self.env.note_dependency(str(path))
-        content = nodes.Element()
-        self.state.nested_parse(self.content, self.content_offset, content)
-        caption, *_ = content.children  # the rest is for notebooks
-        figure = nodes.figure()
-        figure += nodes.raw("", figure_by_hand(), format="html")
-        figure += nodes.caption("", "", *caption.children)
-        self.options["name"] = "fig-hand-inside"
-        self.add_name(figure)
-        return [figure]
+        recordings = (RECORDED_BY_HAND, BY_HAND)
+        return self.live_figure("fig-hand-inside", figure_by_hand(), recordings)
 
 
 def figure_by_hand() -> str:

@@ -1,39 +1,23 @@
-"""The slider over checkpoints in chapter 18: without scripts, a table of what each one says.
-
-`:::{learning}` holds the caption and, as its last paragraph, what a notebook says in its place.
-"""
+"""The slider over checkpoints in chapter 18: without scripts, a table of what each one says."""
 
 import html
 import json
 
 from docutils import nodes
-from sphinx.util.docutils import SphinxDirective
 
+from book.site.live import LiveFigure
 from book.site.stills import ASSETS, RECORDED, json_script
 
 RECORDING = RECORDED / "learning.json"
 CHECKPOINTS = ASSETS / "checkpoints.js"
 MOST = 30  # subwords that the figure takes
-NAME = "fig-learning"
 
 
-class Learning(SphinxDirective):
+class Learning(LiveFigure):
     """`{learning}`: a figure with its caption, its number, and what the script needs."""
 
-    has_content = True
-
     def run(self) -> list[nodes.Node]:
-        for path in (RECORDING, CHECKPOINTS):
-            self.env.note_dependency(str(path))
-        content = nodes.Element()
-        self.state.nested_parse(self.content, self.content_offset, content)
-        caption, *_ = content.children  # the rest is for notebooks
-        figure = nodes.figure()
-        figure += nodes.raw("", live(), format="html")
-        figure += nodes.caption("", "", *caption.children)
-        self.options["name"] = NAME
-        self.add_name(figure)
-        return [figure]
+        return self.live_figure("fig-learning", live(), (RECORDING, CHECKPOINTS))
 
 
 def live() -> str:

@@ -45,12 +45,6 @@ def megabytes(folder: Path) -> str:
     return f"{len(packed(folder)) / 1e6:.1f}"
 
 
-def model_settings() -> dict[str, Any]:
-    """Return what a figure's script must know of the model before it is loaded."""
-    loading = {"megabytes": megabytes(SHOWN), "languages": LANGUAGES}
-    return settings(SHOWN) | loading
-
-
 def direction(folder: Path) -> dict[str, Any]:
     """Return what a figure's script must know of a direction: its model and its languages."""
     languages = LANGUAGES if folder == SHOWN else LANGUAGES[::-1]

@@ -1,5 +1,5 @@
-"""What browsers do not do by themselves: keep a sign beside its formula, scroll wide images, and
-set a note beside what it belongs to.
+"""What browsers do not do by themselves: keep a sign beside its formula, scroll wide images and
+tables, and set a note beside what it belongs to.
 """
 
 import re
@@ -8,6 +8,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 OPENING = re.compile(r"[(\[“‘]+$")
+BETWEEN_COLUMNS = re.compile(r"\S {2,}\S")
 CLOSING = re.compile(r"^(?:[.,;:!?)\]”’]+|-\w+|s\b)")
 
 
@@ -51,6 +52,15 @@ def let_images_scroll(app: Sphinx, doctree: nodes.document, docname: str) -> Non
             box = nodes.container(classes=["image-box"])
             image.replace_self(box)
             box += image
+
+
+def let_columns_scroll(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Mark what a cell has printed in columns: long lines of it scroll, where others wrap."""
+    for block in doctree.findall(nodes.literal_block):
+        lines = block.astext().splitlines()
+        rows = [line for line in lines if BETWEEN_COLUMNS.search(line)]
+        if "output" in block["classes"] and len(rows) >= 3:
+            block["classes"].append("columns")
 
 
 def set_notes_beside(app: Sphinx, doctree: nodes.document, docname: str) -> None:

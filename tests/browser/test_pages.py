@@ -234,13 +234,30 @@ def test_exported_cells_name_their_file(address, tab):
     assert "def attention(" in tab.locator("#attention").inner_text()
 
 
-def test_readable_without_scripts(address, browser):
-    """Without JavaScript the text is dark on light and the still figures are there."""
-    tab = browser.new_page(viewport=WIDE, java_script_enabled=False)
+@pytest.mark.parametrize(
+    "scheme, paper", [("light", "rgb(255, 255, 255)"), ("dark", "rgb(21, 24, 29)")]
+)
+def test_readable_without_scripts(address, browser, scheme, paper):
+    """Without JavaScript the theme is the system's, and the still figures are there."""
+    tab = browser.new_page(
+        viewport=WIDE, java_script_enabled=False, color_scheme=scheme
+    )
     tab.goto(address + "notebooks/03_attention.html")
+    color = "getComputedStyle(document.body).backgroundColor"
+    assert tab.evaluate(color) == paper
     assert tab.locator("figure svg").first.is_visible()
     assert tab.locator("article p").first.is_visible()
     assert tab.locator(".math .katex-html .sqrt").first.is_visible()
+    tab.close()
+
+
+def test_a_narrow_page_ends_with_its_menu_without_scripts(address, browser):
+    """No button could open it: all chapters are there, and no button that does nothing."""
+    tab = browser.new_page(viewport=NARROW, java_script_enabled=False)
+    tab.goto(address + "notebooks/03_attention.html")
+    assert not tab.locator("button.primary-toggle").is_visible()
+    tab.locator("#pst-primary-sidebar").get_by_text("27 WMT14").click()
+    tab.wait_for_url("**/27_wmt14.html")
     tab.close()
 
 
@@ -322,10 +339,12 @@ def test_code_fits_its_column(site, address, tab):
     assert len(too_long) < 0.05 * cells, f"{len(too_long)} of {cells}: {set(too_long)}"
 
 
-def test_figures_and_formulas_are_whole_on_a_phone(site, address, tab):
-    """Nearly all need no scrolling, and no word of a drawing is below 9 pixels."""
+def test_what_is_shown_is_whole_on_a_phone(site, address, tab):
+    """Nearly all figures and formulas need no scrolling, printed lines wrap unless they are the
+    rows of a table, and no word of a drawing is below 9 pixels.
+    """
     tab.set_viewport_size(NARROW)
-    figures, formulas = [], []
+    figures, formulas, outputs = [], [], []
     for page in pages(site):
         if not page.startswith("notebooks/"):
             continue
@@ -335,10 +354,12 @@ def test_figures_and_formulas_are_whole_on_a_phone(site, address, tab):
         )
         figures += tab.evaluate(BESIDE, ".book-chart, .book-figure, .book-steps .step")
         formulas += tab.evaluate(BESIDE, "div.math .katex-display")
+        outputs += tab.evaluate(BESIDE, ".cell_output > .output:not(.columns) pre")
         small = tab.evaluate(SMALLEST)
         assert not small, f"{page}: {small}"
     assert sum(beside > 1 for beside in figures) < 0.15 * len(figures)
     assert sum(beside > 1 for beside in formulas) <= 2
+    assert outputs and max(outputs) <= 1
 
 
 def test_long_lines_wrap_on_a_phone(address, tab):

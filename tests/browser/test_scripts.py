@@ -1,70 +1,48 @@
 """The book's own script: it draws when it can, and leaves the still picture when it cannot."""
 
-import json
-
 import pytest
 
-STILL = (
-    '<svg role="img" aria-label="A rising line." width="50" height="50">'
-    "<text>still</text></svg>"
-)
 PAGE = (
     "<!doctype html><meta charset=utf-8><title>figures</title>{body}"
     '<script defer src="figures.js"></script>'
 )
-
-
-def chart(spec):
-    """A chart as the notebooks store it."""
-    data = f'<script type="application/json">{json.dumps(spec)}</script>'
-    return f'<figure class="book-chart">{STILL}{data}</figure>'
-
-
-LINE = {
-    "data": {"values": [{"x": 0, "y": 0}, {"x": 1, "y": 1}]},
-    "params": [
-        {"name": "width", "value": 2, "bind": {"input": "range", "min": 1, "max": 9}}
-    ],
-    "mark": "line",
-    "encoding": {
-        "x": {"field": "x", "type": "quantitative"},
-        "y": {"field": "y", "type": "quantitative"},
-    },
-}
+FIGURE = (
+    '<figure data-module="toy"><svg role="img" aria-label="A word."><text>still</text></svg>'
+    '<script type="application/json">{"word": "alive"}</script></figure>'
+)
+RENDER = "bookFigures.toy = { render: async ({ data, el }) => (el.textContent = data.word) };"
+THROW = "bookFigures.toy = { render: () => Promise.reject(new Error('no')) };"
+FARTHER = '<div style="height: 5000px"></div>'
 
 
 @pytest.fixture
-def open_body(open_text):
-    """A function that opens a page with the given body."""
+def open_body(open_text, tmp_path):
+    """A function that opens a page with the given body, and perhaps a script of the figure."""
 
-    def open_body(body):
-        tab = open_text(PAGE.format(body=body), ("figures.js", "vega.js"))
-        tab.mouse.move(1, 1)  # charts wait for that
-        return tab
+    def open_body(body, script=None):
+        if script is not None:
+            (tmp_path / "toy.js").write_text(script)
+        return open_text(PAGE.format(body=body), ("figures.js",))
 
     return open_body
 
 
-def test_a_chart_comes_alive_and_keeps_its_label(open_body):
-    """The live chart replaces the still, has its label, and a control that reacts."""
-    tab = open_body(chart(LINE))
+def test_a_figure_comes_alive(open_body):
+    """Its script gets the data that lie beside the still, and takes its place."""
+    tab = open_body(FIGURE, RENDER)
     tab.wait_for_selector("figure[data-drawn=true]")
-    assert tab.locator("text=still").count() == 0
-    assert tab.locator("figure svg").get_attribute("aria-label") == "A rising line."
-    assert tab.locator("figure input[type=range]").count() == 1
+    assert tab.locator("figure").text_content() == "alive"
 
 
-@pytest.mark.parametrize(
-    "spec", [{"mark": "no such mark"}, {**LINE, "data": {"url": "data.csv"}}]
-)
-def test_a_chart_that_fails_stays_a_picture(open_body, wait_for_still, spec):
-    """A broken specification, or one that wants data from elsewhere, leaves the still."""
-    wait_for_still(open_body(chart(spec)))
+@pytest.mark.parametrize("script", [None, "", THROW], ids=["missing", "empty", "fails"])
+def test_a_figure_that_fails_stays_a_picture(open_body, wait_for_still, script):
+    """A script that does not come, is no figure's, or breaks, leaves the still."""
+    wait_for_still(open_body(FIGURE, script))
 
 
 def test_nothing_loads_before_it_is_near(open_body):
-    """Far from the reader a chart stays still; it is drawn when scrolled to."""
-    tab = open_body(f'<div style="height: 5000px"></div>{chart(LINE)}')
+    """Far from the reader a figure stays still; it comes alive when scrolled to."""
+    tab = open_body(FARTHER + FIGURE, RENDER)
     tab.wait_for_timeout(500)
     assert tab.locator("[data-drawn]").count() == 0
     tab.locator("figure").scroll_into_view_if_needed()

@@ -54,42 +54,7 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
 
   bookFigures.load = load;
 
-  /** A chart has its Vega-Lite specification beside it. */
-  async function draw(chart) {
-    const still = chart.querySelector("svg");
-    const live = document.createElement("div");
-    const { vegaEmbed } = await load("vega");
-    const wanted = []; // data from elsewhere: Vega would go on with an empty chart
-    await vegaEmbed(live, inTheFontOf(still, dataOf(chart)), {
-      mode: "vega-lite",
-      renderer: "svg",
-      actions: false,
-      defaultStyle: false,
-      loader: { load: (address) => Promise.reject(wanted.push(address)) },
-      tooltip: { disableDefaultStyle: true },
-    });
-    if (wanted.length) throw new Error(`it asks for ${wanted}`);
-    takeOver(still, live.querySelector("svg"));
-    still.replaceWith(live);
-  }
-
-  // The still says how it looks and what it shows; the live chart repeats it.
-  function inTheFontOf(still, spec) {
-    const font = getComputedStyle(still).fontFamily;
-    return { ...spec, config: { ...spec.config, font } };
-  }
-
-  function takeOver(still, svg) {
-    for (const name of ["role", "aria-label", "style"]) {
-      if (still.hasAttribute(name)) svg.setAttribute(name, still.getAttribute(name));
-    }
-    // The picture is named as a whole; Vega's marks inside would be pictures without a name
-    for (const part of svg.querySelectorAll("[role], [aria-roledescription]")) {
-      for (const name of ["role", "aria-roledescription", "aria-label"]) part.removeAttribute(name);
-    }
-  }
-
-  /** Another figure names a script of ours; its `render({ data, el })` replaces the still. */
+  /** A figure names a script of ours; its `render({ data, el })` replaces the still. */
   async function enliven(figure) {
     const { render } = await load(figure.dataset.module);
     await render({ data: dataOf(figure), el: figure });
@@ -101,31 +66,21 @@ const bookFigures = {}; // what the scripts that are loaded on demand offer, by 
     return script ? JSON.parse(script.textContent) : null;
   }
 
-  /** Replace figures when the reader comes near them. */
-  function whenNear(selector, replace) {
-    const watch = new IntersectionObserver(
-      (entries) => {
-        for (const { isIntersecting, target } of entries) {
-          if (!isIntersecting) continue;
-          watch.unobserve(target);
-          replace(target).then(
-            () => (target.dataset.drawn = "true"),
-            (error) => console.error("The figure stays a picture:", error),
-          );
-        }
-      },
-      { rootMargin: "400px" },
-    );
-    for (const element of document.querySelectorAll(selector)) watch.observe(element);
-  }
-
-  // Vega is large: a chart stays the picture that it is until the reader moves
-  const moved = new Promise((resolve) => {
-    const signs = ["scroll", "pointermove", "pointerdown", "keydown"];
-    for (const sign of signs) addEventListener(sign, resolve, { once: true, passive: true });
-  });
-  moved.then(() => whenNear('figure.book-chart:has(script[type="application/json"])', draw));
-  whenNear("figure[data-module]", enliven);
+  // Replace figures when the reader comes near them
+  const watch = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        watch.unobserve(target);
+        enliven(target).then(
+          () => (target.dataset.drawn = "true"),
+          (error) => console.error("The figure stays a picture:", error),
+        );
+      }
+    },
+    { rootMargin: "400px" },
+  );
+  for (const figure of document.querySelectorAll("figure[data-module]")) watch.observe(figure);
 
   // An address may name a place in a figure, as in #layer=2&word=3: then this is where the reader wants to be
   if (location.hash.includes("=")) document.querySelector('figure[data-module="inside"]')?.scrollIntoView();
