@@ -60,7 +60,7 @@ class Beams(NamedTuple):
 def length_limit(model: Transformer, source: Tensor, max_extra_tokens: int) -> Tensor:
     """Return how many tokens the translation of each source (B, S) may have, (B,)."""
     limit = (source != PAD).sum(dim=1) + max_extra_tokens
-    return limit.clamp(max=model.config.max_length)
+    return limit.clamp(min=1, max=model.config.max_length)
 
 
 def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
@@ -291,7 +291,9 @@ def filter_logits(
     if top_p is not None and top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share
-        ordered[before >= top_p] = -torch.inf
+        dropped = before >= top_p
+        dropped[..., 0] = False  # however small p is, one stays
+        ordered[dropped] = -torch.inf
     return torch.empty_like(logits).scatter(-1, tokens, ordered)
 
 

@@ -404,7 +404,9 @@ class TransformerConfig:
     max_length: int = 1024  # positions
 
     def __post_init__(self) -> None:
-        sizes = (self.vocabulary_size, self.layers, self.d_model, self.d_ff, self.heads)
+        sizes = [self.vocabulary_size, self.layers, self.d_model, self.d_ff, self.heads]
+        sizes += [self.max_length]
+        sizes += [width for width in (self.d_k, self.d_v) if width is not None]
         if min(sizes) < 1:
             raise ValueError(f"all sizes must be at least 1: {self}")
         if self.d_k is None or self.d_v is None:

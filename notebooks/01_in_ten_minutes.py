@@ -136,11 +136,11 @@ y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) does so from the command line. In Python, `train` takes them in place of `training`:
+# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, from the command line. In Python, `train` takes them in place of `training`:
 #
 # ```python
 # from annotated_transformer import read_pairs, filter_pairs
-# pairs, dropped = filter_pairs(read_pairs("pairs.tsv"))   # one pair a line, a tab between
+# pairs, dropped = filter_pairs(read_pairs("pairs.tsv"))   # one pair per line, separated by a tab
 # ```
 #
 # ## The map
@@ -240,7 +240,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. The base model beat every earlier single model in English-German at a third of the cost of the cheapest of them, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. In English-German the base model beat all earlier models, ensembles included, at a third of the cost of the cheapest single one, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
 #
 # ## Send it to a friend
 #

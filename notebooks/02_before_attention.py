@@ -13,7 +13,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # Before 2017, the networks used for translation carried information from word to word, through a chain of states or a stack of windows; this chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
 #
-# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? That is how the networks worked that the Transformer replaced, and a remedy for exactly this trouble is where attention comes from. The figure shows the three stages.
+# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? That is how the first neural translators worked, and attention was invented as a remedy for exactly this trouble. The figure shows the three stages.
 
 # %% tags=["hide-input"]
 import math
@@ -118,9 +118,9 @@ assert moved[9] < 0.01 * moved[0]
 # c_i = \sum_{j=1}^{n} \alpha_{ij}\, h_j
 # $$ (eq-context)
 #
-# This is attention. The letters differ from those of the [next chapter](03_attention.ipynb#queries-keys-and-values):
+# This is attention. The [next chapter](03_attention.ipynb#queries-keys-and-values) uses other letters:
 #
-# | Bahdanau, Cho and Bengio | here | role |
+# | Bahdanau, Cho and Bengio | this book | role |
 # |---|---|---|
 # | $s_{i-1}$, state of the decoder | query $q$ | what is looked for |
 # | $h_j$, inside the score | key $k_j$ | what a word is found by |
@@ -169,9 +169,9 @@ assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
 #
 # ## The distance between two words
 #
-# One way to avoid waiting is a convolution, which sees a window of $k$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
+# One way to avoid waiting is a convolution, which sees a window of $w$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
 #
-# - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $k - 1$ words further, so the number of layers between two words grows in proportion to their distance.
+# - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $w - 1$ words further, so the number of layers between two words grows in proportion to their distance.
 # - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below (up to 16, then from 1 again), so within a round the reach doubles from layer to layer. If the doubling went on, the number of layers would grow like the logarithm of the distance, as the paper counts it.
 # - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. Its authors asked whether such a memory can replace attention, and in translation it matched attention. The first of them, Łukasz Kaiser, is also one of the Transformer's eight authors.
 # - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims to be the first that turns one sequence into another with nothing else.
@@ -348,9 +348,13 @@ assert 1 / 16 < lost["attention"] < 0.25 < lost["GRU"] and lost["convolution"] >
 #
 # :::{admonition} The same blend, fifty years earlier
 # :class: dropdown
-# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump as the measure of closeness, it is attention:
+# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump of width $\sigma$ as the measure of closeness, it looks like attention:
 #
-# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. The width $d_k^{1/4}$ even brings in the square root of $d_k$. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
+# $$
+# \frac{\sum_j e^{-\lVert q - k_j \rVert^2 / 2\sigma^2}\, v_j}{\sum_j e^{-\lVert q - k_j \rVert^2 / 2\sigma^2}}
+# $$
+#
+# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. With $\sigma = d_k^{1/4}$ even the square root of $d_k$ is there. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
 # :::
 
 

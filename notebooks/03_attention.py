@@ -156,7 +156,7 @@ torch.testing.assert_close(softmax(s), s.softmax(dim=-1))  # PyTorch's own
 torch.testing.assert_close(softmax(s), softmax(s + 1000))
 
 # %% [markdown]
-# For the animals, the score of a key is minus its distance to the query, divided by a temperature that says how picky we are.
+# For the animals, the score of a key is minus its distance to the query, divided by a temperature: the lower it is, the pickier we are.
 
 
 # %%
@@ -405,7 +405,7 @@ assert torch.equal(W_O, example.W_O)
 random = torch.Generator().manual_seed(0)
 vectors = torch.randn(14, 16, generator=random)  # of the words of the lexicon
 learned = 0.1 * torch.randn(3, 16, 16, generator=random)  # W_Q, W_K, W_V
-learned.requires_grad_()
+learned.requires_grad = True
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the lexicon, and how sentences are drawn", "code_prompt_hide": "Hide the lexicon, and how sentences are drawn"}
 articles = ["the", "a", "this"]
@@ -425,7 +425,7 @@ def draw_sentences(count):
 
 
 # %% [markdown]
-# Training is the usual loop. The scores that the nouns, words 2 and 4, give to every word of the lexicon should be highest for the adjective, word 1:
+# Training is the usual loop. What comes back at the two nouns (positions 2 and 4, counted from 0) is compared with the vectors of all 14 words, and the adjective's, from position 1, should fit best:
 
 # %% tags=["nbval-ignore-output"]
 ours = torch.tensor([[lexicon.index(word) for word in words]])
@@ -479,7 +479,7 @@ from annotated_transformer import check
 print(check("attention", lambda query, key, value, mask: attend(query, key, value)[0]))
 
 # %% [markdown]
-# Our version is also the one that the package exports. Its leading axes may be anything, such as sentences and heads; $T$ positions ask, and $S$ positions answer.
+# Here is ours. Its leading axes may be anything, such as sentences and heads; $T$ positions ask, and $S$ positions answer.
 
 # %% tags=["export"]
 # Boolean, True where a query may attend to a key; None hides nothing
@@ -555,7 +555,7 @@ torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V)[0])
 # $$ (eq-variance)
 
 
-# %%
+# %% tags=["hide-input"]
 def random_scores(d_k, pairs=20_000):
     random = torch.Generator().manual_seed(d_k)
     q, k = torch.randn(2, pairs, d_k, generator=random, dtype=torch.float64)
@@ -818,9 +818,11 @@ show(
 # The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so only the numbers can tell you, and the check takes one line: each row of weights sums to 1. The columns don't: as a key, *cat* collects 1.80 in our example, because four of the five words ask for a noun. In a decoder the wrong axis does more harm (exercise 4). Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
 # :::
 #
-# :::{admonition} The dot product, drawn
+# ### The dot product as a drawing
+#
+# :::{admonition} A query, and four keys around it
 # :class: dropdown
-# The dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points, or by being long. In {numref}`fig-dot-product`, *c* points as *a* does and is four times as long, so it wins.
+# [Length, length and cosine](#the-dot-product-as-a-measure-of-fit) can be seen in the plane. In {numref}`fig-dot-product`, *c* points as *a* does and is four times as long, so it wins.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}

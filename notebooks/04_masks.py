@@ -55,15 +55,15 @@ for padding in (0, 2, 10, 30):
     x = F.pad(short, (0, 0, 0, padding))
     likes = attention(x @ W_Q, x @ W_K, x @ W_V)[1][1]
     print(
-        f"{padding:2} paddings: cat {likes[0]:.2f}, fish {likes[2]:.2f}, padding {likes[3:].sum():.2f}"
+        f"{padding:2} padding tokens: cat {likes[0]:.2f}, fish {likes[2]:.2f}, padding {likes[3:].sum():.2f}"
     )
 
 # %% [markdown]
-# The same sentence gives different answers, depending on its neighbors in the batch. A zero key isn't invisible, because its score is 0 and $e^0 = 1$. By hand, the exponentials for *likes* are 20.1, 1 and 9.5, together 30.6; thirty paddings make it 60.6, and half of the weight goes to nothing. In a model it is worse: padding is a token with a learned vector, and its score can be anything.
+# The same sentence gives different answers, depending on its neighbors in the batch. A zero key isn't invisible, because its score is 0 and $e^0 = 1$. By hand, the exponentials for *likes* are 20.1, 1 and 9.5, together 30.6; thirty padding tokens make it 60.6, and half of the weight goes to nothing. In a model it is worse: padding is a token with a learned vector, and its score can be anything.
 #
 # ## How to hide a key
 #
-# A hidden key must get the weight zero, and the others must share what it leaves. We try four ways, and hiding nothing, on the query *likes*, with two paddings that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
+# A hidden key must get the weight zero, and the others must share what it leaves. We try four ways, and hiding nothing, on the query *likes*, with two padding tokens that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
 
 # %%
 filling = torch.tensor([[1.0, 0, 0, 0, 0, 0]] * 2, dtype=torch.float64)
@@ -79,14 +79,14 @@ ways = {
 }
 print("scores", scores.tolist())
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hiding", "caption": "Which way hides a key? Weights of *likes* over three words and two paddings, and their sum. Only the last row gives padding nothing and still sums to 1; it is also what the sentence gets alone."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hiding", "caption": "Which way hides a key? Weights of *likes* over three words and two padding tokens, and their sum. Only the last row gives padding nothing and still sums to 1; it is also what the sentence gets alone."}}
 alone = attention(short @ W_Q, short @ W_K, short @ W_V)[1][1]
 torch.testing.assert_close(ways["score = −∞"][:3], alone)
 rows = [[*weights.tolist(), weights.sum().item()] for weights in ways.values()]
 columns = ["cat", "likes", "fish", "<pad>", "<pad>", "sum"]
 show(
     heatmap(rows, list(ways), columns, titles=("", "key: attended to")),
-    alt="Five rows of weights. Only with minus infinity are both paddings at 0 and the sum at 1.",
+    alt="Five rows of weights. Only with minus infinity are both padding tokens at 0 and the sum at 1.",
 )
 
 # %% [markdown]
@@ -101,7 +101,7 @@ show(
 #
 # ## Does True show or hide?
 #
-# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's own attention. Many bugs are a mask that has crossed this border without a `~`:
+# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's own attention. Elsewhere it means the opposite, and many bugs are masks passed from one convention to the other without a `~`:
 #
 # | where | True means |
 # |---|---|
@@ -132,7 +132,7 @@ UNK = 3  # <unk>
 #
 # $$ M^\text{padding}_{ts} = [\,\text{token}_s \neq \text{PAD}\,] $$ (eq-padding-mask)
 #
-# Comparing with `PAD` seems to be all.
+# The square brackets are 1, or True, where what they hold is true. Comparing with `PAD` seems to be all.
 #
 # **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb#the-parts-it-knows) knows three common mistakes of the first and four of the second. The obvious first try is one:
 
@@ -210,7 +210,7 @@ assert largest["with the mask"] < 1e-12 and largest["without"] > 1
 #
 # $$ M^\text{causal}_{ts} = [\,s \leq t\,] $$ (eq-causal-mask)
 #
-# The square brackets are 1, or True, where what they hold is true. It may see itself because it predicts the word *after* it: [the targets are shifted](10_transformer.ipynb#the-target-shifted-by-one).
+# A position may see itself because it predicts the word *after* it: [the targets are shifted](10_transformer.ipynb#the-target-shifted-by-one).
 #
 # A target of 30 tokens then gives 30 predictions in one pass over 30 positions. With a pass for each prediction it would be $1 + 2 + \dots + 30 = 465$ positions, 15.5 times as many.
 
@@ -438,7 +438,7 @@ show_steps(steps, "Which masks are on?", start=3)
 # "Only the decoder needs a mask" is a common reading of the paper, which speaks of the causal one alone. Padding has to be hidden, too: [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py) has `attention_bias_ignore_padding` for it.
 # :::
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-masks", "caption": "Which keys may each query see, in each of the three attentions? Hatched keys are hidden; open ones share the weight evenly, as if all scores were equal. The source has three words and two paddings, the target four tokens and one padding. In the last map the rows are named after the word that is about to be written."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-masks", "caption": "Which keys may each query see, in each of the three attentions? Hatched keys are hidden; open ones share the weight evenly, as if all scores were equal. The source has three words and two padding tokens, the target four tokens and one padding token. In the last map the rows are named after the word that is about to be written."}}
 german = ["Katzen", "mögen", "Fisch", "<pad>", "<pad>"]
 english = ["<s>", "cats", "like", "fish", "<pad>"]
 next_words = ["cats", "like", "fish", "</s>", "<pad>"]
@@ -465,7 +465,7 @@ show(
 #
 # Because the keys there are source positions. The target's mask, $T \times T$, doesn't fit scores of $T \times S$, unless the two lengths happen to be equal, as in the figure. Then it hides the wrong keys.
 #
-# What a mask pays can't be read off a loss: without the causal mask the loss is lower, and the model is worthless. Masks buy correctness.
+# What a mask is worth can't be read off a loss: without the causal mask the loss is lower, and the model is worthless. Masks buy correctness.
 
 # %% [markdown]
 # ## What to remember

@@ -423,7 +423,7 @@ assert count == 4 * 512**2
 #
 # Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one. Each row is the word that is about to be written.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). Head 3 mostly looks at the word that is being translated. Head 2 looks ahead to the noun; head 1 does so for *Ball* only, most of all once *with* is due. In the last row all lean toward the period and `</s>`. An empty cell is a weight of 0, a full one 1."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). An empty cell is a weight of 0, a full one 1."}}
 from itertools import combinations
 
 model, tokenizer = load_pretrained("captions-de-en")
@@ -464,7 +464,7 @@ show(
 )
 
 # %% [markdown]
-# Head 3 mostly looks at the German word that is being translated: *plays* looks at *spielt* with 0.99, *red* at *roten* with 0.99. Head 2 looks ahead to the noun. It looks at *Mädchen* from the very start, with 0.99 in the row of the first *A*, and at *Ball* as soon as *with* is due (0.43) and more so at *red* (0.84), though for the *a* before it prefers *einem*. Head 4 looks back to *Mädchen* where *a* is due (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, perhaps because they have no question there.
+# Head 3 mostly looks at the German word that is being translated: *plays* looks at *spielt* with 0.99, *red* at *roten* with 0.99. Head 2 looks ahead to the noun. It looks at *Mädchen* from the very start, with 0.99 in the row of the first *A*, and at *Ball* as soon as *with* is due (0.43) and more so at *red* (0.84), though for the *a* before it prefers *einem*. Head 1 does so for *Ball* only. Head 4 looks back to *Mädchen* where *a* is due (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, perhaps because they have no question there.
 #
 # That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted, in [chapter 21](21_attention_maps.ipynb#what-single-heads-do). What several heads are worth to a translator is part of [the ladder in chapter 10](10_transformer.ipynb#what-each-part-is-worth).
 

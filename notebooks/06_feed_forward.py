@@ -231,7 +231,7 @@ for d_ff in (8, 64, 512):
 #
 # ## Which units fire
 #
-# In an untrained network a sum is as often above zero as below, so half of the units fire. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs. A *hook* reads what a layer computes: PyTorch calls our function with the layer's input and output.
+# In an untrained network a sum is as often above zero as below, so half of the units fire. We ask [the captions model](05_multi_head_attention.ipynb#how-heads-differ) again, and read the sums in its top encoder layer for one caption.
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 from annotated_transformer import load_pretrained
@@ -337,7 +337,7 @@ show_steps({word: bars(word) for word in asked}, "The unit of which word?")
 # - Attention moves information between positions; the feed-forward network works on it within one.
 # - A unit compares $x$ with a pattern and, above a threshold, adds a vector to the output. The network is the sum of 2048 such units.
 # - The same weights serve every position of a layer, and without the ReLU the two maps would collapse into one.
-# - It holds two thirds of an encoder layer's parameters and does two thirds of its work on sentences.
+# - It holds two thirds of an encoder layer's parameters and takes, for sentences, two thirds of its multiplications.
 #
 # The vectors that all this works on were made up. Real ones are learned, in one table with three uses.
 
@@ -435,7 +435,7 @@ torch.testing.assert_close(
 # :class: dropdown
 # Any nonlinear *activation function* would do for the argument of this chapter, and BERT and GPT took a ReLU rounded off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than that. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: one, passed through the smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it.
 #
-# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is nearly that of our two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size. Shazeer offers no explanation; "divine benevolence" is the cause he names.
+# Three matrices instead of two would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$, and the count, 2,096,640, is nearly the same as with two. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size. Shazeer offers no explanation; "divine benevolence" is the cause he names.
 # :::
 
 

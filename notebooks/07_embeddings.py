@@ -48,9 +48,9 @@ for token in (4.0, 8.0):
 #
 # The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, 25 tokens become $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
 #
-# Whatever takes in one-hot vectors begins with a matrix product, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
+# Whatever takes in one-hot vectors begins with a product with some matrix $E$, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? Left: *cat likes fish* as one-hot rows. Middle: a table of five words, the vectors of chapter 3, without the factor. Right: the product of the two, which is rows 2, 3 and 4 of the table."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? Left: *cat likes fish* as one-hot rows. Middle: a table of five words, the vectors of chapter 3. Right: the product of the two, which is rows 2, 3 and 4 of the table."}}
 tokens = torch.tensor([2, 3, 4])
 one_hot = F.one_hot(tokens, num_classes=5).double()
 three = ["cat", "likes", "fish"]
@@ -159,7 +159,7 @@ F.cross_entropy(embedding.logits(state), torch.tensor([4])).backward()
 print("rows that learn as output:", rows_that_learn())
 
 # %% [markdown]
-# In which direction? With $p_v$ for the probability of word $v$, $y$ for the right word, and $[v = y]$ equal to 1 for the right word and else 0, the gradient of the loss is
+# In which direction does a row move? With $p_v$ for the probability of word $v$, $y$ for the right word, and $[v = y]$ equal to 1 for the right word and else 0, the gradient of the loss is
 #
 # $$
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
@@ -212,13 +212,16 @@ show(
 #
 # ### A table that is copied is not shared
 #
-# In many programs the output is an `nn.Linear`, whose weight must then *be* the table. A copy is equal until the first step:
+# In many programs the output is an `nn.Linear`, whose weight must then *be* the table. A copy is equal until the first step, here one with a loss that wants token 4:
 
 # %%
+embedding = Embedding(10, 6).double()
 tied = nn.Linear(6, 10, bias=False)
 copied = nn.Linear(6, 10, bias=False).double()
 tied.weight = embedding.weight  # one tensor with two names
 copied.weight.data.copy_(embedding.weight.data)  # two tensors with the same numbers
+logits = embedding.logits(torch.ones(1, 6, dtype=torch.float64))
+F.cross_entropy(logits, torch.tensor([4])).backward()
 torch.optim.SGD(embedding.parameters(), lr=1.0).step()
 for name, output in (("tied", tied), ("copied", copied)):
     print(f"{name:6} off by {(output.weight - embedding.weight).abs().max():.2f}")
@@ -285,9 +288,10 @@ torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 # Add one to the model, and everything still runs. But the loss takes the probabilities for logits and applies softmax again. Even a perfect answer is then only a logit of 1 among zeros:
 
 # %%
-perfect = 100 * F.one_hot(tokens.flatten(), num_classes=10).double()
-print(f"once:  {F.cross_entropy(perfect, tokens.flatten()):.2f}")
-print(f"twice: {F.cross_entropy(perfect.softmax(-1), tokens.flatten()):.2f}")
+right = torch.tensor([4, 2, 8])  # three of ten words
+perfect = 100 * F.one_hot(right, num_classes=10).double()
+print(f"once:  {F.cross_entropy(perfect, right):.2f}")
+print(f"twice: {F.cross_entropy(perfect.softmax(-1), right):.2f}")
 
 # %% [markdown]
 # The loss can't get below $\ln(e + |V| - 1) - 1$, here 1.46. With 37,000 words that is 9.52, where a model that knows nothing has $\ln 37{,}000 = 10.52$. All that training can gain is 1.
@@ -323,7 +327,7 @@ for name, std in starts.items():
 # %% [markdown]
 # *Share* is the word's part of the squared size of word plus position. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance.
 #
-# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 nats ([departures](../book/departures.md#the-model), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
+# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 nats, the unit of a loss in natural logarithms; ± is the standard error ([departures](../book/departures.md#the-model), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-embedding-scale", "caption": "Which start makes both ends fit? Size of a scaled word at the input (circle) and of a logit at the output (square), in the base model before training. Both should be near 1 (solid line). The dotted pink line is the size of the positions that are added to the words, 0.71. Only tensor2tensor's start gets both right."}}
 records = [
@@ -356,11 +360,11 @@ show(
 )
 
 # %% [markdown]
-# ## It does not come from word2vec
+# ## The table doesn't come from word2vec
 #
 # Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, by seeing what occurs near what. This one starts at random and learns from the translation alone.
 #
-# Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask `captions-de-en`, a trained model of this book that knows captions, what lies nearest to three of its words.
+# Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask [the captions model](05_multi_head_attention.ipynb#how-heads-differ) what lies nearest to three of its words.
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 from annotated_transformer import load_pretrained

@@ -406,7 +406,7 @@ class LearnedPositions(Positions):
 #
 # The sinusoids are defined for every position, but that doesn't mean a model can follow. If no training sentence has more than 50 tokens, only clocks with a wavelength below 50 have been all the way round, 58 of the base model's 256. The others go on to point where they have never pointed.
 #
-# We ask `captions-de-en`, one of the trained models that come with this book. It has learned from short captions, each beginning at position 0. Let 500 captions that it has never seen begin elsewhere, source and target alike. All distances stay the same, so a model that used only distances would not notice. Will this one?
+# We ask [the captions model](05_multi_head_attention.ipynb#how-heads-differ). It has learned from short captions, each beginning at position 0. Let 500 captions that it has never seen begin elsewhere, source and target alike. All distances stay the same, so a model that used only distances would not notice. Will this one?
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on 500 validation captions, by the position of the first token. A few steps cost little. Over the first 25 the loss climbs steadily, and from there on it stays between 1.96 and 2.15, most of the way to the loss with all positions set to zero (dashed). Measured by `benchmarks/experiments/beyond.py`."}}
 settings, without, *lines = read_log("beyond")
@@ -484,13 +484,13 @@ for distance in range(-5, 6):
 # %% [markdown]
 # ## What to remember
 #
-# - Attention is blind to order: shuffled words give shuffled answers and nothing else. Under a causal mask, one layer knows which words came before, but not in which order.
+# - Attention is blind to order: shuffled words give shuffled answers and nothing else.
 # - The sinusoids are clocks, from one turn in 6.3 positions to one in 60,611, whatever the longest sentence.
 # - Sine and cosine together make a shift a rotation, the same at every position. RoPE applies that rotation to queries and keys.
 # - Adding is concatenating with one shared matrix, and 50 positions take up few of 512 directions.
 # - Sinusoids go on forever; a model trained on short sentences can't follow.
 #
-# All the parts are here. Stack them as they are, though, and after six of them every word is the same.
+# All the parts are here. Stack attention and network as they are, though, and after two of each every word is the same.
 
 # %% [markdown]
 # ## Exercises

@@ -69,9 +69,10 @@ for n in (0, 1, 2, 4):
     drawn = heatmap(
         alike[n], spoken, spoken, titles=("", "cosine with"), cell=46, color=SKY
     )
-    steps[f"{n} parts"] = (
+    count = "1 part" if n == 1 else f"{n} parts"
+    steps[count] = (
         drawn,
-        f"Cosines after {n} parts; the least is {alike[n].min():.2f}.",
+        f"Cosines after {count}; the smallest is {alike[n].min():.2f}.",
     )
 show_steps(steps, "After how many parts?", start=3)
 assert alike[0].fill_diagonal_(0).abs().max() < 0.3 and 0.5 < alike[2].min() < 0.7
@@ -109,11 +110,17 @@ for n in (0, 2, 4, 24):
 # The backward pass fares no better. We put a random gradient on the last state and look at what arrives at the first.
 
 
-# %%
+# %% tags=["hide-input"]
 def gradients(states):
     end = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(2))
     found = torch.autograd.grad((states[-1] * end).sum(), states, retain_graph=True)
     return [gradient.norm().item() for gradient in found]
+
+
+def describe(name, states):
+    found = gradients(states)
+    growth = found[0] / found[-1]
+    print(f"{name:9} size {states[-1].std():8.4f}, gradient times {growth:.2g}")
 
 
 found = gradients(plain)
@@ -139,7 +146,7 @@ assert found[0] < found[-1] / 1000
 # x_N = x_0 + f_0(x_0) + \dots + f_{N-1}(x_{N-1})
 # $$ (eq-stream)
 #
-# The vector of a word thus runs from the bottom of the stack to its top. Every part reads it and adds its output to it, which we call its *update*. The running sum is the **residual stream**. In our example it begins with the five words of [chapter 3](03_attention.ipynb#queries-keys-and-values), and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$:
+# The vector of a word thus runs from the bottom of the stack to its top. Every part reads it and adds its output to it. The running sum is the **residual stream**. In our example it begins with the five words of [chapter 3](03_attention.ipynb#queries-keys-and-values), and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$:
 
 # %%
 from book.example import W_K, W_O, W_Q, W_V, WORDS, X
@@ -165,16 +172,10 @@ assert [round(v, 2) for v in added[3].tolist()] == [0, 2, 0.06, 0, 0.76, 0.29]
 #
 # ### What is still broken
 #
-# But the addition repairs only half of the damage. How large do you expect the stream to be after 24 additions, and the gradient at the start?
+# The addition repairs only half of the damage. How large do you expect the stream to be after 24 additions, and the gradient at the start? (`describe`, folded above, prints the size of the last state, and how many times as large the gradient is at the start as at the end.)
 
 
 # %%
-def describe(name, states):
-    found = gradients(states)
-    growth = found[0] / found[-1]
-    print(f"{name:9} size {states[-1].std():8.4f}, gradient times {growth:.2g}")
-
-
 added_up = walk(lambda x, f: x + f(x))
 describe("replaced", plain)
 describe("added", added_up)
@@ -184,7 +185,7 @@ assert 200 < added_up[-1].std() < 230
 assert 3000 < gradients(added_up)[0] / gradients(added_up)[-1] < 5000
 
 # %% [markdown]
-# Now everything explodes. Each part reads the sum and answers in proportion to it, so a larger stream brings larger updates, and the state grows two hundredfold. The gradient arrives thousands of times too large, mostly by way of the attention scores, which are products of two large vectors. A step that suits the last layer would destroy the first, so something has to keep the size in check.
+# Now everything explodes. Each part reads the sum and answers in proportion to it, so a larger stream brings larger outputs, and the state grows two hundredfold. The gradient arrives thousands of times too large, since each part makes it larger on its way down. A step that suits the last layer would destroy the first, so something has to keep the size in check.
 #
 # ## Layer normalization
 #
@@ -267,7 +268,7 @@ class LayerNorm(nn.Module):
 # %% [markdown]
 # ## Before or after? Post-norm and pre-norm
 #
-# Where does the norm go? The paper puts it on the stream, after the addition: **post-norm**. Most later models put it on the branch, before the attention or network, which then reads a normalized *input*: **pre-norm**. With $f$ for attention or network, in both cases a **sub-layer**:
+# Where does the norm go? The paper puts it on the stream, after the addition: **post-norm**. Most later models put it on the branch, before the attention or network, which then reads a normalized *input*: **pre-norm**. Write $f$ for the attention or the network; either one is called a **sub-layer**:
 #
 # $$
 # \begin{aligned}
@@ -396,7 +397,7 @@ show(
 )
 
 # %% [markdown]
-# The state keeps its size, and the gradient arrives at the start as large as it was at the end. One thing is still broken: the words grow alike, only more slowly. In the plain stack they were one vector after four parts; here they resemble each other after twelve, and are one at the top. An untrained attention averages, whatever is added to it. Training can change that, since the gradient now gets through to each part.
+# The state keeps its size, and the gradient arrives at the start almost as large as it was at the end. One thing is still broken: the words still become alike, only more slowly. In the plain stack they were one vector after four parts; here they resemble each other after twelve, and are one at the top. An untrained attention averages, whatever is added to it. Training can change that, since the gradient now gets through to each part.
 #
 # ## The encoder layer
 #
@@ -463,7 +464,7 @@ class EncoderLayer(nn.Module):
 
 
 # %% [markdown]
-# A residual wants a function of one argument, but attention takes four. The `lambda` closes the gap: whatever comes in is query, key and value at once. The two residuals are separate because each norm has its own gain and bias, and a `ModuleList` registers them with PyTorch. Dropout, the filled diamonds, acts on every update before it is added ([why there](17_regularization.ipynb#where-is-dropout-in-the-transformer)).
+# A residual wants a function of one argument, but attention takes four. The `lambda` closes the gap: whatever comes in is query, key and value at once. The two residuals are separate because each norm has its own gain and bias, and a `ModuleList` registers them with PyTorch. Dropout, the filled diamonds, acts on every output before it is added ([why there](17_regularization.ipynb#where-is-dropout-in-the-transformer)).
 #
 # ## The encoder
 #
@@ -499,7 +500,7 @@ class Encoder(nn.Module):
 # | decoder, self | target | target | $(B, H, T, T)$ | padding and the future |
 # | decoder, cross | target | memory | $(B, H, T, S)$ | padding of the source |
 #
-# Cross-attention has no causal mask, since the whole source is there before the first word is written. Looking ahead in it is often necessary: a German verb may come at the very end.
+# Cross-attention has no causal mask, since the whole source is there before the first word is written.
 
 
 # %% tags=["export"]
@@ -744,7 +745,7 @@ for inside in (True, False):
 #
 # ### Checked against PyTorch
 #
-# `nn.TransformerEncoderLayer` is PyTorch's version of the layer. We copy our weights into it, once for each place of the norm. (Its attention has biases; they start at zero.) The module `LayerNorm` and the three results by hand are checked, too.
+# `nn.TransformerEncoderLayer` is PyTorch's version of the layer. With our weights copied into it, once for each place of the norm, the outputs agree to nine decimals. (Its attention has biases; they start at zero.) The module `LayerNorm` and the three results by hand are checked, too.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the differences from PyTorch", "code_prompt_hide": "Hide the differences"}
 differences = {}
@@ -857,7 +858,7 @@ assert round(mean, 1) == 0.7
 # %% [markdown]
 # ### What the gradients say
 #
-# We put an embedding below and the logits on top, take the loss of predicting random words, and measure the gradient of each layer's second feed-forward matrix before any training. In the last layer, post-norm has about the same gradient in a stack of 3 layers as in one of 24, while that of pre-norm shrinks like one over the root of the depth, from 0.33 to 0.12. A deep post-norm stack thus starts with large gradients near its output, and is known to need a careful start. How that goes together with Adam is settled in [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up).
+# We put an embedding below and the logits on top, take the loss of predicting random words, and measure the gradient of each layer's second feed-forward matrix before any training. In the last layer, post-norm has about the same gradient in a stack of 3 layers as in one of 24, while pre-norm's shrinks like one over the root of the depth, from 0.33 to 0.12. A deep post-norm stack thus starts with large gradients near its output, and is known to need a careful start. How that goes together with Adam is discussed in [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the gradient of each layer, in stacks of four depths", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-norm-place", "caption": "How large is the gradient of each layer before training? Choose the depth of the stack. Post-norm (solid) stays between 0.35 and 0.75 and has no clear trend; another start moves it by as much. Pre-norm (dashed) falls from the first layer to the last, and ends lower the deeper the stack is. Norm of the gradient of the second feed-forward matrix, from one random start; width 64, 1,000 words."}}
 

@@ -11,7 +11,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # %% [markdown]
 # # The Transformer
 #
-# This chapter joins the parts to the whole model, and teaches it to copy (sections 3.1 to 3.4 of the paper).
+# This chapter joins the parts into the whole model, and teaches it to copy (sections 3.1 to 3.4 of the paper).
 
 # %% tags=["remove-input"]
 from book.figures import map_thumbnail
@@ -168,7 +168,9 @@ class TransformerConfig:
     max_length: int = 1024  # positions
 
     def __post_init__(self) -> None:
-        sizes = (self.vocabulary_size, self.layers, self.d_model, self.d_ff, self.heads)
+        sizes = [self.vocabulary_size, self.layers, self.d_model, self.d_ff, self.heads]
+        sizes += [self.max_length]
+        sizes += [width for width in (self.d_k, self.d_v) if width is not None]
         if min(sizes) < 1:
             raise ValueError(f"all sizes must be at least 1: {self}")
         if self.d_k is None or self.d_v is None:
@@ -283,7 +285,7 @@ print("decoder reads:", sentence[:, :-1].tolist()[0])
 print("must say:     ", sentence[:, 1:].tolist()[0])
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read, and when? Below each box what goes in, above what must come out. Above, training: the target is known, so one run takes all positions, and the causal mask hides from each what lies to its right. Below, translating: each run adds one word, and that word goes into the next run (gray arrows), together with all before it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read, and when? An arrow from below brings what goes in, one at the top shows what must come out. Upper half, training: the target is known, so one run takes all positions, and the causal mask hides from each what lies to its right. Lower half, translating: each run adds one word, and that word goes into the next run (gray arrows), together with all before it."}}
 def words_of(y, reads, says):
     """Yield what each position reads, below a decoder that begins at y, and what it says."""
     for i, (read, said) in enumerate(zip(reads, says)):
@@ -382,10 +384,10 @@ def greedy_decode(
 #
 # ## The model learns to copy
 #
-# The simplest task for a translator is to write what it reads. Our rows are 4 to 10 random letters, so there's no meaning to learn, and with 26 letters there are far too many rows to memorize. A model that ignores the source can only guess, at a loss of $\ln 26 = 3.26$ per letter.
+# The simplest task for a translator is to write what it reads. Our rows are 4 to 10 random letters (`letters`, folded below, draws them, and `spell` writes them out), so there's no meaning to learn, and with 26 letters there are far too many rows to memorize. A model that ignores the source can only guess, at a loss of $\ln 26 = 3.26$ per letter.
 
 
-# %%
+# %% tags=["hide-input"]
 def letters(rows, longest=10):
     """Draw rows of 4 to 10 random letters, ids 4 to 29, each ended by </s> and padded."""
     ids, place = torch.randint(4, 30, (rows, longest + 1)), torch.arange(longest + 1)
@@ -466,7 +468,7 @@ print("unseen:", spell(unseen[0].tolist()), "->", spell(write(model, unseen[:1])
 assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 
 # %% [markdown]
-# At first it says what it has just read: the first *a* is followed by eleven more. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
+# The first loss, 5.50, is above $\ln 30 = 3.40$, for an untrained layer hardly changes the word that goes in, and so the model is sure that this word comes next: the first *a* is followed by eleven more. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
 names = [*"blackcat", "</s>"]
@@ -550,7 +552,7 @@ torch.manual_seed(0)
 gpt = Transformer(preset("tiny", vocabulary_size=len(vocabulary), dropout=0.0))
 gpt.decoder = None  # one stack is enough
 last = learn(gpt, language, 300)
-print(f"loss {last:.2f}, before training near {log(len(vocabulary)):.1f}")
+print(f"loss {last:.2f}; with all words equally likely {log(len(vocabulary)):.1f}")
 
 # %% tags=["remove-cell"]
 assert last < 2.4
@@ -576,7 +578,7 @@ assert completed[1].endswith("?")
 #
 # ## What each part is worth
 #
-# One last look back, at a real task: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing: the newest word, an average of the words before it, and an average of the source, each of which passes through a matrix. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, until its learning rate has fallen to zero, and then translates sentences that it has never seen.
+# One last look back, at a task with words: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing: it adds up the newest word, an average of the words so far and an average of the source, both of which pass through a matrix. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, until its learning rate has fallen to zero, and then translates sentences that it has never seen.
 #
 # Two of them we read. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb *anrufen*, to call, stands in two pieces. Which part, do you think, will be worth the most?
 
@@ -593,7 +595,7 @@ LADDER = {
     "feed_forward": "+ feed-forward network (6)",
     "embeddings": "+ one scaled table (7)",
     "positional_encoding": "+ positions (8)",
-    "layers": "+ residuals and norms (9)",
+    "layers": "+ encoder and norms (9)",
     "transformer": "+ a second layer (10)",
 }
 WANTED = ["The cat chases the dog.", "The teacher calls the queen in the evening."]
@@ -640,7 +642,7 @@ show_drawing(
     drawn,
     350,
     22 + 62 * len(LADDER),
-    alt="Losses fall from 0.58 for averages to 0.01 for the whole model, most of all with positions, from 0.29 to 0.08. Only with residual connections and norms are both sentences right from all seeds.",
+    alt="Losses fall from 0.58 for averages to 0.01 for the whole model, most of all with positions, from 0.29 to 0.08. Only with a whole layer on either side are both sentences right from all seeds.",
 )
 
 # %% tags=["remove-cell"]
@@ -680,17 +682,22 @@ longer = "transformer, twice as long"
 assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 
 # %% [markdown]
-# Positions, by far. Below them every rung sees a bag of words and gets at most 37 of 100 sentences right. Who chases whom is a guess: with attention it's the cat from two seeds and the dog from the third, with four heads the dog from all. With positions, 71 of 100 sentences are right. Yet two seeds of three write *The cat chases the dogs*, with the words in order and a detail lost. From additions and norms on, both sentences are right from every seed, and the second layer takes the last step, to 95 of 100.
+# Positions, by far. Below them every rung sees a bag of words and gets at most 37 of 100 sentences right. Who chases whom is a guess: with attention it's the cat from two seeds and the dog from the third, with four heads the dog from all. With positions, 71 of 100 sentences are right. Yet two seeds of three write *The cat chases the dogs*, with the words in order and a detail lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer): it brings norms, parts that work one after the other, and for the first time an encoder, in which the source words look at one another. (Additions were there from the first rung.) With it, both sentences are right from every seed, and the second layer takes the last step, to 95 of 100.
 #
-# A part seldom comes alone, so we also trained rungs with one thing changed, in the same way:
+# Not every part pays at this size. The padding mask changes nothing, since these batches hold hardly any padding. And what the table brings isn't due to sharing: with the scale, three separate tables come to 0.27 and the shared one to 0.29. Sharing saves weights.
+#
+# :::{admonition} What came with each part: five more rungs, each with one thing changed
+# :class: dropdown
+# A part seldom comes alone, so we also trained these, in the same way:
 #
 # - Attention brought matrices for the values, and we gave them to the averages as well. Without these, the averages have a loss of 0.97, not 0.58. Where to look is worth less than what is handed over, as long as no rung knows positions.
 # - The four heads brought $W^O$. One head that has it comes to 0.47; so a third of the step from 0.51 to 0.38 is due to that matrix.
 # - The network without its ReLU comes to 0.36, where it has 0.33 with it.
-# - Three tables come to 0.27, and the shared one to 0.29. On so small a task, sharing doesn't lower the loss. It saves 76,800 of 181,056 weights here and 38 million in base, and {cite:t}`press2017using` found that translators lose nothing by it.
-# - The padding mask changes nothing here: the batches hold sentences of like length, so there is little padding to hide. [It is there](04_masks.ipynb#what-goes-wrong-without-a-mask) so that a sentence doesn't depend on its neighbors.
+# - Sharing the table saves 76,800 of 181,056 weights here and 38 million in base, and {cite:t}`press2017using` found that translators lose nothing by it.
+# - The padding mask [is needed](04_masks.ipynb#what-goes-wrong-without-a-mask) all the same: without it, a sentence depends on its neighbors.
 #
 # Would more training even out the rungs? The whole model had not quite finished: with twice as many updates, from one seed, its loss ends at 0.005 and 97 of 100 sentences are right.
+# :::
 
 # %% [markdown]
 # ## What to remember
@@ -787,7 +794,7 @@ note("logits")(model, None, model(source, target))
 # %% [markdown]
 # ### The same as PyTorch's
 #
-# Do our logits agree with those of `nn.Transformer`, given the same weights and a padded batch?
+# Our logits agree with `nn.Transformer`'s to nine decimals, given the same weights and a padded batch.
 #
 # :::{admonition} What nn.Transformer leaves out, and where it differs from the paper
 # :class: dropdown
@@ -875,7 +882,7 @@ for pre_norm in (False, True):
 #
 # No: padding that the encoder may attend to moves all logits. With every mask in place, it moves none, and a changed target word leaves all logits before it alone.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how far six paddings move the logits, with and without a mask", "code_prompt_hide": "Hide the test of the masks"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how far six padding tokens move the logits, with and without a mask", "code_prompt_hide": "Hide the test of the masks"}
 # Last line: the padding mask is taken away from the encoder and from cross-attention. Padding that
 # holds no word then moves the logits by two fifths of their spread.
 torch.manual_seed(0)
@@ -892,26 +899,31 @@ with torch.no_grad():
         None,
     )
     moved = {
-        "six paddings, masked": (wide(padded, written) - right).abs().max(),
+        "six padding tokens, masked": (wide(padded, written) - right).abs().max(),
         "word 5 changed, logits before": (wide(words, other) - right)[:, :5]
         .abs()
         .max(),
         "word 5 changed, logits from there": (wide(words, other) - right)[:, 5:].std(),
-        "six paddings, not masked": (wide.embedding.logits(unmasked) - right).std(),
+        "six padding tokens, not masked": (
+            wide.embedding.logits(unmasked) - right
+        ).std(),
     }
 for name, change in moved.items():
     print(f"{name:34} {change / spread:.2f} of the logits' spread")
 
 # %% tags=["remove-cell"]
 assert (
-    moved["six paddings, masked"] < 1e-9
+    moved["six padding tokens, masked"] < 1e-9
     and moved["word 5 changed, logits before"] < 1e-9
 )
 
 # %% [markdown]
 # ### Parts from a configuration
 #
-# Pass every rate on: a layer that isn't given `c.dropout` keeps its own default of 0.1, and a comparison "without dropout" compares 0.1 with 0.1. `preset` also [checks every number of a configuration](M_presets.ipynb), and knows each row of the paper's Table 3.
+# :::{admonition} Why every rate must be passed on
+# :class: dropdown
+# A layer that isn't given `c.dropout` keeps its own default of 0.1, and a comparison "without dropout" then compares 0.1 with 0.1. `preset` also [checks every number of a configuration](M_presets.ipynb), and knows each row of the paper's Table 3.
+# :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where a dropout of 0.2 arrives, and what preset refuses", "code_prompt_hide": "Hide the test of the rates"}
 fifth = preset("base", dropout=0.2)
@@ -995,7 +1007,7 @@ show(
 # %% [markdown]
 # ### The loss before training is ln |V|
 #
-# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Our start adds about half a nat.
+# A model that knows nothing should give every word a chance of about $1/|V|$ and have a loss near $\ln |V|$, 6.9 for 1,000 words. Check it first in every run: if it's much higher, the start is wrong; if much lower, the answer leaks. Our start adds about half a nat from three layers on. A single layer adds two, because it [repeats its input](#the-model-learns-to-copy).
 #
 # :::{admonition} Why half a nat more, and why a pre-norm model repeats its input
 # :class: dropdown
@@ -1183,7 +1195,7 @@ for name, millions in IN_PAPER.items():
 # %% [markdown]
 # ### Six operations per weight
 #
-# Training takes six operations for each weight and each pair of tokens that meets it: for the paper's base model $9.5 \cdot 10^{17}$ in all, and 25,000 words of target alone fill 3.7 GB with logits.
+# Training takes six operations for each weight and each pair of tokens that meets it, $9.5 \cdot 10^{17}$ in all for the paper's base model. What fills the memory is something else: the logits of one batch, for 25,000 target words, take 3.7 GB.
 #
 # :::{admonition} Where the six come from, and what the paper's number counts instead
 # :class: dropdown
@@ -1195,7 +1207,7 @@ for name, millions in IN_PAPER.items():
 #
 # Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations per second. They were busy with the model for 29% of that. [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28%.
 #
-# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications per token in each of 18 attentions, with $n$ tokens in a sentence. At 25 tokens that's less than 1%; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. The cell below lets PyTorch count for itself what a pass multiplies.
+# One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications per token in each of 18 attentions, with $n$ tokens in a sentence. (The decoder's attention to itself is counted in full; some count only the half that its mask leaves open.) At 25 tokens that's less than 1%; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. The cell below lets PyTorch count for itself what a pass multiplies.
 #
 # Memory is another matter. Weights, gradients and Adam's two running means take four times 252 MB. But the logits of 25,000 target tokens alone are $25{,}000 \cdot 37{,}000 \cdot 4$ bytes, 3.7 GB: if a run dies at the loss for lack of memory, this is why.
 # :::

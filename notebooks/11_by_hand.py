@@ -195,7 +195,7 @@ def self_attention(asks, answers):
 
 
 # %% [markdown]
-# Now the whole page, {eq}`eq-by-hand` line by line. `x` and `t` hold the words of the source and of the target, each with its position from `PE`; `X` is the table $E$ of the word vectors. The network of the encoder has the weights `W1`, `b1` and `W2`, that of the decoder `U1`, `c1` and `U2`, and cross-attention has `C_Q`, `C_K`, `C_V` and `C_O`:
+# Now the whole page, {eq}`eq-by-hand` line by line. `x` and `t` hold the words of the source and of the target, each with its position from `PE`; `X` is the table $E$ of the word vectors. The network of the encoder has the weights `W1`, `b1` and `W2`, the decoder's has `U1`, `c1` and `U2`, and cross-attention has `C_Q`, `C_K`, `C_V` and `C_O`:
 
 # %%
 # Encoder
@@ -253,7 +253,7 @@ show(
 # %% [markdown]
 # ## Words and positions
 #
-# The source vectors are those of [chapter 3](03_attention.ipynb#queries-keys-and-values), with two columns in front that no word uses. There we add the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, counted from 0 and made as large as the words. *Likes* stands at 3, and the clock shows $2 \sin 3 = 0.28$ and $2 \cos 3 = -1.98$ (set the calculator to radians).
+# The source vectors are [chapter 3's](03_attention.ipynb#queries-keys-and-values), with two empty columns in front. To these two we add the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, counted from 0 and made as large as the words. *Likes* stands at 3, and the clock shows $2 \sin 3 = 0.28$ and $2 \cos 3 = -1.98$ (set the calculator to radians).
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-input", "caption": "What goes in? The five words and their positions (pink) add up to the input $x$ of the encoder. The row in bold is the one that the text computes."}}
 says(PE[3, :2], 0.28, -1.98)
@@ -298,7 +298,7 @@ tables(
 # \text{cat:} \;\; 3 \cdot 2 / 1.41 = 4.26 \qquad \text{fish:} \;\; 3 \cdot 1.5 / 1.41 = 3.19
 # $$
 #
-# and 0 for the others. For the softmax, raise $e$ to each score in the row of *likes*: 1, 1, 70.81, 1 and 24.29, which sum to 98.10. The share of *cat* is $70.81 / 98.10 = 0.72,$ and that of *fish* 0.25.
+# and 0 for the others. For the softmax, raise $e$ to each score in the row of *likes*: 1, 1, 70.81, 1 and 24.29, which sum to 98.10. *Cat* gets $70.81 / 98.10 = 0.72$, and *fish* gets 0.25.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Scores and weights have a query in each row. *The*, *black* and *likes* find *cat* first and *fish* second; *cat* finds its verb."}}
 one, second = read

@@ -25,7 +25,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # | separable convolution | $k n d + n d^2$ | 1 | as above |
 # | restricted self-attention | $r n d$ | 1 | $n / r$ |
 #
-# Contiguous and separable convolutions are added from the text beside it, and all is up to constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
+# Convolutions with an unbroken (contiguous) window and separable ones are added from the text beside it, and all is up to constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
 #
 # $$
 # n^2 d < n d^2, \quad \text{that is,} \quad n < d.
@@ -213,7 +213,7 @@ for name, formula in by_formula(128, 256).items():
     assert multiplications(name, 128, 256) == formula
 
 # %% [markdown]
-# The counts are those of {numref}`fig-table-1` to the last digit, and the exponents those of the table. Where a row is a sum, the exponent lies between those of its terms.
+# The counts match {numref}`fig-table-1` to the last digit, and the exponents match the table. Where a row is a sum, the exponent lies between those of its terms.
 #
 # ### The projections that Table 1 leaves out
 #
@@ -223,7 +223,7 @@ for name, formula in by_formula(128, 256).items():
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
 # $$ (eq-fair-crossover)
 #
-# At the length of a sentence the squared term hardly counts. For 25 words and $d = 512$, the two products take [25,600 multiplications per word](03_attention.ipynb#what-it-costs) and the projections $4 \cdot 512^2 = 1{,}048{,}576$, about forty times as many. In translation, attention is a layer of cost $n d^2$ like all the others.
+# At the length of a sentence the squared term hardly counts. For 25 words and $d = 512$, the two products take $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications per word and the projections $4 \cdot 512^2 = 1{,}048{,}576$, about forty times as many. In translation, attention is a layer of cost $n d^2$ like all the others.
 #
 # A convolution with $k = 3$ takes $3 n d^2$, less than attention's projections alone. The paper itself remarks that a separable convolution as wide as the sentence, $k = n$, costs $n^2 d + n d^2$, as much as attention with a feed-forward network on top. Multiplications can't be the argument.
 #
@@ -375,7 +375,7 @@ assert chains.pop("recurrent") == [8, 16, 32]
 assert all(len(set(lengths)) == 1 for lengths in chains.values())
 
 # %% [markdown]
-# For 8, 16 and 32 words, the recurrent layer has chains of 8, 16 and 32 products, and each of the others a constant. This column is the better reason. In training, every layer reads all 25,000 source tokens of a batch at once, however long the sentences are.
+# For 8, 16 and 32 words, the recurrent layer has chains of 8, 16 and 32 products, and each of the others a constant. This column is the better reason. In training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are.
 #
 # That doesn't help where the words don't exist yet. A Transformer that *writes* needs one step for each word, as a recurrent network does; less sequential generation is among the goals that the paper's last section names.
 #
@@ -417,11 +417,11 @@ assert paths["restricted"] == [math.ceil((n - 1) / 7) for n in lengths]
 assert paths["self-attention"] == paths["recurrent"] == [1] * 4
 
 # %% [markdown]
-# Contiguous windows of 3 move a signal by 2 positions per layer, so 64 words take 32 layers. Dilated windows, 1, 3, 9, … apart, triple the reach with each layer and need 4. ByteNet {cite:p}`kalchbrenner2016neural` stacks dilated windows, ConvS2S {cite:p}`gehring2017convolutional` contiguous ones. The recurrent layer needs only one, but inside it the signal passes through $n$ steps. Self-attention needs one layer and one step, at every distance.
+# Contiguous windows of 3 move a signal by 2 positions per layer, so 64 words take 32 layers. Dilated windows, 1, 3, 9, … apart, triple the reach with each layer and need 4. ([Chapter 2](02_before_attention.ipynb#the-distance-between-two-words) counted with ByteNet's doubling, which needs 6.) The recurrent layer needs only one, but inside it the signal passes through $n$ steps. Self-attention needs one layer and one step, at every distance.
 #
 # ## What arrives over that distance
 #
-# That a path exists doesn't mean that much gets through. We take untrained stacks, as deep as they must be, and the gradient of the last output with respect to the first input: how much would the last word change if the first did? (Weights are drawn as in [chapter 10](10_transformer.ipynb#how-weights-start), and the recurrent matrix is orthogonal, the kindest choice for it.) `received` holds what arrives, by stack and distance.
+# That a path exists doesn't mean that much gets through. We take untrained stacks, as deep as they must be, and the gradient of the last output with respect to the first input: how much would the last word change if the first did? (Weights are drawn as in [chapter 10](10_transformer.ipynb#how-weights-start), and the recurrent matrix is orthogonal, the kindest choice for it.) `received` holds what arrives, by stack and number of words.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gradient-distance", "caption": "How much of the first word arrives at the last? Size of the gradient in untrained stacks, the mean of five seeds, against the distance; both axes are logarithmic. Recurrence, contiguous convolution and restricted attention fall off a cliff and leave the picture; dilated convolution and attention decline slowly. Where the last word\u2019s query fits the key of the first (the dashed line on top), attention loses next to nothing."}}
 

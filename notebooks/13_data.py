@@ -72,7 +72,7 @@ show_drawing(
 # %% [markdown]
 # ## Listening to a model that learns
 #
-# These are the package's own calls. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps `train` calls a function of ours that should return a score; ours returns 0 and uses the chance to write down what the model makes of two sentences that differ in a single letter:
+# The cell below makes only calls of the package. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps `train` calls a function of ours that should return a score; ours returns 0 and uses the chance to write down what the model makes of two sentences that differ in a single letter:
 #
 # - *Der Hund jagt die Katze*: the dog chases the cat;
 # - *Den Hund jagt die Katze*: the cat chases the dog. The *n* marks the dog as the one who is chased.
@@ -202,7 +202,7 @@ class Pair(NamedTuple):
 
 
 # %% [markdown]
-# An unknown alignment is `None`; an empty set would claim that no word has a partner. Pairs of your own may come as plain tuples, `("Hallo!", "Hello!")`; `as_pair` makes them alike, and refuses whatever holds no two texts.
+# An unknown alignment is `None`; an empty set would claim that no word has a partner. Pairs of your own may come as plain tuples, `("Hallo!", "Hello!")`; `as_pair` makes pairs of them, and raises an error for anything else.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show as_pair", "code_prompt_hide": "Hide as_pair"}

@@ -357,7 +357,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ## A tokenizer in code
 #
-# The other chapters see this class. The library does the work, as an `HFTokenizer`, which has the same merges as ours. `train_bpe` lets it learn them from texts or from both sides of pairs, and returns them as JSON, text and numbers; `read_bpe` makes a tokenizer of that JSON. Both are folded below.
+# This is the class that the other chapters use. The library does the work, as an `HFTokenizer`, with the same merges as ours. `train_bpe` lets it learn them from texts or from both sides of pairs, and returns a JSON text that lists the merges and the number of every token; `read_bpe` makes a tokenizer of that text. Both are folded below.
 #
 # Four numbers come first in the vocabulary and are reserved, those of [masks](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it. A text must never turn into one of them, even if it contains the four characters `</s>`.
 
@@ -509,7 +509,7 @@ print(tokenizer.decode(ids))
 assert tokenizer.decode(ids) == sentence
 
 # %% [markdown]
-# *Mag* and *Fisch* come through, in pieces. Each token carries the space before it, which is how decoding knows where to put one. For the same reason a word at the start of a text, without a space, is [another token](#one-word-two-numbers) than the same word later.
+# *Mag* and *Fisch* come through, in pieces. The first token of a word carries the space before it, which is how decoding knows where to put one. For the same reason a word at the start of a text, without a space, is [another token](#one-word-two-numbers) than the same word later.
 #
 # Is it lossless for every text? The next cell tries texts that were chosen to break {eq}`eq-lossless`: no text at all, spaces in odd places, other scripts, control characters, the names of reserved entries. Two end in what looks like *café*, but in one of them the accent is a separate character.
 
@@ -823,7 +823,7 @@ print(f"{only_english:,} in English alone, {both:,} in both")
 # :::{admonition} No: capitals would be lost for good
 # :class: dropdown
 #
-# German nouns are told from verbs by them. The same goes for tokenizers that normalize text before they cut it and turn *ﬁ* into *fi* or *½* into *1/2*. It may help a score, but {eq}`eq-lossless` is gone.
+# German nouns are told from verbs by their capitals. The same goes for tokenizers that normalize text before they cut it and turn *ﬁ* into *fi* or *½* into *1/2*. It may help a score, but {eq}`eq-lossless` is gone.
 # :::
 #
 # ### WordPiece and the unigram method

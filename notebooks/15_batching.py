@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter packs sentences of different lengths into tensors and wastes almost none of the work (section 5.1 of the paper).
 #
-# A model should learn from many sentences at once. We cut two into tokens, with a vocabulary as in [the last chapter](14_tokenization.ipynb#what-goes-in-comes-out), and lay them side by side:
+# A model should learn from many sentences at once. We cut two into tokens, with a vocabulary as in [the previous chapter](14_tokenization.ipynb#what-goes-in-comes-out), and lay them side by side:
 
 # %% tags=["export"]
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,7 +88,7 @@ show_plot(
 # We measure it over all 29,000 captions, for three ways to fill batches of 32. The first pads every sentence to 72, as the code of Harvard's Annotated Transformer does {cite:p}`rush2018annotated`.
 
 
-# %%
+# %% tags=["hide-input"]
 def useful_share(groups):
     """Useful positions over all positions, for groups of lengths (B, 2) that share a batch."""
     all_positions = sum(len(group) * group.max(axis=0).sum() for group in groups)
@@ -124,7 +124,7 @@ assert shares["sorted by target length"] > 0.8
 #
 # ## Tokens, not sentences
 #
-# Sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest?
+# Sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest? (`by_32`, folded above, cuts lengths into batches of 32, here in the order `by_target`, from short targets to long ones. The last batch isn't full, so we take the one before.)
 
 # %%
 groups = by_32(by_target)

@@ -311,7 +311,7 @@ assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 # \text{rate}(n) = d_\text{model}^{-0.5} \cdot \min\left(n^{-0.5},\; n \cdot \text{warmup}^{-1.5}\right)
 # $$ (eq-schedule)
 #
-# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. In code there is a factor of our own, `lr_scale`, which is 1 in the paper.
+# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. What $n$ counts is updates, not batches, of which an update [may take several](18_training.ipynb#the-mean-over-all-tokens). In code there is a factor of our own, `lr_scale`, which is 1 in the paper.
 #
 # **Exercise 7. Write it first** (★, 5 min). Write `learning_rate(step, d_model, warmup)` from the formula and hand it to the [checker](E_checker.ipynb#the-parts-it-knows): `check("learning_rate", yours)`.
 
@@ -494,7 +494,6 @@ assert pre_norm < min(last.values())
 # - Adam divides an average of the gradient by its usual size. The quotient is 1 for a steady gradient and small for noise, so the rate is the length of a step.
 # - Its first step moves every weight by the full rate, on the word of a single batch. Post-norm amplifies that. Warm-up avoids it.
 # - The rate climbs in a straight line for `warmup` steps, then falls as one over the square root. The peak is $1/\sqrt{d_\text{model} \cdot \text{warmup}}$: 0.0007 for the base model.
-# - The schedule counts updates of the weights, not batches.
 #
 # The loss falls now. On sentences that the model has never seen it may rise at the same time.
 

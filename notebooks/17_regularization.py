@@ -13,7 +13,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter keeps the model from learning its sentences by heart and from being too sure of itself, with dropout and label smoothing (section 5.4 of the paper).
 #
-# In 100,000 updates of 25,000 target tokens, the paper's base model reads 2.5 billion tokens. For 4.5 million pairs of some 28 tokens, that is each pair about twenty times, and its 63 million weights could store a good part of them. Would anybody notice? The training loss falls either way, because what has been learned by heart lowers it just as well as what has been understood.
+# In 100,000 updates of 25,000 target tokens, the paper's base model reads 2.5 billion tokens. For 4.5 million pairs of some 28 tokens, that is each pair about twenty times, and its 63 million weights could store a great deal of them. Would anybody notice? The training loss falls either way, because what has been learned by heart lowers it just as well as what has been understood.
 #
 # So we make it happen, with a corpus that is far too small. Then come the paper's two remedies. Both are odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong.
 #
@@ -60,7 +60,7 @@ def plain_loss(logits, labels):
 
 
 # %% [markdown]
-# `train` has [the last chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, with everything switched off that this chapter is about to switch on.
+# `train` has [the previous chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, with everything switched off that this chapter is about to switch on.
 
 
 # %% tags=["hide-input"]
@@ -595,7 +595,7 @@ else:
 # - Label smoothing gives every word a share $\epsilon / |V|$ of the truth. The gradient is $p - q$, so too much certainty costs.
 # - The smoothed loss can't fall below $H(q)$; the KL divergence is the same loss minus $H(q)$, and can reach zero.
 #
-# Model, batches, rate and loss are waiting for a loop. Its simplest form has nine lines, and it can be killed at any moment.
+# Model, batches, rate and loss are waiting for a loop. Its simplest form has ten lines, and before the chapter ends it will survive being killed.
 #
 # ## Exercises
 #

@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter trains the model, from one update over real tokens to a translator of captions with a BLEU score (sections 5.1 to 5.4 of the paper).
 #
-# We have a model that knows nothing, and all that can teach it: [pairs](13_data.ipynb), [a tokenizer](14_tokenization.ipynb), [batches](15_batching.ipynb), [a learning rate](16_schedule.ipynb) and [a loss](17_regularization.ipynb). A loop joins them, and in its simplest form the loop has nine lines. Before you read on, make a guess: a small model, 29,000 German captions with their translations, one processor core, one minute. Will the model by then write English? Will what it writes have to do with the German?
+# We have a model that knows nothing, and all that can teach it: [pairs](13_data.ipynb), [a tokenizer](14_tokenization.ipynb), [batches](15_batching.ipynb), [a learning rate](16_schedule.ipynb) and [a loss](17_regularization.ipynb). A loop joins them, and in its simplest form the loop has ten lines. Before you read on, make a guess: a small model, 29,000 German captions with their translations, one processor core, one minute. Will the model by then write English? Will what it writes have to do with the German?
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Iterable, Iterator
@@ -116,6 +116,8 @@ tokenizer = Tokenizer.train(pairs, vocabulary_size=4000)
 corpus = encode_pairs(tokenizer, pairs)
 torch.manual_seed(0)
 model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0.0))
+
+# %% tags=["hide-input"]
 print(
     f"{len(pairs):,} to learn from, {len(val):,} to choose by, {len(test):,} to test on"
 )
@@ -208,7 +210,7 @@ for line in checks:
 print("reference:", val[2].target)
 
 # %% [markdown]
-# After the minute of our run the model writes English of a kind. At step 250 it repeats itself and has taken little more from the German than the boy and the woman, and at 2,000 the sentence is a translation.
+# At step 250, soon after our run stops, the model writes English of a kind: it repeats itself and has taken little more from the German than the boy and the woman. At 2,000 the sentence is a translation.
 #
 # What follows opens the loop, makes it fit for real work, and ends with a [score](#captions-it-has-never-seen).
 #
@@ -392,11 +394,12 @@ config = TrainingConfig(
 )
 torch.manual_seed(0)
 again = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0.0))
-train(again, tokenizer, corpus, config, report=lambda line: live.update(again=line))
-print(f"50 steps: loss {live['again']['loss']:.3f} with train, {live[50]:.3f} by hand")
+log = []
+train(again, tokenizer, corpus, config, report=log.append)
+print(f"50 steps: loss {log[-1]['loss']:.3f} with train, {live[50]:.3f} by hand")
 
 # %% tags=["remove-cell"]
-assert abs(live["again"]["loss"] - live[50]) < 0.01
+assert abs(log[-1]["loss"] - live[50]) < 0.01
 
 # %% [markdown]
 # A run that is broken off and given the same command again goes on where it was. On one machine, with the same number of threads and the same release of PyTorch, it ends with the same weights, to the last bit.
@@ -421,7 +424,12 @@ assert gaps[-1] > 2.5 and gaps[0] < 1
 #
 # Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs, while *on* has lost *auf* to the period.
 #
-# At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". Where to look is learned first, and what to say there comes after. Nor is looking the same as saying: at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
+# Where to look is learned first, and what to say there comes after.
+#
+# :::{admonition} Looking is not yet saying
+# :class: dropdown
+# At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". And at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
+# :::
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "When does attention become useful? Cross-attention of the last layer on one validation caption, mean of its heads; steps 0 to 200 from the run on this page, the others from the log. Choose a step. An empty cell is a weight of 0, a full one 0.6 or more. Each row is labeled with the word that is to be written there. Nearly even at step 50, it has a first strong link at step 100, and most content words look at their translation at step 500."}}
 maps |= {line["step"]: line["attention"] for line in checks}
@@ -445,7 +453,7 @@ steps = {
 show_steps(steps, "After how many updates?", start=7)
 
 # %% [markdown]
-# The same can be watched in a translator whose checkpoints fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end: the model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns), three times as wide but with one layer, learned the ending in 500 updates, and this one hasn't in 1,500.
+# The same can be watched in a translator whose checkpoints fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end.
 #
 # :::{learning}
 # What has a translator learned after so many updates? Choose a checkpoint of one run: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, the stronger the ink, the larger the weight). The grammar has few words; the figure says which of yours it lacks.
@@ -455,7 +463,7 @@ show_steps(steps, "After how many updates?", start=7)
 #
 # ## Captions it has never seen
 #
-# `train` has returned the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
+# The long run was made with `train`, which returned the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
 
 # %% tags=["hide-input"]
 for pair, written in zip(test[::200], found["translations"][::2]):
@@ -622,7 +630,7 @@ assert 0.17 < (means - large).norm() / large.norm() < 0.25
 #
 # :::{admonition} How much harm can one do?
 # :class: dropdown
-# An overflow somewhere, and one number of a gradient is `nan`. How much harm can one do? We put it into a single weight's gradient, with an optimizer that doesn't look, and count the weights that are lost.
+# An overflow somewhere, and one number of a gradient is `nan`. We put it into a single weight's gradient, with an optimizer that doesn't look, and count the weights that are lost.
 #
 # In the first step one weight is lost. In the second it reaches every logit, and so the loss and all gradients. The check must come *before* the weights change. It costs a GPU a short wait in each step, because to read a number off a GPU is to wait until all its work is done. We end the run there: one bad batch would do no harm, but if the rate is too high, the next hundred are bad too, and a loop that skips them learns nothing.
 # :::
@@ -663,11 +671,11 @@ print("weights changed:", changed)
 # {numref}`fig-loss` draws two different things. The training loss has smoothed labels and can't get below [their entropy](17_regularization.ipynb#why-does-my-loss-stop-above-1), 1.15 for 4,000 words; the validation loss has hard labels and no such floor. And the training loss is a mean over the last 50 steps, over models that knew a little less. With dropout it would be higher still.
 # :::
 #
-# :::{admonition} How much does the German tell the model?
-# :class: dropdown
-# The gap between its own German and a neighbor's shows how much the model *trusts* the source, since a wrong one misleads. To see the difference, take away the source instead; the captions model that comes with this book, which was trained for much longer, gives:
+# ### How much does the German tell the model?
 #
-# Without a source, the loss is 4.48 and all that the model has is English. Its own German brings 2.9 nats per token, and a wrong one costs 1.4. An empty source is something it never saw in training, so take the split as rough.
+# :::{admonition} The loss without a source
+# :class: dropdown
+# A neighbor's German misleads, so the gap overstates what the source tells. Take the source away instead. For the captions model that comes with this book, which was trained for much longer, the loss without a source is 4.48, and all that the model has then is English. Its own German brings 2.9 nats per token, and a wrong one costs 1.4. An empty source is something it never saw in training, so take the split as rough.
 # :::
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the three losses", "code_prompt_hide": "Hide the three losses"}
@@ -693,7 +701,7 @@ assert 2.8 < none - own < 2.9 and 1.35 < strange - none < 1.45
 #
 # :::{admonition} A model and its twin
 # :class: dropdown
-# No. These checkpoints are points on one path, and agree about which hidden unit does what. Two models from different starts don't, even if they translate equally well. We make such a pair: our model of 200 steps, and a twin whose hidden units are in another order. A unit's input and output weights move together, so the twin computes the same function. Then we take the mean of the two.
+# No. The checkpoints of one run are points on one path, and agree about which hidden unit does what. Two models from different starts don't, even if they translate equally well. We make such a pair: our model of 200 steps, and a twin whose hidden units are in another order. A unit's input and output weights move together, so the twin computes the same function. Then we take the mean of the two.
 # :::
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the model and its twin", "code_prompt_hide": "Hide the model and its twin"}

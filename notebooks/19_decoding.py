@@ -102,7 +102,7 @@ assert tokenizer.decode(greedy(next_words)) == "The man is on the couch is aslee
 # %% [markdown]
 # Each word was the best on offer, and the sentence is broken. At which word did it go wrong? Decide before you look at the figure.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-fork", "caption": "Where does greedy search go wrong? Two ways to write the sentence, and the probability of each word after the words above it. The titles give the product of the column. Greedy search (left) takes the longest bar at every step. The other sentence (right) takes a short one at its fourth word, and none after that."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-fork", "caption": "Where does greedy search go wrong? Two ways to write the sentence, and the probability of each word after the words above it. The titles give the product of the column. Greedy search (left) takes the most probable word at every step. The other sentence (right) accepts an improbable one at its fourth word, and none after that."}}
 
 
 def column(title, text):
@@ -143,13 +143,13 @@ assert [round(p, 2) for p in nlargest(2, after.values())] == [0.62, 0.09]
 #
 # After *The man is*, the model gives *on* 0.62 and *asleep* 0.09. Greedy search takes *on* and is now committed to the order of the German. When *asleep* is due, there is no good place left for it: the best next word has 0.14. The other sentence accepts the 0.09 and has an easy way from there.
 #
-# What counts is the probability of the whole sentence $Y$ given the source $X$, the product of the bars. The product of forty words at 0.1 would already be too small for a 32-bit number, so we add logarithms, which keep the order:
+# What counts is the probability of the whole sentence $Y$ given the source $X$, the product of the bars. As a 32-bit number, the product of fifty words at 0.1 is zero, so we add logarithms, which keep the order:
 #
 # $$
 # \log P(Y \mid X) = \sum_{t=1}^{n} \log P(y_t \mid y_1, \dots, y_{t-1}, X)
 # $$ (eq-log-probability)
 #
-# The last word $y_n$ is `</s>`, because stopping has its probability like any other choice. Greedy search makes each term as large as possible at the moment and has no way back. The sentence that it never saw is four times as probable: $\log 0.044 = -3.13$ against $\log 0.010 = -4.59$.
+# The last word $y_n$ is `</s>`, because stopping has its probability like any other choice. Greedy search makes each term as large as possible at the moment and has no way back. The sentence that it never saw is four times as probable: its log-probability is $-3.13$, against $-4.59$.
 #
 # Trying every sentence is out of the question. With a vocabulary of 6,000, nine places hold $6000^9$, about $10^{34}$ sequences. Two ways are open. We can follow several beginnings at a time, which is beam search. Or we can stop asking for *the* best sentence and draw one, which changes a single line of the loop.
 #
@@ -273,7 +273,7 @@ def search(next_words, beam, limit, end=EOS):
 
 
 # %% [markdown]
-# One round by hand, with a beam of 2. Three words are written, and *The man is* stands at $-0.23$, *The man has* at $-3.28$. Of their 12,000 continuations, these are the best four:
+# One round by hand, with a beam of 2. Three words are written, and *The man is* stands at $-0.23$, *The man has* at $-3.28$. Of their 12,000 continuations, these are the best four (computed exactly, and rounded at the end):
 #
 # | continuation | log-probability | |
 # |---|---|---|
@@ -485,10 +485,15 @@ assert (words, total) == (second_words, second)
 # \frac{s}{\operatorname{lp}(m)}
 # $$ (eq-bound)
 #
+# With a limit of 40 and $\alpha = 0.6$, $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$. Let the best finished score be $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on. At $-5$ it reaches $-1.49$ at best, and we stop.
+#
+# So we stop when the best finished score is above this bound for all that are running. The result is the same as if the search had gone on to its limit. The bound is the authors' own; the paper says only that decoding ends early where it can.
+#
+# :::{admonition} Why it holds, in two steps
+# :class: dropdown
 # 1. No probability is above 1, so no logarithm is above 0. However the hypothesis goes on, its final log-probability $s'$ is at most $s$.
 # 2. It ends at some length $n \le m$, so $\operatorname{lp}(n) \le \operatorname{lp}(m)$. Since $s'$ is negative, $s' / \operatorname{lp}(n) \le s' / \operatorname{lp}(m) \le s / \operatorname{lp}(m)$.
-#
-# In numbers: with a limit of 40 and $\alpha = 0.6$, $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$. Let the best finished score be $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on. At $-5$ it reaches $-1.49$ at best, and we stop. The result is the same as if the search had never stopped early. The bound is the authors' own; the paper says only that decoding ends early where it can.
+# :::
 #
 # ## The KV cache
 #
@@ -532,7 +537,7 @@ show(
 # %% [markdown]
 # To reuse an old result would be wrong if a new word changed it. The [causal mask](04_masks.ipynb) guarantees that it doesn't: a position attends to itself and to those before it, in every layer, so what it computes is settled once it is written. We decode the sentence, and its first four tokens alone:
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 source = torch.tensor([[*tokenizer.encode(caption), EOS]])
 target = torch.tensor([[BOS, *tokenizer.encode("The man is asleep on the couch.")]])
 with evaluating(model):
@@ -747,7 +752,7 @@ class Beams(NamedTuple):
 def length_limit(model: Transformer, source: Tensor, max_extra_tokens: int) -> Tensor:
     """Return how many tokens the translation of each source (B, S) may have, (B,)."""
     limit = (source != PAD).sum(dim=1) + max_extra_tokens
-    return limit.clamp(max=model.config.max_length)
+    return limit.clamp(min=1, max=model.config.max_length)
 
 
 def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
@@ -1361,7 +1366,9 @@ def filter_logits(
     if top_p is not None and top_p < 1:
         share = ordered.softmax(dim=-1)
         before = share.cumsum(dim=-1) - share
-        ordered[before >= top_p] = -torch.inf
+        dropped = before >= top_p
+        dropped[..., 0] = False  # however small p is, one stays
+        ordered[dropped] = -torch.inf
     return torch.empty_like(logits).scatter(-1, tokens, ordered)
 
 
@@ -1527,7 +1534,7 @@ for beam in (4, 8, 16):
 #
 # :::{admonition} A better search, of a model that isn't made to be searched so well
 # :class: dropdown
-# Because it is a better search, and the model isn't made to be searched so well. Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. In 6 of 250 captions, all of them long, it finds `</s>` alone more probable than the sentence of a beam of 4. If a larger beam lowers your score, look at the lengths first.
+# Training asks for the next word after a right beginning, so nothing has ever taught the model that an empty translation, as a whole, is a bad one. In 6 of 250 captions, all of them long, it finds `</s>` alone more probable than the sentence of a beam of 4. If a larger beam lowers your score, look at the lengths first.
 # :::
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show how probable an empty translation is", "code_prompt_hide": "Hide how probable an empty translation is"}
@@ -1693,7 +1700,7 @@ best, score = least_risk(samples)
 print(f"most like all sixteen: {best} (mean chrF {score:.0f})")
 
 # %% [markdown]
-# On 250 captions it comes close to the beam search and doesn't beat it.
+# On 250 captions, minimum Bayes risk doesn't beat the beam search in BLEU, and may be slightly ahead in chrF.
 #
 # :::{admonition} Minimum Bayes risk against a beam of 4, measured
 # :class: dropdown

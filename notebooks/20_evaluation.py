@@ -84,7 +84,7 @@ print(f"{honest:.1f} BLEU")
 assert 40.7 < honest < 41.8
 
 # %% [markdown]
-# The outputs are fixed from here on. We score the very same work in ten other ways, all of them found in published code, tables and tutorials.
+# We score the same model in ten other ways. For nine of them the outputs stay the same, to the letter.
 
 
 # %% tags=["hide-input"]
@@ -365,7 +365,7 @@ assert abs(bleu_of(counts.sum(axis=0)) - honest) < 1e-6
 # %% [markdown]
 # ## The tool and its signature
 #
-# How text is cut decides which runs match. Papers used to cut it each in their own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score` returns `Scores`: BLEU with its signature, and a second score, **chrF** (`CHRF`), which compares sequences of one to six characters and so forgives *dogs* for *dog*. `check_lines` makes sure that both sides have as many lines, and where words are written without spaces (`mostly_unspaced`), as in Chinese, each character counts as a word.
+# How text is cut decides which runs match. Papers used to cut it each in their own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score` returns `Scores`: BLEU with its signature, and a second score, **chrF** (`CHRF`), which compares sequences of one to six characters and so forgives *dogs* for *dog*. (Two folded helpers: `check_lines` wants as many lines on either side, and `mostly_unspaced` finds languages such as Chinese, in which each character then counts as a word.)
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Scores, check_lines and mostly_unspaced", "code_prompt_hide": "Hide Scores, check_lines and mostly_unspaced"}
@@ -540,7 +540,7 @@ show(
 #
 # ## What no counting can see
 #
-# An interval says how sure a score is, and not whether it measures what you want. BLEU and chrF compare letters. Neither knows that *woman* for *man* is an error and *cleans* for *cleaning* is none, or that a *not* turns a sentence round.
+# An interval says how sure a score is, and not whether it measures what you want. BLEU and chrF compare strings. Neither knows that *woman* for *man* is an error and *cleans* for *cleaning* is none, or that a *not* turns a sentence round.
 #
 # ### How people judge
 #
@@ -596,7 +596,7 @@ assert sum(line in outputs for line, _ in marked_lines) >= 2
 # - BLEU multiplies clipped precisions of n-grams, n = 1 to 4, takes the fourth root, and punishes short output. It is summed over the corpus first.
 # - A score means little without its signature, its test set and the number of lines. Score plain text that the model wrote by itself.
 # - A difference comes with a paired interval. If the interval includes zero, the test set can't tell the systems apart.
-# - Scores compare letters and know nothing of *not*. Read the output, above all the worst of it.
+# - Scores compare strings and know nothing of *not*. Read the output, above all the worst of it.
 #
 # A score tells how well a model translates, and nothing about how. The model's attention weights [can be looked at](21_attention_maps.ipynb), but what do they prove?
 

@@ -256,7 +256,7 @@ assert not any(module._forward_hooks for module in model.modules())
 #
 # ## Every head by itself
 #
-# Both maps of the first figure are means over four heads. If one head looks at the word before and another at the word after, their mean shows two gray neighbors and no head that does that. Here is every head of every layer.
+# The maps of the first figure are means over four heads. If one head looks at the word before and another at the word after, their mean shows two gray neighbors and no head that does that. Here is every head of every layer.
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-all-heads", "caption": "What do single heads look at? Every head (columns) of every layer (rows) of the everyday model, for the same sentence. In each small map, rows and columns are tokens in the order of the figure above (rows of the decoder: the tokens read). An empty cell is a weight of 0, a full one a weight of 1."}}
@@ -306,13 +306,7 @@ show_steps(
 )
 
 # %% [markdown]
-# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. A *gray haze* is a mean of nearly everything. And *single full cells* elsewhere pick out words that place doesn't explain. It's tempting to give such heads names, as the paper does; [What single heads do](#what-single-heads-do) shows what that takes.
-#
-# ### Why does everyone look at `<s>`? Attention sinks
-#
-# A row must sum to 1. A head that looks for something the sentence doesn't have must still look somewhere, so it parks its weight where it does little harm: on a token that's always there and hands over little. {cite:t}`xiao2024efficient` call such a token an **attention sink**. In layer 3 of our first figure, the row of *likes* spends 0.17 on the full stop and `</s>`, and each of the rows that write these two spends 0.98 there.
-#
-# What counts is the weight times the *value*, and a sink has a small one. In the top layer of the captions model's decoder, `<s>` gets 62% of the weight, and its value has a sixth of the usual size ([measured below](#how-large-are-the-sinks)). So a full column is no sign that the token matters.
+# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at, mostly one of [chapter 3's](03_attention.ipynb#what-attention-can-and-cannot-return) [attention sinks](#why-does-everyone-look-at-s-attention-sinks), where a head parks the weight that it can't use. A *gray haze* is a mean of nearly everything. And *single full cells* elsewhere pick out words that place doesn't explain. It's tempting to give such heads names, as the paper does; [What single heads do](#what-single-heads-do) shows what that takes.
 
 # %% [markdown]
 # ## The machine at work
@@ -534,7 +528,7 @@ def alignment_error_rate(predicted, gold):
 # %% [markdown]
 # Two links of which one is right, against three right ones, give $1 - 2 \cdot 1/(2 + 3) = 0.6$. That is one minus the F-score of precision and recall, which is the reference here:
 
-# %%
+# %% tags=["hide-input"]
 found, true = {(0, 0), (1, 2)}, {(0, 0), (1, 1), (2, 2)}
 precision, recall = 1 / 2, 1 / 3
 f_score = 2 * precision * recall / (precision + recall)
@@ -633,7 +627,7 @@ assert means["writes", 1] < min(top)
 # %% [markdown]
 # In the row that writes a word, *all four* heads of layer 2 align, with error rates of 0.28 to 0.34 where the diagonal has 0.54. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four, with 0.23, beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all.
 #
-# When a word is read, its translation is done, and this decoder is busy with the next one. It can be the other way round, as in layer 1 of our first figure, and {cite:t}`chen2020accurate` get their best alignments from that row. So measure it for your own model. Even the mean isn't perfect, nor need it be. The model was trained to write the next word, not to point at its source.
+# When a word is read, its translation is done, and this decoder is busy with the next one. It can be the other way round, as in layer 1 of our first figure, so measure it for your own model. ({cite:t}`chen2020accurate` get their best alignments from that row.) Even the mean isn't perfect, nor need it be. The model was trained to write the next word, not to point at its source.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Where do the heads of layer 2 look when a word is written? Mean of their weights, between words of an unseen sentence of the grammar. Framed cells are the gold alignment. Rows are target words, columns source words; the last column is `</s>`."}}
 chosen = next(
@@ -713,7 +707,7 @@ show(
 )
 
 # %% [markdown]
-# Compare that with your guess: 14 of the 24 heads cost less than 2 BLEU, and most of these a point or less. The costliest head takes 14 BLEU with it, three others 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. Another training run gives other numbers and other heads. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+# Compare that with your guess: 14 of the 24 heads cost less than 2 BLEU, and most of these a point or less. The costliest head takes 14 BLEU with it, three others 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
 #
 # In the everyday model you can take heads away yourself:
 #
@@ -728,7 +722,7 @@ show(
 # From "this head looks at that word" it's a short step to "the model wrote this because of that word". The step isn't safe, and we can test it. For each head we measure how *sharp* its maps are: the mean of the largest weight in a row. Then we flatten the head: its keys are set to zero, so all scores are $q \cdot 0 = 0$, and softmax looks at everything alike. If a map said why the model writes what it writes, flattening should change most where the map is sharpest. (We count next words, each with the right beginning given, so that one changed word doesn't drag later ones along.)
 
 
-# %%
+# %% tags=["hide-input"]
 @contextmanager
 def flattened(model, kind, layer, head):
     module = attention_modules(model)[kind][layer]
@@ -814,7 +808,7 @@ assert min(first) > 0.82 and max(lost["decoder", 0, head] for head in range(4)) 
 # %% [markdown]
 # ### A clear map that matters little
 #
-# The hazy heads on the left change about 2% of the words at most, the sharp ones on the right 4% or more. That is half a truism: a hazy head has little to lose by being made gray. But among the sharp ones, how sharp a map is doesn't say how much depends on it. They change between 4.0 and 8.1% of the words, and not in the order of their sharpness. The rank correlation over all heads is 0.77, but most of that is the distance between the two groups; within the decoder it is −0.05. And the heads of the decoder's first layer, whose maps are among the sharpest, cost no more than 3.4 BLEU when they are taken away.
+# The hazy heads on the left change about 2% of the words at most, the sharp ones on the right 4% or more. That is half a truism: a hazy head has little to lose by being made gray. But among the sharp ones, how sharp a map is doesn't always say how much depends on it: they change between 4.0 and 8.1% of the words, and not in the order of their sharpness. Over all heads the rank correlation is 0.77, much of it the distance between the two groups. In the encoder (0.93) and in cross-attention (0.88) the effect follows sharpness; in the decoder it doesn't (−0.05). There the four heads of layer 1, whose maps are among the sharpest, cost at most 3.4 BLEU when they are silenced.
 #
 # Why would a clear map matter so little?
 #
@@ -835,7 +829,7 @@ assert min(first) > 0.82 and max(lost["decoder", 0, head] for head in range(4)) 
 # - In cross-attention, name a row after the word about to be written.
 # - In the small model, one layer of cross-attention aligns words, with every head, and best with their mean.
 # - A sharp map isn't necessarily an important one. Whether a head is needed, only removing it can say; whether its map is, only flattening it.
-# - Give a head a name only after a score on many sentences, against chance and a fixed distance.
+# - Give a head a name only after a score on many sentences.
 #
 # A head that is taken away leaves a hole that training might have filled. To learn what a part is worth, train the model without it.
 
@@ -912,6 +906,15 @@ assert sum(trials) / 1000 > 0.2
 
 # %% [markdown]
 # ## Second reading
+#
+# ### Why does everyone look at `<s>`? Attention sinks
+#
+# :::{admonition} Where a head parks weight that it can't use
+# :class: dropdown
+# A row must sum to 1. A head that looks for something the sentence doesn't have must still look somewhere, so it parks its weight where it does little harm: on a token that's always there and hands over little. {cite:t}`xiao2024efficient` call such a token an **attention sink**. In layer 3 of our first figure, the row of *likes* spends 0.17 on the full stop and `</s>`.
+#
+# What counts is the weight times the *value*, and a sink has a small one. In the top layer of the captions model's decoder, `<s>` gets 62% of the weight, and its value has a sixth of the usual size ([measured below](#how-large-are-the-sinks)).
+# :::
 #
 # ### How large are the sinks?
 #
@@ -1170,7 +1173,7 @@ for name in ("particle → its verb", "verb → its particle"):
 # :::{admonition} There is no agreed way, only habits
 # :class: dropdown
 #
-# The mean over heads of the top layer, the largest weight anywhere, or **rollout** ({cite:t}`abnar2020quantifying`), which multiplies the maps of all layers, each mixed half and half with the identity matrix for the residual stream. Rollout assumes that layers only mix and that the stream counts as much as attention. If the question is how much a source word matters, ask directly: take the word out or exchange it, and see how far the output changes.
+# People use the mean over heads of the top layer, the largest weight anywhere, or **rollout** ({cite:t}`abnar2020quantifying`), which multiplies the maps of all layers, each mixed half and half with the identity matrix for the residual stream. Rollout assumes that layers only mix and that the stream counts as much as attention. If the question is how much a source word matters, ask directly: take the word out or exchange it, and see how far the output changes.
 # :::
 #
 # ### Are most heads superfluous?

@@ -13,7 +13,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter changes one thing in the model at a time and trains it again: every row of the paper's Table 3 in miniature, from three seeds each (section 6.2 of the paper).
 #
-# Is a Transformer with four heads worse than one with eight? In the paper's table its perplexity is 5.00 instead of 4.92, so it would seem. Is 0.08 much? We train both in miniature, each from three seeds. Guess how often eight heads win.
+# Is a Transformer with four heads worse than one with eight? In the paper's table its perplexity is 5.00 instead of 4.92, so it would seem. Is 0.08 much? We trained both in miniature, each from three seeds; this page reads the log. Guess how often eight heads win.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from collections import Counter
@@ -435,7 +435,7 @@ show(
 print(f"the frequencies alone: {frequencies:.2f} nats per token")
 
 # %% [markdown]
-# With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, post-norm learns little more than frequencies while it trains; measured without dropout, as in the figure, it is far above them; with warm-up, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm; pre-norm trains with them or without.
+# With two layers, all four train. With six, the place of the norm decides: pre-norm learns as well without warm-up as with it, and post-norm needs it. Without it, the validation loss stays near 8, worse than the 5.77 that the frequencies alone would give; with warm-up, two seeds of three have begun to learn, and all three trail pre-norm by more than a nat. With twelve layers, 100 updates of warm-up aren't enough for post-norm; pre-norm trains with them or without.
 #
 # So {cite:t}`xiong2020layer` are right here, too. And this may be why depth was upside down in rows C: from two layers to six, post-norm *loses* 1.6 nats in 300 updates, pre-norm 0.2. A deep post-norm model needn't be worse; it starts later.
 

@@ -130,7 +130,7 @@ for broken in (
 assert restore(linearize(tree), words) == tree
 
 # %% [markdown]
-# The **Penn Treebank** {cite:p}`marcus1993building` is where English trees come from; its best-known part is articles of the *Wall Street Journal*, bracketed by a program and corrected by hand. It must be licensed; NLTK distributes a sample for non-commercial use. `parsing.treebank` reads its files. Is anything lost on the way to symbols and back?
+# The **Penn Treebank** {cite:p}`marcus1993building` is where English trees come from; its best-known part is articles of the *Wall Street Journal*, bracketed by a program and corrected by hand. It must be licensed; NLTK distributes a sample for non-commercial use. `treebank.read_treebank` reads its files. Is anything lost on the way to symbols and back?
 
 # %%
 files = treebank.read_treebank()
@@ -218,7 +218,7 @@ print(" ".join(word for _, word in leaves(trees[3])))
 print(" ".join(linearize(trees[3])))
 
 # %% [markdown]
-# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary (`parsing.Code`) holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. (With smoothing, the training loss can't fall below 0.83 here.) `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, and `fit` trains.
+# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. (With smoothing, the training loss can't fall below 0.83 here.) `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, and `fit` trains.
 
 # %% tags=["nbval-ignore-output"]
 code = Code(trees[500:])
@@ -338,7 +338,7 @@ show_tree(
 # %% [markdown]
 # ### Must the output be a tree?
 #
-# Nothing in the model knows about brackets. It has learned to close them, most of the time. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. At most five may open in a row. `parsing.allowed` does this for all hypotheses at once, and what it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do.
+# Nothing in the model knows about brackets. It has learned to close them, most of the time. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. At most five may open in a row. `allowed`, in the benchmark, does this for all hypotheses at once, and what it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do.
 
 # %% tags=["nbval-ignore-output"]
 symbols = parse(model, code, texts, constrained=True)

@@ -299,11 +299,11 @@ mean, error = compared(one, two)
 assert round(mean, 2) == 0.08 and mean > 2 * error
 
 # %% [markdown]
-# Pre-norm and SwiGLU lower the loss by far more than chance can, and so do all five changes together. RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
+# Pre-norm and SwiGLU lower the loss by far more than chance can, and so do all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases). RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
 #
 # Rotary positions need care. Their interval, −0.32 ± 0.31, ends just short of zero, and so does the one for *no positions at all*. If each of twelve intervals is right 19 times in 20, one that is wrong is no surprise, so neither is settled. Between the two the difference is −0.10 ± 0.18, which may be chance. In so short a training the added sinusoids seem to do more harm than good, and much of what rotation gains may come from leaving the words alone.
 #
-# All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. One stack is ahead of two in the paper's form, but behind by 0.08 ± 0.03 when both have all five.
+# All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. One stack seems ahead of two in the paper's form, by 0.11 ± 0.08, with the same caution; it is behind by 0.08 ± 0.03 when both have all five.
 #
 # Read the figure with suspicion. The model has two layers of width 64, the run takes minutes, and no row has had its learning rate tuned. It tells you what learns faster at the start, not what wins after weeks. In larger experiments most published changes do nothing: {cite:t}`narang2021transformer` put some forty into one code base, and gated networks and RMSNorm were among the few that helped.
 #
@@ -356,6 +356,8 @@ show(
 
 # %% [markdown]
 # **Is each weight on its own?** Adam divides each weight's gradient by its usual size, as if a matrix were a list of numbers. But the gradient of a matrix is dominated by a few directions. *Muon* {cite:p}`jordan2024muon` averages the gradients and then makes all directions equally strong, for the matrices within the layers; embeddings and norms stay with AdamW. {cite:t}`liu2025muon` report the loss of AdamW for about half the computation. [A fold below](#second-reading-muon-on-one-gradient) shows it on one gradient.
+#
+# And dropout is mostly gone: a text that is read once can't be learned by heart.
 #
 # ## A model of today's kind
 #
@@ -517,7 +519,7 @@ assert 20 <= exact <= 38, exact
 #
 # ## What has not changed
 #
-# The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream. Tokens from subwords. The next token as the task, all positions at once, with the causal mask. Dropout is mostly gone: a text that is read once can't be learned by heart. And attention is computed [in blocks](25_speed.ipynb#attention-without-the-matrix) by FlashAttention, with the same result.
+# The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream. Tokens from subwords. The next token as the task, all positions at once, with the causal mask. And attention is computed [in blocks](25_speed.ipynb#attention-without-the-matrix) by FlashAttention, with the same result.
 #
 # Newer models go on from here. *Mixtures of experts* have many feed-forward networks and let each token choose a few, so that the weights grow and the work per token hardly does: Mixtral of 2023 chooses two of eight, and DeepSeek-V3 eight of 256. *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), as the paper itself proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek).
 
@@ -807,7 +809,7 @@ assert together[1] == alone
 #
 # :::{admonition} A matrix whose directions are all equally strong, in six lines
 # :class: dropdown
-# Any matrix is a sum of directions, each with a strength, its singular value. In the last gradient of a matrix of our language model the ten strongest of 96 directions have two thirds of the squared strength. To set all of them to 1 one could compute the singular values, which is slow. Muon gets close with products alone: it applies a polynomial of fifth degree to the matrix five times, with coefficients chosen so that small strengths grow fast and all end up near 1. (The coefficients are those of {cite:t}`jordan2024muon`, chosen for speed: strengths end up roughly between 0.7 and 1.2, which is good enough.) Muon does this to a running average of the gradients, and the step is the result times the rate. It keeps one average for each weight, where Adam keeps two. PyTorch has it as `torch.optim.Muon` since version 2.9.
+# Any matrix is a sum of directions, each with a strength, its singular value. In the last gradient of a matrix of our language model the ten strongest of 96 directions have about 60% of the squared strength. To set all of them to 1 one could compute the singular values, which is slow. Muon gets close with products alone: it applies a polynomial of fifth degree to the matrix five times, with coefficients chosen so that small strengths grow fast and all end up near 1. (The coefficients are those of {cite:t}`jordan2024muon`, chosen for speed: strengths end up roughly between 0.7 and 1.2, which is good enough.) Muon does this to a running average of the gradients, and the step is the result times the rate. It keeps one average for each weight, where Adam keeps two. PyTorch has it as `torch.optim.Muon` since version 2.9.
 # :::
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the six lines", "code_prompt_hide": "Hide the six lines"}

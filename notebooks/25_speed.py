@@ -14,7 +14,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # The paper trained its base model for twelve hours on eight GPUs of 2016. All products of that training together are about $10^{18}$ operations, as we shall count. An NVIDIA H100 does $989 \cdot 10^{12}$ of them per second, says its data sheet. Divide, and one such card is done in a quarter of an hour.
 #
-# It isn't. At the pace that we measured with this book's code, the training takes two and a half hours on an H100. {numref}`fig-step` shows what happens in one of its steps. Before you go on, make a guess: which of the gray parts could one get rid of, and how?
+# It isn't. At the pace that we measured with this book's code, the training takes nearly two and a half hours on an H100. {numref}`fig-step` shows what happens in one of its steps. Before you go on, make a guess: which of the gray parts could one get rid of, and how?
 
 # %% tags=["export"]
 from typing import Any, Literal
@@ -61,7 +61,7 @@ H100, H200 = by_name("gpu-NVIDIA-H100-80GB-HBM3"), by_name("gpu-NVIDIA-H200")
 PEAK = 989e12  # of both, in bf16
 UPDATES = 5  # in each timed round of these logs
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-step", "caption": "What fills a training step on an H100? Base and big in 16 bits, 25,000 positions a side, from the profile of a step in the log gpu-NVIDIA-H100-80GB-HBM3. The full blue part is what the products would take at the card's peak; everything to its right is lost to something else."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-step", "caption": "What fills a training step on an H100? Base and big in 16 bits, 25,000 positions per side, from the profile of a step in the log gpu-NVIDIA-H100-80GB-HBM3. The full blue part is what the products would take at the card's peak; everything to its right is lost to something else."}}
 style()
 figure, axis = plt.subplots(figsize=(4.3, 2.8), layout="constrained")
 waits, shown = {}, {}
@@ -102,7 +102,7 @@ assert round(waits["base"]) == 21 and round(waits["big"]) == 12
 assert [round(x) for x in shown["base"]] == [83, 8, 15, 62]
 
 # %% [markdown]
-# The step computes little that wasn't counted. It moves numbers, and it waits to be told what to do next. We count first, then take these two in turn.
+# Products take less than a fifth of the base model's step. The rest of the time the GPU moves numbers, or waits to be told what to do next. We count first, then take these two in turn.
 #
 # ## Which part of the model does the work
 #
@@ -215,13 +215,16 @@ show_plot(
 #
 # Our step reaches 10% with base on the H100, and 24% with big. A third is good for this model: NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) 82,059 tokens per second for big on one A100 and 551,599 on eight, which is an MFU of 34% and 29% if they count target tokens.
 #
-# Two instruments lie. The utilization of `nvidia-smi` is the share of time in which *some* **kernel** was running, some program that does one operation on the GPU, and one that copies a single number counts in full. And the clock: the program requests a product in microseconds, and the GPU computes it later. Stop the clock without `torch.cuda.synchronize()`, and you have timed the request.
+# :::{admonition} Two instruments that lie: `nvidia-smi` and the clock
+# :class: dropdown
+# The utilization of `nvidia-smi` is the share of time in which *some* kernel was running, and one that copies a single number counts in full. The clock is fooled because the program requests a product in microseconds, and the GPU computes it later. Stop the clock without `torch.cuda.synchronize()`, and you have timed the request.
+# :::
 #
 # ## Few operations for each byte
 #
 # A GPU must fetch numbers before it can compute with them. The memory of an H100 delivers $3.35 \cdot 10^{12}$ bytes per second (data sheet). In the time in which one byte arrives, the card could do 295 operations.
 #
-# Which kernels have that much to do? Divide the operations of a kernel by the bytes that it has to read and write: its **arithmetic intensity**. Adding two vectors makes one operation from 12 bytes. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel can't be faster than the peak, nor than its intensity times the bytes per second. These two limits make a roof, and every kernel is a point below it.
+# Which **kernels**, the programs that each do one operation on the GPU, have that much to do? Divide the operations of a kernel by the bytes that it has to read and write: its **arithmetic intensity**. Adding two vectors makes one operation from 12 bytes. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel can't be faster than the peak, nor than its intensity times the bytes per second. These two limits make a roof, and every kernel is a point below it.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-roofline", "caption": "Which kernels compute, and which only move numbers? Kernels of a training step on an H100 below its roof: the slope is what its memory delivers, the flat part its peak. The times are from the profile in the log; operations and bytes are computed, as if each kernel read its inputs and wrote its results once."}}
 BYTES = 3.35e12  # per second, of an H100 with HBM3, from the data sheet
@@ -321,7 +324,7 @@ others = [share for name, (*_, share) in speeds.items() if "products" not in nam
 assert min(others) > 0.18 and max(others) < 0.67
 
 # %% [markdown]
-# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak. Those of base stand just at the corner, since a width of 512 is too narrow to leave it behind; big, twice as wide, has twice the intensity. All the others hang below the slope, with a fifth to two thirds of the bytes per second that the memory could deliver. (Attention has the fifth: its tiles are made for 64 positions, and our sentences have 28.) They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
+# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak. Those of base stand just at the corner, since a width of 512 is too narrow to leave it behind; big, twice as wide, has twice the intensity. All the others hang below the slope, with a fifth to two thirds of the bytes per second that the memory could deliver. (Attention has the fifth: it works in blocks of 64 positions, and our sentences have 28.) They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
 #
 # ## When a GPU waits for the program
 #
@@ -431,27 +434,22 @@ for S in (28, 1024):
 assert readable > 4 * fused
 
 # %% [markdown]
-# ### Does this training use FlashAttention?
-#
-# It uses a relative. PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, which goes through blocks, too.
-#
-# On an H100 or H200 PyTorch would choose cuDNN's kernel, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. Base trained 87,741 tokens per second with it and 344,471 without. So [the fast loss](#the-fast-loss) takes cuDNN off the list, as `torch.backends.cuda.enable_cudnn_sdp(False)` would.
-#
 # ## The loss without the logits
 #
 # The largest tensor of a step holds the logits: $25{,}000 \cdot 37{,}000$ numbers at the paper's batch, 3.7 GB in fp32, and their gradients take as much again. But the loss is a sum over positions. We can take a thousand positions, compute their logits, their loss *and their gradient*, add these up, and forget the logits before the next thousand.
 #
 # The gradient can come before the backward pass because the loss is the end of the computation. We cut the graph in front of the output projection, and each chunk calls `backward` from its loss down to the cut.
-# :::{admonition} How the gradient gets past the cut
+#
+# :::{admonition} How the gradient gets past the cut, and where label smoothing went
 # :class: dropdown
 # States and embedding matrix are detached, so the rest of the model hears nothing of these backward passes. But the gradient of $\sum_i g_i h_i$ with respect to $h$ is $g$. We add this sum to the loss once, and subtract it once without a gradient: the value stays, and the gradient is the one we know. A later factor, such as one over the number of tokens, multiplies both.
-# :::
 #
 # Label smoothing needs no logits. The smoothed loss of a position with logits $z$ and label $y$ ([chapter 17](17_regularization.ipynb#why-smooth-the-labels)) is
 #
 # $$ \log \sum_v e^{z_v} - (1 - \epsilon) \, z_y - \epsilon \, \bar z = \underbrace{\log \sum_v e^{z_v} - z_y}_{\text{hard label}} + \; \epsilon \, (z_y - \bar z), $$ (eq-smoothing-apart)
 #
 # and since logits are linear in the state $h$, the second part is $\epsilon \, h \cdot (E_y - \bar E)$, with the row $E_y$ of the embedding matrix and the mean $\bar E$ of its rows.
+# :::
 
 # %% tags=["export"]
 CHUNK = 1024  # positions
@@ -559,9 +557,9 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # ## The fast loss
 #
-# Both come together in a class that's called like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module) and returns the same number. It is also the one place that chooses among PyTorch's attention kernels. A run may change from one loss to the other.
+# The chunks and the 16 bits come together in `FastLoss`. It is used like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module), and in fp32 it returns the same loss. It is also the one place that chooses among PyTorch's attention kernels, [never cuDNN's](#does-this-training-use-flashattention). A run may change from one loss to the other.
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show FastLoss", "code_prompt_hide": "Hide FastLoss"}
 Precision = Literal["fp32", "bf16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -701,7 +699,7 @@ assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 
 # %% [markdown]
 # ## On a GPU
 #
-# `python -m benchmarks.speed.gpu --peak 989e12` measured all this, on an H200 and an H100 in virtual machines. In a second run on the H100, four systems took turns (the command's part `rivals`) on the same batches, which were on the card before the clock started.
+# `python -m benchmarks.speed.gpu --peak 989e12` measured all this, on an H200 and an H100 in virtual machines. In another session on the H100, a script that has since become the command's part `rivals` had four systems take turns on the same batches, which were on the card before the clock started. Its rates are higher than those of the first table (345,649 instead of 244,144 for ours), so compare only within a table.
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -749,15 +747,20 @@ casts = H100["base"]["kernels"]["copies and numbers of 16 bits"]
 assert round(casts) == 12 and round(H100["base"]["kernels"]["other"]) == 14
 
 # %% [markdown]
-# Our step is 4.6 times as fast as `torch.nn.Transformer`'s and 4.7 times as fast as `MarianMTModel`'s. Both pay for cuDNN's preparing at each new shape, which may be most of it; with cuDNN off for all it wasn't measured.
+# Our step is 4.6 times as fast as `torch.nn.Transformer`'s and 4.7 times as fast as `MarianMTModel`'s. Both pay for cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may be most of it; with cuDNN off for all it wasn't measured.
 #
-# If products, attention, loss and Adam were all there was, MFU would be 29% and 44%. Casts between 32 and 16 bits take another 12 ms of the base model's step, additions and other small kernels 14. (Unsorted, a batch gives up the token budget as well: it holds 208 sentences.) What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step). Nothing was measured on several GPUs.
+# What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step). Nothing was measured on several GPUs.
+#
+# :::{admonition} Where the rest of a step goes
+# :class: dropdown
+# If products, attention, loss and Adam were all there was, MFU would be 29% and 44%. Casts between 32 and 16 bits take another 12 ms of the base model's step, additions and other small kernels 14. (Unsorted, a batch gives up the token budget as well: it holds 208 sentences.)
+# :::
 #
 # ## Memory and hours before a run
 #
 # A run needs memory for weights, gradients and Adam's two moments, 16 bytes per parameter, and in bf16 2 more for a narrow copy of the weights. The loss takes three tensors of the size of a chunk's logits. The rest are **activations**, what the layers keep for the backward pass.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions a side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions per side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}}
 figure, axes = plt.subplots(1, 2, figsize=(4.8, 2.8), sharey=True, layout="constrained")
 for axis, name in zip(axes, ("base", "big")):
     c = preset(name)
@@ -821,10 +824,6 @@ for log in (H100, H200):
 
 # %% [markdown]
 # The memory was up to 11% above this plan on both cards. The hours hold for the H100 and H200; a slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
-#
-# ### I have a GPU. What should I look at first?
-#
-# At tokens per second, in the progress line of the training. Times $0.38 \cdot 10^9$ operations for base, or $1.29 \cdot 10^9$ for big, and divided by the peak, that's your MFU. Cards older than Ampere have no bf16, and their peak is that of fp32. Then double `--max-tokens` for a hundred steps: if tokens per second rise much, the step was launch-bound.
 
 # %% [markdown]
 # ## What to remember
@@ -832,7 +831,7 @@ for log in (H100, H200):
 # - A step costs six operations for each token and each weight it meets. At the length of a sentence, attention's products add less than one percent.
 # - MFU is the share of the peak that useful operations get. It counts no padding and nothing twice.
 # - Only wide matrix products come near the peak. The other kernels move numbers, and become faster by moving fewer: FlashAttention never writes the matrix, the loss in chunks never holds the logits, bf16 halves the bytes.
-# - A small step waits for its launches, whatever the batch.
+# - With a small batch, a step takes as long as its launches. A still smaller batch doesn't shorten it.
 # - Products in bf16; weights, moments and normalization in fp32.
 #
 # So much for one GPU. Eight of them must still make the same update, and talking to each other costs time.
@@ -860,10 +859,10 @@ d = preset("base").d_model
 print("S =", (4 * d**2 + 8 * d**2) // (2 * d))
 
 # %% [markdown]
-# **3. Someone else's training.** (★★, 10 min) A training run of the big model reaches 60,000 target tokens a second on one A100. What is its MFU? And what would it seem to be if someone stopped the clock after half a millisecond, before the GPU had done a step of $1.2 \cdot 10^{12}$ operations?
+# **3. Someone else's training.** (★★, 10 min) A training run of the big model reaches 60,000 target tokens per second on one A100. What is its MFU? And what would it seem to be if someone stopped the clock after half a millisecond, before the GPU had done a step of $1.2 \cdot 10^{12}$ operations?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Useful operations a second over the peak; a target token comes with its source token.
+# Useful operations per second over the peak; a target token comes with its source token.
 print(f"MFU {a_token['big'] * 60_000 / PEAKS['A100']:.0%}")
 # Only the request was timed: an MFU above 100% is how this mistake shows.
 print(f"MFU {1.2e12 / 0.0005 / PEAKS['A100']:.0%}")
@@ -911,7 +910,25 @@ assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 # **7. Your own machine.** (★★, an hour) Run `benchmarks/speed/step_speed.py` on the machine you train on. Which levers gain more than they scatter from round to round?
 
 # %% [markdown]
-# ## Second reading: measured on a CPU
+# ## Second reading: your GPU, and a CPU
+#
+# ### Does this training use FlashAttention?
+#
+# :::{admonition} A relative, and not the one that PyTorch would choose
+# :class: dropdown
+# It uses a relative. PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, which goes through blocks, too.
+#
+# On an H100 or H200 PyTorch would choose cuDNN's kernel, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. Base trained 87,741 tokens per second with it and 344,471 without. So [the fast loss](#the-fast-loss) takes cuDNN off the list, as `torch.backends.cuda.enable_cudnn_sdp(False)` would.
+# :::
+#
+# ### I have a GPU. What should I look at first?
+#
+# :::{admonition} Tokens per second, and what twice the batch does to them
+# :class: dropdown
+# Look at tokens per second, in the progress line of the training. Multiply them by $0.38 \cdot 10^9$ operations for base, or $1.29 \cdot 10^9$ for big, and divide by the peak: that's your MFU. Cards older than Ampere have no bf16, so this package trains them in fp32, and the peak to divide by is fp32's. (V100 and T4 are much faster in fp16, [with a loss that is scaled](../book/questions.md#my-gpu-has-no-bf16-is-fp16-worth-the-trouble), which the package doesn't do.) Then double `--max-tokens` for a hundred steps: if tokens per second rise much, the step was launch-bound.
+# :::
+#
+# ### On a CPU
 #
 # :::{admonition} Beside other Transformers
 # :class: dropdown
@@ -982,21 +999,21 @@ for column, (series, axis) in enumerate((("length", "length"), ("batch", "senten
         top.set_xscale("log", base=2)
         top.set_ylim(0, 1.1 * max(measured + computed))
         top.xaxis.set_major_formatter("{x:,.0f}")
-axes[0, 0].set_ylabel("seconds a step")
-axes[1, 0].set_ylabel("GB a step")
-axes[1, 0].set_xlabel("tokens a sentence, 4,096 in all")
+axes[0, 0].set_ylabel("seconds per step")
+axes[1, 0].set_ylabel("GB per step")
+axes[1, 0].set_xlabel("tokens per sentence, 4,096 in all")
 axes[1, 1].set_xlabel("sentences of 32 tokens")
 show_plot(
     alt="Left, time stays near 2.4 seconds up to 128 tokens and doubles until 2,048, memory stays between 0.8 and 1 gigabyte. Right, time and memory grow in proportion to the number of sentences.",
 )
 rates = [operations(p) / p["seconds"] / 1e9 for p in points]
 ratios = [p["bytes"] / kept(p) for p in points]
-print(f"{min(rates):.0f} to {max(rates):.0f} billion operations a second")
+print(f"{min(rates):.0f} to {max(rates):.0f} billion operations per second")
 print(f"memory: {min(ratios):.1f} to {max(ratios):.1f} times the estimate")
 (short,) = (p for p in points if (p["series"], p["length"]) == ("length", 32))
 (long,) = (p for p in points if p["length"] == 2048)
 print(
-    f"from 32 to 2,048 tokens a sentence: time times {long['seconds'] / short['seconds']:.1f}",
+    f"from 32 to 2,048 tokens per sentence: time times {long['seconds'] / short['seconds']:.1f}",
     end="",
 )
 print(f", memory times {long['bytes'] / short['bytes']:.1f}")

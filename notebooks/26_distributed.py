@@ -107,7 +107,7 @@ show_drawing(
 #
 # ## Three things to cut
 #
-# A batch isn't the only thing that processes could share. But a weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut.
+# Three things can be divided among processes: the batch, the optimizer's state, and the model itself. But a weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut.
 #
 # :::{admonition} What else is cut when a model doesn't fit on one GPU
 # :class: dropdown
@@ -338,14 +338,14 @@ print(
     f"gradient {gradient / 1e6:.0f} MB; of 8 processes each sends {1.75 * gradient / 1e6:.0f} MB"
 )
 links = {
-    "1 Gbit a second": 0.125e9,
+    "1 Gbit per second": 0.125e9,
     "10 Gbit": 1.25e9,
     "100 Gbit": 12.5e9,
-    "300 GB a second": 300e9,
+    "300 GB per second": 300e9,
 }
 for name, speed in links.items():
     times = [f"{2 * (n - 1) / n * gradient / speed * 1000:9,.1f}" for n in (2, 8, 64)]
-    print(f"{name:16} {' '.join(times)}  ms with 2, 8 and 64 processes")
+    print(f"{name:17} {' '.join(times)}  ms with 2, 8 and 64 processes")
 
 # %% tags=["remove-cell"]
 gpu = {line["name"]: line for line in read_log("gpu-NVIDIA-H200")[1:]}
@@ -361,7 +361,7 @@ assert round(milliseconds("base")) == 65 and 5 < 1e3 * sent / 1.25e9 / 65 < 5.5
 assert round(1e3 * sent / 1.25e9) == 353 and round(1e3 * sent / 300e9, 1) == 1.5
 
 # %% [markdown]
-# Compare this with a step, which took [65 ms on an H200](25_speed.ipynb#when-a-gpu-waits-for-the-program). Within a machine the exchange takes 1.5 ms of eight processes. Over 10 Gbit it takes 353 ms, and eight machines with one GPU each would be five times *slower* than one.
+# Compare this with a step, which took [65 ms on an H200](25_speed.ipynb#when-a-gpu-waits-for-the-program). Within one machine, eight processes exchange in 1.5 ms. Over 10 Gbit it takes 353 ms, and a step of eight machines with one GPU each would take more than five times as long as on one GPU.
 #
 # ## Exchange while computing
 #
@@ -407,7 +407,7 @@ show_plot(
 #
 # ### The lines of the training loop
 #
-# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the number of tokens, by which each loss is divided, is that of all.
+# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the tokens, by whose number each loss is divided, are counted over all of them.
 
 
 # %% tags=["export"]
@@ -449,19 +449,9 @@ class DataParallelLoss(SmoothedLoss):
 
 
 # %% [markdown]
+# DDP leaves the *mean* of the processes' gradients, so each process divides its loss by the mean number of tokens, and [the two means cancel](#why-is-the-loss-divided-by-the-mean-number-of-tokens). With several batches per update, `no_sync` keeps gradients at home until the last backward pass.
+#
 # DDP wraps the *loss*, which contains the model. Only what is called through the wrapper takes part in the exchange: if you wrap the model and compute the loss along another path, each process trains a model of its own.
-#
-# ### Why is the loss divided by the mean number of tokens?
-#
-# Because DDP leaves the *mean* of the gradients, and we want their sum over all tokens, {eq}`eq-shared-gradient`. If each process divides its loss by the mean number of tokens, $n / N$, the two means cancel:
-#
-# $$ \frac{1}{N} \sum_{r} \nabla \frac{\ell_r}{n / N} = \frac{1}{n} \sum_{r} \nabla \ell_r $$ (eq-times-size)
-#
-# Divided by the tokens of all, the gradient would be $N$ times too small; exercise 2 asks who would notice.
-#
-# ### Gradient accumulation with DDP
-#
-# Each backward pass would end with an exchange: four times 441 MB for `grad_accum_steps=4`, where one exchange of the sum will do. Within `no_sync` gradients stay at home and add up, and the first backward pass outside exchanges them all. It is the forward pass that must be inside, since there the wrapper decides what its hooks will do.
 #
 # ## One plan for all
 #
@@ -473,32 +463,13 @@ class DataParallelLoss(SmoothedLoss):
 # | the corpus is cut once, each process keeps its part | each comes once, but parts may have unequal numbers of batches |
 # | all make the same plan, and each takes its share of every batch | the batches are those of a single process |
 #
-# We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards. A process without a sentence gets an empty one without a label, whose loss and count are zero.
+# In the second way, a process with a batch more than the others waits at its end [for partners that never call](#why-does-training-hang-at-the-end-of-an-epoch). We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards. A process without a sentence gets an empty one without a label, whose loss and count are zero.
 #
-# `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, and a run that began on one can go on with eight. In many tools the number is meant for each process, and more GPUs mean a larger batch.
-#
-# ### Why does training hang at the end of an epoch?
-#
-# Usually because one process has a batch more. Let process 0 have 101 batches and process 1 have 100. After step 100 process 1 leaves its loop; process 0 reaches the all-reduce of step 101 and waits for a partner that will never call. Its GPU even shows 100 percent load, because on a GPU waiting is a busy loop. The message after the timeout, 20 minutes here, doesn't mention batches at all.
-#
-# The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough.
-#
-# ### Random numbers of each process
-#
-# For the plan the seed must be the same in all; for dropout it must not. If all processes drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. The loop draws dropout from seed, step, rank and world size. With dropout, runs with one and with two processes are therefore equally good, but not equal.
-#
-# :::{admonition} The first one writes, and all score
-# :class: dropdown
-# Process 0 alone takes the lock, writes [settings, log and checkpoints](I_run_folder.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message. The loop calls `score` in every process, and all need the same number, since it decides about the best model. The score of the [command line](G_cli.ipynb#scoring) lets each translate a share of the sentences and gives all translations to all.
-# :::
-#
-# ## In and out
-#
-# How a process finds its device and the others is [plumbing](O_processes.ipynb): `with process_group() as device:` joins the processes that `torchrun` has started, if it has, and gives this one its device. After an error it doesn't wait for them, since they hang in an all-reduce, but ends at once and leaves them to `torchrun`.
+# `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, at the same learning rate ([a larger batch](#do-i-have-to-scale-the-learning-rate) would want another), and a run that began on one can go on with eight. In many tools the number is meant for each process, and more GPUs mean a larger batch.
 #
 # ## The same result as on one GPU
 #
-# A script of the kind you would write for your own pairs needs little for several processes:
+# A script of the kind you would write for your own pairs needs little for several processes. `process_group` joins those that `torchrun` has started, if it has:
 #
 # ```python
 # with process_group() as device:
@@ -506,7 +477,7 @@ class DataParallelLoss(SmoothedLoss):
 #     train(model, tokenizer, pairs, settings, validation=validation, folder="run")
 # ```
 #
-# For a test we add four things: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, there is no dropout, and `"cpu"` keeps GPUs out of it. The script runs with one process, without `torchrun`, and then with two.
+# For a test we add four things: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, there is no dropout, [which each process draws for itself](#random-numbers-of-each-process), and `"cpu"` keeps GPUs out of it. The script runs with one process, without `torchrun`, and then with two.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the script", "code_prompt_hide": "Hide the script"}
 TRAIN = '''
@@ -633,7 +604,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py
 # ```
 #
-# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The last chapter has [a script for Slurm](27_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
+# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The next chapter has [a script for Slurm](27_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
 #
 # ### What fails, and how it shows
 #
@@ -654,29 +625,19 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # ## How fast it can be
 #
-# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly. With the same batch on more GPUs (**strong scaling**) there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and what one GPU needs for so small a step [was measured](25_speed.ipynb#when-a-gpu-waits-for-the-program):
-
-# %% tags=["hide-input"]
-sizes = {line["max_tokens"]: name for name, line in gpu.items() if "max_tokens" in line}
-sizes[25_000] = "base"
-print("base on an H200, bf16: positions, launches, milliseconds, of these kernels")
-step_ms = {}
-for tokens, name in sorted(sizes.items()):
-    step_ms[tokens] = milliseconds(name)
-    kernels = sum(gpu[name]["kernels"].values())
-    print(
-        f"{tokens:9,} {gpu[name]['launches']:7,} {step_ms[tokens]:7.0f} {kernels:7.0f}"
-    )
+# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly. With the same batch on more GPUs (**strong scaling**) there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). Up to that size, the program needs about so long to launch the step's 1,400 to 2,000 kernels, and the GPU finishes sooner. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
 # %% tags=["remove-cell"]
+sizes = {line["max_tokens"]: name for name, line in gpu.items() if "max_tokens" in line}
+sizes[25_000] = "base"
+step_ms = {tokens: milliseconds(name) for tokens, name in sorted(sizes.items())}
+launches = [gpu[sizes[tokens]]["launches"] for tokens in (3_125, 25_000)]
+assert 1380 < launches[0] < 1400 and 1950 < launches[1] < 2050
 assert [round(ms) for ms in step_ms.values()] == [62, 67, 65, 105, 190]
 assert 1.0 < step_ms[25_000] / step_ms[3_125] < 1.06
 assert 2.8 < step_ms[100_000] / step_ms[12_500] < 2.9
 assert round(milliseconds("big")) == 107
 assert round(milliseconds("big") / step_ms[3_125], 1) == 1.7
-
-# %% [markdown]
-# As long as it takes to launch 1,400 kernels or 2,000, the step is [launch-bound](25_speed.ipynb#when-a-gpu-waits-for-the-program), and a share of the batch takes the same time as the whole. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing. Lines: a model, in which a step takes the longer of its work and a floor of 62 ms. No run had several GPUs."}}
 style()
@@ -719,18 +680,6 @@ assert step_of(400_000, 1) / step_of(400_000, 8) > 7
 
 # %% [markdown]
 # As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. Eight GPUs pay with 400,000 positions, seven times the speed of one; with 100,000 they give three. The big model took 107 ms for the paper's batch, so if its floor is the same, any number of GPUs would be at most 1.7 times as fast as one. Fewer launches would lower the floor itself.
-#
-# ### Do I have to scale the learning rate?
-#
-# Not for more GPUs: the update is the same, so its rate is too. A larger *batch* is another matter. Its gradient has less noise and can be trusted for a longer step. {cite:t}`ott2018scaling` trained the big model with about 400,000 tokens per update and a peak rate of 0.001, on 128 GPUs in 85 minutes, and got 29.3 BLEU where the paper has 28.4 (on WMT16's training data). That is sixteen times the batch, and twice the rate. In our settings:
-
-# %%
-for name, width in (("base", 512), ("big", 1024)):
-    peak = learning_rate(4000, width, 4000)
-    print(f"{name}: peak {peak:.5f}; for 0.001 take lr_scale {0.001 / peak:.2f}")
-
-# %% [markdown]
-# `max_tokens` should then be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The last chapter](27_wmt14.ipynb#two-recipes-for-eight-gpus) has a recipe for either model.
 #
 # ## What to remember
 #
@@ -817,6 +766,71 @@ home.cleanup()
 #
 # **6. One plan, checked** (★★, 20 min, open). Let all processes compare their plans at the start of an epoch with a single all-reduce. What do you add up so that equal sums mean equal plans?
 #
+# ## Second reading
+#
+# ### Why is the loss divided by the mean number of tokens?
+#
+# :::{admonition} Two means that cancel
+# :class: dropdown
+# Because DDP leaves the *mean* of the gradients, and we want their sum over all tokens, {eq}`eq-shared-gradient`. If each process divides its loss by the mean number of tokens, $n / N$, the two means cancel:
+#
+# $$ \frac{1}{N} \sum_{r} \nabla \frac{\ell_r}{n / N} = \frac{1}{n} \sum_{r} \nabla \ell_r $$ (eq-times-size)
+#
+# Divided by the tokens of all, the gradient would be $N$ times too small; exercise 2 asks who would notice.
+# :::
+#
+# ### Gradient accumulation with DDP
+#
+# :::{admonition} One exchange for several batches
+# :class: dropdown
+# Each backward pass would end with an exchange: four times 441 MB for `grad_accum_steps=4`, where one exchange of the sum will do. Within `no_sync` gradients stay at home and add up, and the first backward pass outside exchanges them all. It is the forward pass that must be inside, since there the wrapper decides what its hooks will do.
+# :::
+#
+# ### Why does training hang at the end of an epoch?
+#
+# :::{admonition} One process has a batch more
+# :class: dropdown
+# Usually because one process has a batch more. Let process 0 have 101 batches and process 1 have 100. After step 100 process 1 leaves its loop; process 0 reaches the all-reduce of step 101 and waits for a partner that will never call. Its GPU even shows 100 percent load, because on a GPU waiting is a busy loop. The message after the timeout, 20 minutes here, doesn't mention batches at all.
+#
+# The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough.
+# :::
+#
+# ### Random numbers of each process
+#
+# :::{admonition} The plan draws alike, dropout doesn't
+# :class: dropdown
+# For the plan the seed must be the same in all; for dropout it must not. If all processes drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. The loop draws dropout from seed, step, rank and world size. With dropout, runs with one and with two processes are therefore equally good, but not equal.
+# :::
+#
+# ### In and out
+#
+# :::{admonition} `process_group`, and why it doesn't wait after an error
+# :class: dropdown
+# How a process finds its device and the others is [plumbing](O_processes.ipynb): `with process_group() as device:` joins the processes that `torchrun` has started, if it has, and gives this one its device. After an error it doesn't wait for them, since they hang in an all-reduce, but ends at once and leaves them to `torchrun`.
+# :::
+#
+# ### Who writes, and who scores?
+#
+# :::{admonition} The first one writes, and all score
+# :class: dropdown
+# Process 0 alone takes the lock, writes [settings, log and checkpoints](I_run_folder.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message. The loop calls `score` in every process, and all need the same number, since it decides about the best model. The score of the [command line](G_cli.ipynb#scoring) lets each translate a share of the sentences and gives all translations to all.
+# :::
+#
+# ### Do I have to scale the learning rate?
+#
+# :::{admonition} Sixteen times the batch, twice the rate
+# :class: dropdown
+# Not for more GPUs: the update is the same, so its rate is too. A larger *batch* is another matter. Its gradient has less noise and can be trusted for a longer step. {cite:t}`ott2018scaling` trained the big model with about 400,000 tokens per update and a peak rate of 0.001, on 128 GPUs in 85 minutes, and got 29.3 BLEU where the paper has 28.4 (on WMT16's training data). That is sixteen times the batch, and twice the rate. What this is in our settings is printed below.
+#
+# `max_tokens` should be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The next chapter](27_wmt14.ipynb#two-recipes-for-eight-gpus) has a recipe for either model.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the settings", "code_prompt_hide": "Hide the settings"}
+for name, width in (("base", 512), ("big", 1024)):
+    peak = learning_rate(4000, width, 4000)
+    print(f"{name}: peak {peak:.5f}; for 0.001 take lr_scale {0.001 / peak:.2f}")
+
+# %% [markdown]
 # ## Sources
 #
 # Hardware and hours are from section 5.2 of {cite:t}`vaswani2017attention`. DDP, its buckets and its hooks are described by {cite:t}`li2020pytorch`, sharded states by {cite:t}`rajbhandari2020zero` and {cite:t}`zhao2023fsdp`, the ring by {cite:t}`patarasuk2009bandwidth`, large batches for this model by {cite:t}`ott2018scaling`.

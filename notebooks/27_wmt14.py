@@ -10,9 +10,9 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # %% [markdown]
 # # WMT14
 #
-# The paper's models on the paper's corpus, from an empty rented machine to the score, with what each step says when all is well and what to do when it doesn't (sections 5 and 6.1 of the paper).
+# The paper's models on the paper's corpus, from an empty rented machine to the score, with what each step prints when all is well, and what to do when it prints something else (sections 5 and 6.1 of the paper).
 #
-# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens a side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there; this chapter puts it in order, as a list to work through.
+# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens per side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there; this chapter puts it in order, as a list to work through.
 #
 # ## What was run, and what was not
 #
@@ -253,7 +253,10 @@ for line, most in zip(slower[:2], (1.4, 1.2)):
 #
 # Hours are updates times the length of a step, and the first ten minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on the H200, and 244,000 on the H100; big 204,000 and 179,000. Below half of that, look whether the log names the right number of `processes`, whether `nvidia-smi` shows another program on the GPUs, and whether the number stays when you take fewer GPUs: then steps are too short to be shared. {numref}`fig-hours` turns hours into money. Two things are not in it: `--compile` (try it [without WMT14](#all-gpus-without-wmt14), with another `--output`) and validations, which took about three seconds each in our log of base: 67 of them for base, 500 for big.
 #
+# :::{admonition} The cost as Table 2 of the paper states it
+# :class: dropdown
 # Table 2 of the paper states the cost in another sense: time on the GPUs, times what such a GPU can sustain, 9.5e12 operations per second. Of the 3.3e18 operations that this makes for base, the model's own products are 28%, and of the 2.3e19 for big 41%.
+# :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the plan for made-up sentences of WMT14's lengths", "code_prompt_hide": "Hide the plan for made-up sentences of WMT14's lengths"}
 chance = np.random.default_rng(0)
@@ -318,9 +321,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #
 # Submit it twice with `sbatch train.sh`: the second job waits for the first, and goes on where its time was over. With two machines, clone and folder must be on a disk that both see; without Slurm, type [the two commands](26_distributed.ipynb#several-machines) of the chapter before.
 #
-# ## Watch it
-#
-# ### Watching it from another terminal
+# ## Watching it from another terminal
 #
 # ```bash
 # tail -F base/log.jsonl                        # each record as it comes, every 50 steps
@@ -349,7 +350,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 # | 10,000 | BLEU far from 0. [A user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) logged 15.9 on newstest2014 after 5,000 updates of 25,000 tokens, 18.9 after 10,000 and 20.9 after 45,000, trained on WMT17's pairs; he thought that too low, so take it for a lower mark |
 # | 100,000 | the paper: 25.8 BLEU and a perplexity of 4.92 on newstest2013, which is 1.59 nats per token of *its* vocabulary. [Zesen Wang](https://github.com/WangZesen/Reproduce-Transformer/tree/761538718caeffdd6f49ac01ea4c5c5f6ac813e7#results) draws loss and BLEU against steps for three runs, which end at 27.60 ± 0.13 on newstest2014 after 112,760 |
 #
-# A loss per token depends on how text is cut into tokens. [tensor2tensor's base](https://github.com/tensorflow/tensor2tensor/issues/317) stood at 1.98 after 250,000 updates, on a vocabulary of 32,000. Compare BLEU, and your own curves with each other.
+# A loss per token depends on how text is cut into tokens. [tensor2tensor's base](https://github.com/tensorflow/tensor2tensor/issues/317) stood at 1.98 after 250,000 updates, on a vocabulary of 32,000. Compare BLEU, and your own curves with each other. Two illnesses are worth knowing before you meet them: a validation loss that *rises* after the first updates, and a loss that falls while BLEU stays near 0. [Two sick runs](#two-sick-runs) had them.
 
 # %% tags=["remove-cell"]
 eps, size = 0.1, 37_000
@@ -363,17 +364,6 @@ assert (
 )
 
 # %% [markdown]
-# ### Two sick runs
-#
-# A run may be fast and learn nothing. The upper half of {numref}`fig-sick` has two real ones, base on the H100 with 227,123 pairs. The first had a warm-up of 400 updates to a peak of 0.0022, three times the paper's. Its training loss stays at 6.5 for 800 updates, its validation loss *rises* to 10, and BLEU is 0: it has died, and nothing in it will recover. The second, with a peak of 0.0006 after 800, learns, but its gradient norm leaps to 24 and its progress ends. Six layers in post-norm at 25,000 tokens per update need the slow warm-up.
-#
-# The other illness is more dangerous. In the lower half, a small run of the rehearsal, each English sentence is paired with the German of its neighbor, as happens when one line is missing in one of two files. The loss falls for a long time, since what is learned first is German, and German doesn't need the source. BLEU tells. With a corpus of your own, this is the first thing to suspect.
-
-# %% [markdown]
-# ### A loss that is not a number
-#
-# The command ends with code 2 and one line. No `nan` has reached the weights, and any checkpoint is good. **Give the same command again:** it repeats the same batches, and if it gets past the step, it was rounding or the hardware. (`torchrun --max-restarts=3` does this by itself.) If it stops at the same step, look at `gradient_norm` before it. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder. If it was calm, try `--precision fp32`.
-#
 # ## Average and score
 #
 # ```bash
@@ -385,7 +375,7 @@ assert (
 #
 # ### The score to expect
 #
-# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and the same model got between 24 and 27.5 in different hands, listed [below](#second-reading-scores). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
+# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and the same model got between 24.4 and 27.6 in different hands, listed [below](#published-scores-and-why-yours-will-differ). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored with sacreBLEU (circle) and with a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the bar is where the first would be if the gap were between 0.7 and 1.5. For tensor2tensor the gap may contain a change of the test set as well."}}
 TWICE = (
@@ -543,7 +533,7 @@ assert len(words) == 1000 and len(corpus) > 1000
 assert min(len(validation), len(test)) > 40 and not (folder / "base").exists()
 
 # %% [markdown]
-# ### A line of progress
+# ### Killed and continued
 #
 # The training begins as one process, with settings that suit a thousand short sentences, and is killed at step 80 with a signal that can't be caught:
 
@@ -594,7 +584,9 @@ assert "tok:13a" in scores["bleu_signature"] and scores["bleu"] > 2
 assert "is not finite; it was not used" in _
 
 # %% [markdown]
-# The healthy run beside one with shifted lines, and the two of the H100:
+# The last command was meant to fail: with an absurd rate the gradient overflows, and the run stops before any weight is spoiled ([what to do](#a-loss-that-is-not-a-number)).
+#
+# The figure has two ways to be ill. Below, each English sentence is paired with the German of its neighbor, as when one file has lost a line. Above, base on an H100 with a warm-up that is too short, and with a longer one.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 held_out = {*validation, *test}
@@ -730,7 +722,23 @@ home.cleanup()
 # **6. Be the first** (★★★, an evening and a GPU, open). Train base, and send your line.
 
 # %% [markdown]
-# ## Second reading: scores
+# ## Second reading: sick runs, and scores
+#
+# ### Two sick runs
+#
+# :::{admonition} One that died, and one that learns German without the source
+# :class: dropdown
+# A run may be fast and learn nothing. The upper half of {numref}`fig-sick` has two real ones, base on the H100 with 227,123 pairs. The first had a warm-up of 400 updates to a peak of 0.0022, three times the paper's. Its training loss stays at 6.5 for 800 updates, its validation loss *rises* to 10, and BLEU is 0: it has died, and nothing in it will recover. The second, with a peak of 0.0006 after 800, learns, but its gradient norm leaps to 24 and its progress ends. Six layers in post-norm at 25,000 tokens per update need the slow warm-up.
+#
+# The other illness is more dangerous. In the lower half, a small run of the rehearsal, each English sentence is paired with the German of its neighbor, as happens when one line is missing in one of two files. The loss falls for a long time, since what is learned first is German, and German doesn't need the source. BLEU tells. With a corpus of your own, this is the first thing to suspect.
+# :::
+#
+# ### A loss that is not a number
+#
+# :::{admonition} Give the same command again
+# :class: dropdown
+# `train` then ends with code 2 and one line. No `nan` has reached the weights, and any checkpoint is good. **Give the same command again:** it repeats the same batches, and if it gets past the step, it was rounding or the hardware. (`torchrun --max-restarts=3` does this by itself.) If it stops at the same step, look at `gradient_norm` before it. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder. If it was calm, try `--precision fp32`.
+# :::
 #
 # ### What "WMT14" means
 #

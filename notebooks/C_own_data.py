@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,14 +179,22 @@ QUOTED_LINE = re.compile(rf"{CELL}(?:\t{CELL})*")
 
 
 def separator_of(lines: Iterable[str]) -> str:
-    """What separates the columns of a CSV: it gives its first rows equally many, above one."""
-    first = [f"{line}\n" for line in islice(lines, 100)]
+    """What separates the columns of a CSV: it gives its first rows equally many, above one.
+
+    If several do, the one behind which fewer cells begin with a space, as words behind a comma do.
+    """
+    first = [f"{line}\n" for line in islice(lines, 101)]
+    candidates = []
     for separator in SEPARATORS:
         with suppress(csv.Error):
-            widths = {len(row) for row in csv.reader(first, delimiter=separator) if row}
+            rows = [*csv.reader(first, delimiter=separator)]
+            if len(first) > 100:  # the last row may have been cut off
+                rows.pop()
+            widths = {len(row) for row in rows if row}
             if len(widths) == 1 and widths != {1}:
-                return separator
-    return ","
+                spaces = sum(cell.startswith(" ") for row in rows for cell in row)
+                candidates.append((spaces, separator))
+    return min(candidates, key=itemgetter(0), default=(0, ","))[1]
 
 
 def is_quoted(lines: Iterable[str]) -> bool:

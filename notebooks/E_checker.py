@@ -54,7 +54,7 @@ print(check("attention", mine))
 
 # %% tags=["export"]
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -160,6 +160,8 @@ def outcome(code: Code, arguments: tuple[Any, ...], returns: int = 1) -> Outcome
 
 def first_results(result: Any, returns: int) -> list[Any]:
     """Take what counts of a tuple or a list; a list of numbers is one result, not several."""
+    if returns > 1 and isinstance(result, Iterator):
+        result = [*result]  # as an assignment to several names would take it
     if isinstance(result, list):
         several = returns > 1 or any(isinstance(part, Tensor) for part in result)
     else:

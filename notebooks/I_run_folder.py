@@ -430,7 +430,9 @@ def check_same_model(contents: Mapping[Path, dict[str, Any]]) -> None:
     newest_path, newest = [*contents.items()][-1]
     for path, content in contents.items():
         for name in ("config", "tokenizer"):
-            if content.get(name) != newest.get(name):
+            if name not in content:
+                raise ValueError(f"{path} has no {name}: move it away")
+            if content[name] != newest.get(name):
                 raise ValueError(
                     f"{path} has another {name} than {newest_path.name}: "
                     "move away the checkpoints that are not of this run"

@@ -666,8 +666,8 @@ def check_progress(run: Run, content: dict[str, Any]) -> None:
     if not isinstance(best_score, float) or math.isnan(best_score):
         raise ValueError(f"best_score is {best_score!r}")
     line = content.get("awaiting_validation")  # older versions never wrote one
-    if line is not None and line["step"] != content["step"]:
-        raise ValueError(f"a validation of step {line['step']} is to come")
+    if line is not None and (line.get("step") != content["step"] or "loss" not in line):
+        raise ValueError(f"the validation that is to come is {line!r}")
     plan = run.plan(content["epoch"])
     if content["batch"] > len(plan):
         raise ValueError(f"batch is {content['batch']} of an epoch of {len(plan)}")

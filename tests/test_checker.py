@@ -934,6 +934,7 @@ def test_an_inverted_mask_is_named_of_pytorchs_attention():
         lambda pair: (*pair, None),
         lambda pair: [*pair, 3],
         lambda pair: [tensor.tolist() for tensor in pair],
+        iter,
     ],
 )
 def test_a_pair_may_be_a_list_and_have_company(dress):

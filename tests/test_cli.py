@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -26,7 +27,7 @@ from hypothesis import strategies as st
 
 from annotated_transformer.data import Pair
 from annotated_transformer.evaluation import compound_split_bleu
-from annotated_transformer.toolkit import cli, planning, run_folder
+from annotated_transformer.toolkit import cli, model_io, planning, run_folder
 from annotated_transformer.toolkit.cli import (
     Data,
     HeldOut,
@@ -473,6 +474,53 @@ def test_a_model_is_scored_on_what_its_training_put_aside(
         assert json.loads(result.out)["sentences"] == len(lines)
     result = run("evaluate", "--model", trained, "--split", "train")
     assert result.code == 2 and "say which pairs, with --data" in result.err
+
+
+def test_what_was_put_aside_keeps_its_quotation_marks(tmp_path: Path) -> None:
+    """It is written plainly, and read so, though all of its sentences are quotations."""
+    pairs = [Pair('"Wort."', '"Word."'), Pair('"Ein ""Wort""."', '"A word."')]
+    cli.write_pairs(tmp_path / "test.tsv", pairs)
+    assert [pair[:2] for pair in cli.own_test_set(tmp_path, "test")] == [
+        pair[:2] for pair in pairs
+    ]
+
+
+def test_references_are_composed_as_translations_are(tmp_path: Path) -> None:
+    """A letter and its mark count as the letter, or half of the words would be wrong."""
+    english = ["Good day.", "Where is the station?", "The old man is tired."]
+    model, tokenizer = model_io.load_by_name("everyday-en-de")
+    german = cli.translate_together(model, tokenizer, english, beam=4, alpha=0.6)
+    scores = []
+    for form in ("NFC", "NFD"):
+        rows = [
+            Pair(e, unicodedata.normalize(form, g)) for e, g in zip(english, german)
+        ]
+        data = table(tmp_path / f"{form}.tsv", rows)
+        result = run("evaluate", "--model", "everyday-en-de", "--data", data, "--json")
+        scores.append(json.loads(result.out)["bleu"])
+    assert any(len(unicodedata.normalize("NFD", g)) > len(g) for g in german)
+    assert scores == [100.0, 100.0]
+
+
+def test_a_run_says_that_its_patience_has_ended(tmp_path: Path) -> None:
+    data = table(tmp_path / "pairs.tsv", grammar(200, seed=5))
+    options = [*FAST, "--patience", 1, "--lr-scale", 0.0001]
+    result = run("train", "--data", data, *options, "--output", tmp_path / "run")
+    assert result.code == 0
+    assert "it ended after step 20: 1 validations brought no better score" in result.err
+
+
+def test_a_name_that_is_no_text_is_refused_before_the_training(tmp_path: Path) -> None:
+    output = os.fsdecode(bytes(tmp_path / "run") + b"\xff")
+    result = run("train", "--corpus", "grammar", "--output", output, *FAST)
+    assert result.code == 2 and "is not UTF-8: take another folder" in result.err
+
+
+def test_an_html_file_is_a_page(tmp_path: Path) -> None:
+    output = tmp_path / "german.html"
+    result = run("export", "--model", "captions-de-en", "--output", output)
+    assert result.code == 2 and "add --format page" in result.err
+    assert not output.exists()
 
 
 def test_held_out_pairs_may_be_files(tmp_path: Path) -> None:
@@ -1014,7 +1062,7 @@ def test_from_a_prepared_corpus_to_a_score(prepared: Path, tmp_path: Path) -> No
         (prepared / "validation.tsv").read_text().splitlines()
     )
     result = run(*evaluate, "--split", "train")
-    assert result.code == 2 and "0 translations for 0 references" in result.err
+    assert result.code == 2 and "has put no pairs aside for train" in result.err
     damaged = Path(shutil.copytree(prepared, tmp_path / "damaged"))
     (damaged / "summary.json").write_text("{}")
     result = run("evaluate", "--model", tmp_path / "run", "--prepared", damaged)

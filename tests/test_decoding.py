@@ -489,6 +489,13 @@ def test_an_impossible_temperature_is_refused(temperature: float) -> None:
         sample(make(), batch(0, [3]), temperature)
 
 
+def test_the_likeliest_stays_however_small_p_is() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0]])
+    assert filter_logits(logits, top_p=1e-50).isfinite().tolist() == [
+        [False, True, False]
+    ]
+
+
 @pytest.mark.parametrize(
     ("top_k", "top_p", "message"),
     [

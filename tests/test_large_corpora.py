@@ -501,6 +501,11 @@ def short_line(folder: Path) -> None:
     (folder / "test.tsv").write_text("no translation\n")
 
 
+def lost_lines(folder: Path) -> None:
+    lines = (folder / "test.tsv").read_text().splitlines(keepends=True)
+    (folder / "test.tsv").write_text("".join(lines[:-1]))
+
+
 def flipped_bit(folder: Path) -> None:
     """Another token that is in the vocabulary."""
     content = bytearray((folder / "tokens.bin").read_bytes())
@@ -553,6 +558,7 @@ def redirect(folder: Path) -> None:
         ),
         (huge_claim, "is damaged"),
         (short_line, "is no pair"),
+        (lost_lines, r"test\.tsv was changed"),
         (archive, "is damaged"),
         (cut("lengths.npy"), "is damaged"),
         (cut("summary.json"), "is damaged"),

@@ -52,6 +52,49 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"positions": "Learned"}, "positions="),
+        ({"dropout": 1.0}, "dropout="),
+        ({"attention_bias": 1}, "attention_bias="),
+        ({"max_length": 2**22}, "max_length"),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_written(
+    change: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    config = TransformerConfig(len(TOKENIZER), **(SIZES | change))  # type: ignore[arg-type]
+    with pytest.raises((TypeError, ValueError), match=message):
+        save_model(Transformer(config), TOKENIZER, tmp_path / "odd")
+    assert not (tmp_path / "odd").exists()
+
+
+def test_a_model_with_a_part_of_ones_own_is_not_written(tmp_path: Path) -> None:
+    model = make()
+    model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="tensors, not"):
+        save_model(model, TOKENIZER, tmp_path / "odd")
+
+
+def test_shared_layers_and_turned_weights_are_written(tmp_path: Path) -> None:
+    """What PyTorch allows comes back as a model that computes the same."""
+    model = Transformer(TransformerConfig(len(TOKENIZER), **(SIZES | {"layers": 2})))
+    model.encoder.layers[1] = model.encoder.layers[0]
+    weight = model.decoder.layers[0].feed_forward.linear1.weight
+    weight.data = weight.data.T.contiguous().T
+    save_model(model, TOKENIZER, tmp_path / "model")
+    read, _ = load_model(tmp_path / "model")
+    tokens = torch.randint(4, len(TOKENIZER), (2, 5))
+    torch.testing.assert_close(read(tokens, tokens), model.eval()(tokens, tokens))
+
+
+@pytest.mark.parametrize("size", ["d_k", "d_v", "max_length"])
+def test_a_size_of_0_is_no_configuration(size: str) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        TransformerConfig(300, **{size: 0})  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     save_model(make(), TOKENIZER, tmp_path / "model")

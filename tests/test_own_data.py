@@ -186,6 +186,27 @@ def test_an_unquoted_csv_shows_its_separator(tmp_path: Path) -> None:
         assert len(pairs) == 2 and pairs[0].source in ("Hund", "Ja, gut.")
 
 
+def test_a_comma_in_every_sentence_is_no_separator(tmp_path: Path) -> None:
+    """Behind one that separates there is no space."""
+    text = "Hallo, du;Hello, you\nJa, ja;Yes, yes\n"
+    pairs = read_pairs(write(tmp_path / "pairs.csv", text))
+    assert pairs == [Pair("Hallo, du", "Hello, you"), Pair("Ja, ja", "Yes, yes")]
+
+
+@pytest.mark.parametrize("rows", [98, 99, 100, 101])
+def test_the_separator_shows_though_a_cell_of_several_lines_is_cut(
+    tmp_path: Path, rows: int
+) -> None:
+    """It is looked for in the first hundred lines, which may end amid a cell."""
+    short = [
+        f"Satz {i};Sentence, {i}" if i % 2 else f"Satz {i};Sentence {i}"
+        for i in range(rows)
+    ]
+    lines = [*short, '"Zeile eins\nZeile zwei";"line one\nline two"', *short]
+    pairs = read_pairs(write(tmp_path / "pairs.csv", "\n".join(lines) + "\n"))
+    assert len(pairs) == 2 * rows + 1 and pairs[rows].target == "line one\nline two"
+
+
 def test_quotation_marks_of_a_plain_table_are_text(tmp_path: Path) -> None:
     """A sentence may be a quotation, begin one, or hold one."""
     lines = [

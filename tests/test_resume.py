@@ -766,6 +766,10 @@ def validation_of_another_step(content: dict[str, Any]) -> None:
     content["awaiting_validation"] = {"step": 10, "loss": 3.0}
 
 
+def validation_without_a_loss(content: dict[str, Any]) -> None:
+    content["awaiting_validation"] = {"step": content["step"]}
+
+
 @pytest.fixture(scope="module")
 def twenty_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that has made twenty steps; to be copied."""
@@ -795,6 +799,7 @@ def progress(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         other_weights_in_the_group,
         other_tokenizer,
         validation_of_another_step,
+        validation_without_a_loss,
         progress("batch", 10**6),
         progress("batch", -1),
         progress("epoch", -1),

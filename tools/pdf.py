@@ -1,6 +1,8 @@
 """Print the built site as one PDF: title, contents, the chapters in order, with outline and links.
 
-The chapters become one page, which Chromium prints twice: the contents need the numbers of pages.
+Chromium prints each part of the book by itself, since its time grows with the square of the pages,
+and pypdf joins them. A link between two places of the book is printed as one to `BOOK`, and led to
+its place when all parts are there. The contents are printed twice: they need the numbers of pages.
 """
 
 import html
@@ -9,7 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from io import BytesIO
+from itertools import groupby
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -27,6 +30,9 @@ SITE = ROOT / "_build" / "html"
 WORK = ROOT / "_build" / "pdf"
 TARGET = ROOT / "_build" / "annotated-transformer.pdf"
 STYLE = ROOT / "book" / "site" / "templates" / "pdf.css"
+LOGO = ROOT / "book" / "site" / "assets" / "logo.svg"
+BOOK = "https://book.invalid/"  # where links within the book lead until its parts are joined
+PRINT = ["--no-pdf-header-footer", "--disable-pdf-tagging"]
 LONG_CODE = 28  # lines of code that may go on on the next page
 # What paper cannot do, and what is folded on the site without being of the book
 UNWANTED = (
@@ -63,6 +69,14 @@ class Targets:
     site: str
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where an anchor is in the PDF: its page, counted from 0, and its height there, in points."""
+
+    page: int
+    top: float
+
+
 def main() -> None:
     """Write the PDF."""
     command_line("tools.pdf", __doc__).parse_args()
@@ -76,30 +90,33 @@ def main() -> None:
     targets = Targets(names, anchors, config["html"]["baseurl"])
     for page in pages:
         adapt(page, targets)
+    sheets = style_sheets(pages[0])
     WORK.mkdir(exist_ok=True)
-    numbers: dict[str, int] = {}
-    for _ in range(2):  # the second time, the contents know the numbers
-        book = write_book(pages, config, numbers)
-        (WORK / "book.html").write_text(book, encoding="utf-8")
-        print_page(browser, WORK / "book.html", WORK / "book.pdf")
-        reader = PdfReader(WORK / "book.pdf")
-        destinations = read_destinations(reader)
-        numbers = {
-            name: page_index(reader, destination) + 1
-            for name, destination in destinations.items()
-        }
-    write_pdf(reader, pages, destinations, config)
-    print(f"The book: {TARGET.as_uri()}, {len(reader.pages)} pages")
+
+    front = print_html(browser, write_front(pages, config, sheets, {}))
+    printed = [front]
+    places: dict[str, Place] = {}
+    start = len(front.pages)
+    for part, group in groupby(pages, key=lambda page: page.part):
+        reader = print_html(browser, write_part(part, list(group), sheets, start))
+        places |= read_places(reader, start)
+        printed.append(reader)
+        start += len(reader.pages)
+    numbers = {name: place.page + 1 for name, place in places.items()}
+    printed[0] = print_html(browser, write_front(pages, config, sheets, numbers))
+    assert len(printed[0].pages) == len(front.pages)
+
+    write_pdf(printed, pages, places, config)
+    print(f"The book: {TARGET.as_uri()}, {start} pages")
 
 
-def read_destinations(reader: PdfReader) -> dict[str, Destination]:
-    """Return where the anchors of a printed page are, by name."""
-    return {name.lstrip("/"): d for name, d in reader.named_destinations.items()}
-
-
-def page_index(reader: PdfReader, destination: Destination) -> int:
-    """Return the page of a destination, counted from 0."""
-    return reader.get_destination_page_number(destination) or 0
+def read_places(reader: PdfReader, start: int) -> dict[str, Place]:
+    """Return where the anchors of a part are that begins on page `start`, by name."""
+    places = {}
+    for name, destination in reader.named_destinations.items():
+        page = reader.get_destination_page_number(destination) or 0
+        places[name.lstrip("/")] = Place(start + page, float(destination.top or 0))
+    return places
 
 
 def read_pages() -> list[Page]:
@@ -174,34 +191,21 @@ def target_of(link: str, page: Page, targets: Targets) -> str:
         return urljoin(targets.site, path + fragment)
     fragment = unquote(parts.fragment)
     if fragment in targets.anchors[name]:
-        return f"#{name}--{fragment}"
-    return f"#{name}"
+        return f"{BOOK}#{name}--{fragment}"
+    return f"{BOOK}#{name}"
 
 
-def write_book(
-    pages: list[Page], config: dict[str, Any], numbers: dict[str, int]
+def write_front(
+    pages: list[Page], config: dict[str, Any], sheets: str, numbers: dict[str, int]
 ) -> str:
-    """Return the book as one page of HTML."""
-    sheets = style_sheets(pages[0])
-    running_heads = "\n".join(
-        f"@page {style_name(page)} {{ @top-right {{ content: {quoted(page.title)} }} }}"
-        for page in pages[1:]
-    )
+    """Return the title and the contents as a page of HTML."""
     title, subtitle = config["title"].split(", ")
     lede = text(pages[0].article.select_one(".book-lede"))
     author = config["author"][0].upper() + config["author"][1:]
-    style = STYLE.read_text(encoding="utf-8")
-    return f"""<!doctype html>
-<html lang="en" data-theme="light" data-mode="light">
-<head>
-<meta charset="utf-8">
-<title>{html.escape(config["title"])}</title>
-{sheets}
-<style>{style}{running_heads}</style>
-</head>
+    return f"""{head(config["title"], sheets, STYLE.read_text(encoding="utf-8"))}
 <body>
 <section class="title-page">
-<img src="../../book/site/assets/logo.svg" alt="">
+<img src="{LOGO.as_uri()}" alt="">
 <p class="title">{html.escape(title)}</p>
 <p class="subtitle">{html.escape(subtitle)}</p>
 <p class="title-lede">{html.escape(lede)}</p>
@@ -210,24 +214,48 @@ def write_book(
 </section>
 <nav class="book-contents"><h1>Contents</h1>{"".join(contents(pages, numbers))}
 <p class="left-out">{LEFT_OUT}</p></nav>
-{"".join(articles(pages))}
 </body>
 </html>
 """
 
 
-def articles(pages: list[Page]) -> Iterator[str]:
-    """Yield the pages as articles; the first of a part carries the part's title."""
-    part = ""
+def write_part(part: str, pages: list[Page], sheets: str, start: int) -> str:
+    """Return a part as a page of HTML, whose first sheet of paper has the number `start` + 1.
+
+    Chromium keeps the places of the anchors to which a link leads, so at its end is one to each.
+    """
+    style = STYLE.read_text(encoding="utf-8")
+    style += f"html {{ counter-reset: page {start} }}\n"
+    articles = ""
+    links = ""
+    opening = f'<p class="part">{html.escape(part)}</p>' if part else ""
     for page in pages:
-        opening = ""
-        if page.part != part:
-            part = page.part
-            opening = f'<p class="part">{html.escape(part)}</p>'
-        yield (
-            f'<article class="bd-article" id="{page.name}" style="page: {style_name(page)}">'
+        name = style_name(page)
+        title = quoted(page.title) if page.part else "none"
+        style += f"@page {name} {{ @top-right {{ content: {title} }} }}\n"
+        articles += (
+            f'<article class="bd-article" id="{page.name}" style="page: {name}">'
             f"{opening}{page.article.decode_contents()}</article>"
         )
+        opening = ""
+        anchors = [element["id"] for element in page.article.find_all(id=True)]
+        for anchor in [page.name, *anchors]:
+            links += f'<a href="#{anchor}"></a>'
+    body = f"<body>{articles}<nav hidden>{links}</nav></body>"
+    return f"{head(part, sheets, style)}{body}</html>"
+
+
+def head(title: str, sheets: str, style: str) -> str:
+    """Return how a page of HTML begins, before its body."""
+    return f"""<!doctype html>
+<html lang="en" data-theme="light" data-mode="light">
+<head>
+<meta charset="utf-8">
+<title>{html.escape(title)}</title>
+{sheets}
+<style>{style}</style>
+</head>
+"""
 
 
 def style_sheets(page: Page) -> str:
@@ -253,8 +281,8 @@ def contents(pages: list[Page], numbers: dict[str, int]) -> Iterator[str]:
         for level, name, title in entries:
             number = numbers.get(name, "")
             yield (
-                f'<p class="entry of-{level}"><a href="#{name}"><span>{html.escape(title)}</span>'
-                f"<i></i><b>{number}</b></a></p>"
+                f'<p class="entry of-{level}"><a href="{BOOK}#{name}">'
+                f"<span>{html.escape(title)}</span><i></i><b>{number}</b></a></p>"
             )
 
 
@@ -265,28 +293,35 @@ def sections(page: Page) -> Iterator[tuple[str, str, str]]:
             yield "section", str(heading.parent["id"]), text(heading)
 
 
-def print_page(browser: str, page: Path, out: Path) -> None:
-    """Print a page with Chromium."""
+def print_html(browser: str, page: str) -> PdfReader:
+    """Print a page of HTML with Chromium, and read the PDF."""
+    source = WORK / "part.html"
+    out = WORK / "part.pdf"
+    source.write_text(page, encoding="utf-8")
     out.unlink(missing_ok=True)
-    command = [browser, *QUIET, "--no-pdf-header-footer", f"--print-to-pdf={out}"]
+    command = [browser, *QUIET, *PRINT, f"--print-to-pdf={out}"]
     run = subprocess.run(
-        [*command, page.as_uri()], capture_output=True, text=True, check=False
+        [*command, source.as_uri()], capture_output=True, text=True, check=False
     )
     if not out.exists():
         raise ProblemError(Problem(browser, "printed nothing", run.stderr[-500:]))
+    return PdfReader(BytesIO(out.read_bytes()))
 
 
 def write_pdf(
-    reader: PdfReader,
+    printed: list[PdfReader],
     pages: list[Page],
-    destinations: dict[str, Destination],
+    places: dict[str, Place],
     config: dict[str, Any],
 ) -> None:
-    """Write the PDF with its outline and what it says of itself."""
-    writer = PdfWriter(clone_from=reader)
+    """Join what was printed, with its links, its outline and what it says of itself."""
+    writer = PdfWriter()
+    for reader in printed:
+        writer.append(reader, import_outline=False)
+    lead_links(writer, places)
     parts: dict[str, Any] = {"": None}
     for page in pages:
-        start = page_index(reader, destinations[page.name])
+        start = places[page.name].page
         if page.part not in parts:
             parts[page.part] = writer.add_outline_item(
                 title=page.part, page_number=start
@@ -295,19 +330,34 @@ def write_pdf(
             title=page.title, page_number=start, parent=parts[page.part]
         )
         for _, name, title in sections(page):
-            destination = destinations.get(name)
-            if destination is None:
-                continue
+            place = places[name]
             writer.add_outline_item(
                 title=title,
-                page_number=page_index(reader, destination),
+                page_number=place.page,
                 parent=chapter,
-                fit=Fit.xyz(top=destination.top),
+                fit=Fit.xyz(top=place.top),
             )
     writer.add_metadata({"/Title": config["title"], "/Author": config["author"]})
     writer.page_mode = "/UseOutlines"
     writer.root_object[NameObject("/Lang")] = TextStringObject("en")
     writer.write(TARGET)
+
+
+def lead_links(writer: PdfWriter, places: dict[str, Place]) -> None:
+    """Lead the links within the book to their places."""
+    for page in writer.pages:
+        for annotation in page.get("/Annots", []):
+            link = annotation.get_object()
+            address = link.get("/A", {}).get("/URI", "")
+            if not address.startswith(BOOK):
+                continue
+            name = unquote(urlsplit(address).fragment)
+            place = places.get(name) or places[name.partition("--")[0]]  # if hidden
+            target = writer.pages[place.page].indirect_reference
+            assert target is not None
+            destination = Destination(name, target, Fit.xyz(top=place.top))
+            del link["/A"]
+            link[NameObject("/Dest")] = destination.dest_array
 
 
 def text(element: Tag | None) -> str:

@@ -19,10 +19,12 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
+from unicodedata import normalize
 
 import torch
 import tyro
 from sacrebleu import get_reference_files, get_source_file
+from torch.distributed import is_torchelastic_launched
 
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
 from annotated_transformer.data import Pair
@@ -65,7 +67,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 
 def say(text: str) -> None:
     """Write a line where it does not mix with results; of many processes, the first does."""
-    if os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") == "0" or not is_torchelastic_launched():
         print(text, file=sys.stderr, flush=True)
 
 
@@ -295,7 +297,13 @@ def check_numbers(
 
 
 def check_output(folder: Path) -> None:
-    """Raise OSError if no run can be kept in this folder, before anything is read."""
+    """Raise OSError or ValueError if no run can be kept here, before anything is read."""
+    try:
+        str(folder.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the name of {folder} is not UTF-8: take another folder"
+        ) from error
     if folder.is_dir():
         run_folder.check_belongs(folder)
     elif folder.is_symlink():
@@ -578,6 +586,12 @@ def train_in_folder(
     )
     if rank_and_world_size()[0] == 0:
         write_splits()  # where a run was killed before its first report
+    newest = run_folder.last_checkpoint(folder)
+    if newest is not None and run_folder.step_of(newest) < settings.steps:
+        say(
+            f"it ended after step {run_folder.step_of(newest):,}: "
+            f"{settings.patience} validations brought no better score (--patience)"
+        )
     say(f"the model is in {folder}")
 
 
@@ -710,10 +724,13 @@ def prepared_test_sets(folder: Path, split: Split) -> dict[str, list[Pair]]:
     """Return what a prepared corpus has put aside; of WMT14, the test sets of the paper."""
     _, _, validation, test = large_corpora.open_corpus(folder)
     summary = json.loads((folder / large_corpora.SUMMARY).read_text("utf-8"))
-    name = summary["settings"]["data"][0]
+    name = summary.get("settings", {}).get("data", [""])[0]
     if name in large_corpora.WMT14 and split == "test":
         return paper_test_sets(name.removeprefix("wmt14-"))
-    return {split: {"train": [], "validation": validation, "test": test}[split]}
+    pairs = {"validation": validation, "test": test}.get(split)
+    if not pairs:
+        raise ValueError(f"{folder} has put no pairs aside for {split}")
+    return {split: pairs}
 
 
 def own_test_set(model: Path, split: Split) -> list[Pair]:
@@ -724,7 +741,7 @@ def own_test_set(model: Path, split: Split) -> list[Pair]:
             f"there is no {path}: say which pairs, with --data, --corpus or --prepared"
         )
     say(f"the pairs are those of {path}, put aside when it was trained")
-    return read_pairs(path)
+    return large_corpora.read_held_out(path)
 
 
 def test_sets(
@@ -771,7 +788,7 @@ def evaluate(
         for name, pairs in test_sets(model, data, split, seed).items():
             pairs = pairs[: data.limit]
             sources = [str(pair.source) for pair in pairs]
-            references = [str(pair.target) for pair in pairs]
+            references = [normalize("NFC", pair.target) for pair in pairs]
             translations = translate_together(loaded, tokenizer, sources, beam, alpha)
             record = {"split": name, "sentences": len(translations), "beam": beam}
             record |= {"alpha": alpha, **scores_of(translations, references)}
@@ -817,6 +834,8 @@ def export(model: Path, output: Path, format: Format = "ctranslate2") -> None:
     loaded, tokenizer = load(model)
     if format == "page":
         export_page(loaded, tokenizer, output)
+    elif output.suffix == ".html":
+        raise ValueError(f"{output} would be a folder: for a page, add --format page")
     else:
         export_ctranslate2(loaded, tokenizer, output)
     say(f"the exported model is in {output}")

@@ -214,6 +214,10 @@ def table_rows(paths: Sequence[str], columns: Sequence[str]) -> Iterator[Texts]:
     for path in paths:
         in_file = column_names(Path(path))
         missing = [name for name in names if name not in in_file]
+        if len(in_file) < 2:
+            raise ValueError(
+                f"{path} has one column, {''.join(in_file)}: two are needed"
+            )
         if missing or len(names) != 2:
             raise ValueError(
                 f"{path} has not the columns {' and '.join(names)}, but {', '.join(in_file)}"
@@ -410,7 +414,7 @@ SMALLEST_VOCABULARY = 260  # the special tokens and all bytes
 LARGEST_VOCABULARY = 1_000_000
 HELD_OUT_EVERY = 10  # of so many rows one, for validation and for test by turns
 MOST_HELD_OUT = 3_000  # rows for validation, and for test
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 
 
@@ -874,7 +878,10 @@ def open_corpus(
         corpus = EncodedCorpus(tokens, lengths, summary["sha256"])
         if os.environ.get("LOCAL_RANK", "0") == "0":
             check_content(folder / TOKENS, corpus)
-        validation, test = (read_held_out(folder / f"{part}.tsv") for part in HELD_OUT)
+        held_out = {part: read_held_out(folder / f"{part}.tsv") for part in HELD_OUT}
+        for part, pairs in held_out.items():
+            if len(pairs) != summary["pairs"][part]:
+                raise ValueError(f"{part}.tsv was changed")
     except (
         AttributeError,
         EOFError,
@@ -887,4 +894,4 @@ def open_corpus(
         raise ValueError(
             f"{folder} is damaged ({error}): remove and prepare it again"
         ) from error
-    return corpus, tokenizer, validation, test
+    return corpus, tokenizer, held_out["validation"], held_out["test"]

@@ -141,7 +141,12 @@ def safetensors_file(tensors: dict[str, Tensor], notes: dict[str, str]) -> bytes
     Such a file is the length of its header in eight bytes, the header as JSON, padded with spaces,
     and the numbers. The library orders the notes by chance, so the header is written anew.
     """
-    raw = save(tensors, notes)
+    # The library wants each tensor in memory of its own, row after row
+    apart = {
+        name: tensor.clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    raw = save(apart, notes)
     length = int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8 : 8 + length])
     header["__metadata__"] = notes
@@ -167,12 +172,13 @@ def model_files(
 ) -> dict[str, bytes]:
     """Return the content of the files of a model, by name; `half` stores 16-bit weights.
 
-    Raises ValueError if the tokenizer has ids for which the model has no embedding, or for a
-    weight beyond the range of half precision.
+    Raises ValueError if the tokenizer has ids for which the model has no embedding, for a weight
+    beyond the range of half precision, and what `build_model` raises for what could not be loaded.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
     check_vocabulary(model, tokenizer)
     weights = model.state_dict()
+    check_weights(make_config(asdict(model.config)), weights)
     if half:
         weights = half_precision(weights)
     config = json.dumps(asdict(model.config), indent=2)
@@ -189,9 +195,8 @@ def save_model(
 ) -> None:
     """Write configuration, tokenizer and weights into a folder; `half` stores 16-bit weights.
 
-    Raises ValueError if the tokenizer has ids for which the model has no embedding, or for a
-    weight beyond the range of half precision; DiskFull if there is no space left, and what was in
-    the folder is as it was.
+    Raises what `model_files` raises; DiskFull if there is no space left, and what was in the folder
+    is as it was.
     """
     write_files(Path(folder), model_files(model, tokenizer, half))
 
@@ -234,6 +239,8 @@ def check_weights(config: TransformerConfig, weights: Mapping[str, Tensor]) -> N
             raise ValueError(f"the shape of {name} is {sizes}")
         if not weights[name].is_floating_point():
             raise ValueError(f"{name} has numbers of type {weights[name].dtype}")
+        if weights[name].is_meta or weights[name].layout != torch.strided:
+            raise ValueError(f"{name} has no numbers, or not all of them")
         count += 1
     if count < len(weights):
         raise ValueError(f"there are {len(weights)} tensors, not {count}")

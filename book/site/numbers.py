@@ -64,14 +64,17 @@ Record = dict[str, Any]
 
 
 def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Put the numbers into a page's source, and the address of the repository."""
+    """Put the numbers into a page's source, and the addresses of the repository and the site."""
     root = Path(app.srcdir)
-    repository = app.config.html_theme_options["repository_url"]
+    addresses = {
+        "repository": str(app.config.html_theme_options["repository_url"]),
+        "site": app.config.html_baseurl.rstrip("/"),
+    }
 
     def value(match: re.Match[str]) -> str:
         name = match["name"]
-        if name == "repository":
-            return str(repository)
+        if name in addresses:
+            return addresses[name]
         app.env.note_reread()  # what is counted or logged may have changed
         try:
             return format(number(root, name), match["format"] or "")
@@ -279,6 +282,10 @@ def suits(root: Path) -> Values:
         | settings_of(everyday)
         | outcome(everyday / "start.jsonl"),
     ]
+    small, large = (
+        next(r for r in trainings if (r["pairs"], r["preset"]) == (30_000, preset))
+        for preset in ("tiny", "captions")
+    )
     best: dict[int, float] = {}
     for training in trainings:
         best[training["pairs"]] = max(
@@ -291,6 +298,8 @@ def suits(root: Path) -> Values:
         "rows": "\n".join(rows),
         "longer": "\n".join(LONGER.format(**row) for row in longer),
         "gain": best[30_000] - best[3_000],  # of ten times as many pairs
+        "larger_gains": large["bleu"] - small["bleu"],
+        "larger_takes": large["processor_hours"] / small["processor_hours"],
         "sentences": trainings[0]["sentences"],
         "processor": trainings[0]["processor"],
         "epochs_of_base": round(epochs_of_base, -2),
