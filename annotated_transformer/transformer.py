@@ -50,8 +50,8 @@ class TransformerConfig:
     max_length: int = 1024  # positions
 
     def __post_init__(self) -> None:
-        sizes = [self.vocabulary_size, self.layers, self.d_model, self.d_ff, self.heads]
-        sizes += [self.max_length]
+        sizes = [self.vocabulary_size, self.layers, self.max_length]
+        sizes += [self.d_model, self.d_ff, self.heads]
         sizes += [width for width in (self.d_k, self.d_v) if width is not None]
         if min(sizes) < 1:
             raise ValueError(f"all sizes must be at least 1: {self}")

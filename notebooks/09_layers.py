@@ -110,17 +110,11 @@ for n in (0, 2, 4, 24):
 # The backward pass fares no better. We put a random gradient on the last state and look at what arrives at the first.
 
 
-# %% tags=["hide-input"]
+# %%
 def gradients(states):
     end = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(2))
     found = torch.autograd.grad((states[-1] * end).sum(), states, retain_graph=True)
     return [gradient.norm().item() for gradient in found]
-
-
-def describe(name, states):
-    found = gradients(states)
-    growth = found[0] / found[-1]
-    print(f"{name:9} size {states[-1].std():8.4f}, gradient times {growth:.2g}")
 
 
 found = gradients(plain)
@@ -172,10 +166,16 @@ assert [round(v, 2) for v in added[3].tolist()] == [0, 2, 0.06, 0, 0.76, 0.29]
 #
 # ### What is still broken
 #
-# The addition repairs only half of the damage. How large do you expect the stream to be after 24 additions, and the gradient at the start? (`describe`, folded above, prints the size of the last state, and how many times as large the gradient is at the start as at the end.)
+# The addition repairs only half of the damage. How large do you expect the stream to be after 24 additions, and the gradient at the start? (`describe` prints the size of the last state, and how many times as large the gradient is at the start as at the end.)
 
 
 # %%
+def describe(name, states):
+    found = gradients(states)
+    growth = found[0] / found[-1]
+    print(f"{name:9} size {states[-1].std():8.4f}, gradient times {growth:.2g}")
+
+
 added_up = walk(lambda x, f: x + f(x))
 describe("replaced", plain)
 describe("added", added_up)

@@ -88,7 +88,7 @@ show_plot(
 # We measure it over all 29,000 captions, for three ways to fill batches of 32. The first pads every sentence to 72, as the code of Harvard's Annotated Transformer does {cite:p}`rush2018annotated`.
 
 
-# %% tags=["hide-input"]
+# %%
 def useful_share(groups):
     """Useful positions over all positions, for groups of lengths (B, 2) that share a batch."""
     all_positions = sum(len(group) * group.max(axis=0).sum() for group in groups)
@@ -124,7 +124,7 @@ assert shares["sorted by target length"] > 0.8
 #
 # ## Tokens, not sentences
 #
-# Sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest? (`by_32`, folded above, cuts lengths into batches of 32, here in the order `by_target`, from short targets to long ones. The last batch isn't full, so we take the one before.)
+# Sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest? (The last batch isn't full, so we take the one before.)
 
 # %%
 groups = by_32(by_target)

@@ -365,7 +365,7 @@ assert abs(bleu_of(counts.sum(axis=0)) - honest) < 1e-6
 # %% [markdown]
 # ## The tool and its signature
 #
-# How text is cut decides which runs match. Papers used to cut it each in their own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score` returns `Scores`: BLEU with its signature, and a second score, **chrF** (`CHRF`), which compares sequences of one to six characters and so forgives *dogs* for *dog*. (Two folded helpers: `check_lines` wants as many lines on either side, and `mostly_unspaced` finds languages such as Chinese, in which each character then counts as a word.)
+# How text is cut decides which runs match. Papers used to cut it each in their own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score` returns `Scores`: BLEU with its signature, and a second score, **chrF** (`CHRF`), which compares sequences of one to six characters and so forgives *dogs* for *dog*. Both sides must have as many lines (`check_lines`), and where words are written without spaces, as in Chinese (`mostly_unspaced`), each character counts as a word.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Scores, check_lines and mostly_unspaced", "code_prompt_hide": "Hide Scores, check_lines and mostly_unspaced"}

@@ -32,7 +32,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, zip_longest
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,7 +183,7 @@ def separator_of(lines: Iterable[str]) -> str:
     If several do, the one behind which fewer cells begin with a space, as words behind a comma do.
     """
     first = [f"{line}\n" for line in islice(lines, 101)]
-    candidates = []
+    spaces = {}
     for separator in SEPARATORS:
         with suppress(csv.Error):
             rows = [*csv.reader(first, delimiter=separator)]
@@ -192,9 +191,9 @@ def separator_of(lines: Iterable[str]) -> str:
                 rows.pop()
             widths = {len(row) for row in rows if row}
             if len(widths) == 1 and widths != {1}:
-                spaces = sum(cell.startswith(" ") for row in rows for cell in row)
-                candidates.append((spaces, separator))
-    return min(candidates, key=itemgetter(0), default=(0, ","))[1]
+                cells = [cell for row in rows for cell in row]
+                spaces[separator] = sum(cell.startswith(" ") for cell in cells)
+    return min(spaces, key=spaces.__getitem__) if spaces else ","
 
 
 def is_quoted(lines: Iterable[str]) -> bool:

@@ -38,7 +38,6 @@ warnings.filterwarnings(
 )  # no bars are drawn here
 
 # %% tags=["export"]
-import errno
 import hashlib
 import json
 import math
@@ -57,6 +56,7 @@ from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.toolkit.downloads import MissingData
 from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.toolkit.model_io import (
+    FULL_DISK,
     TOKENIZER,
     atomic_write,
     clear,
@@ -485,7 +485,6 @@ SMALLEST_VOCABULARY = 260  # the special tokens and all bytes
 LARGEST_VOCABULARY = 1_000_000
 HELD_OUT_EVERY = 10  # of so many rows one, for validation and for test by turns
 MOST_HELD_OUT = 3_000  # rows for validation, and for test
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 
 
@@ -943,6 +942,8 @@ def open_corpus(
         tokenizer = Tokenizer.load(folder / TOKENIZER)
         if tokenizer.sha256 != summary["tokenizer"]:
             raise ValueError(f"{TOKENIZER} is not the one that it was encoded with")
+        if not summary["settings"]["data"]:
+            raise ValueError(f"{SUMMARY} does not name the data")
         lengths = read_lengths(folder / LENGTHS)
         tokens = np.memmap(folder / TOKENS, id_type(tokenizer), "r").view(np.ndarray)
         # A target has one token more than its length

@@ -507,7 +507,9 @@ def test_a_run_says_that_its_patience_has_ended(tmp_path: Path) -> None:
     options = [*FAST, "--patience", 1, "--lr-scale", 0.0001]
     result = run("train", "--data", data, *options, "--output", tmp_path / "run")
     assert result.code == 0
-    assert "it ended after step 20: 1 validations brought no better score" in result.err
+    assert (
+        "it ended after step 20: the score no longer rose (--patience 1)" in result.err
+    )
 
 
 def test_a_name_that_is_no_text_is_refused_before_the_training(tmp_path: Path) -> None:

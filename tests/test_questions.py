@@ -15,6 +15,7 @@ import torch
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 from tokenizers import pre_tokenizers
+from torch import nn
 
 from tools.chapters import ROOT
 
@@ -198,3 +199,36 @@ print(queue.get(timeout=120))
             text=True,
         )
         assert run.stdout == "['Good morning!']\n", run.stderr
+
+
+def test_what_is_said_of_pytorchs_modules_is_so() -> None:
+    """How layers start, which biases learn, and the mask of several new queries."""
+    said = text_of(PAGES["questions"])
+    alone = nn.TransformerEncoderLayer(512, 8, batch_first=True)
+    whole = nn.Transformer(512, 8, 1, 1, batch_first=True).encoder.layers[0]
+    for part, name in (("self_attn.out_proj", "attention"), ("linear2", "network")):
+        sizes = [
+            f"{layer.get_submodule(part).weight.std().item():.3f}"
+            for layer in (alone, whole)
+        ]
+        assert f"{sizes[0]} instead of {sizes[1]} for the" in said, name
+
+    attention = nn.MultiheadAttention(16, 4, batch_first=True).double()
+    nn.init.normal_(attention.in_proj_bias)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    attention(x, x, x)[0].square().sum().backward()
+    of_query, of_key, of_value = attention.in_proj_bias.grad.chunk(3)
+    assert (
+        of_key.abs().max()
+        < 1e-10
+        < 0.01
+        < min(of_query.abs().max(), of_value.abs().max())
+    )
+
+    last = torch.ones(2, 5, dtype=torch.bool).tril(5 - 2)
+    assert last.tolist() == [[True] * 4 + [False], [True] * 5]
+    with_place = nn.MultiheadAttention(8, 2, add_zero_attn=True, batch_first=True)
+    x = torch.randn(1, 3, 8)
+    hidden = torch.ones(1, 3, dtype=torch.bool)
+    output, weights = with_place(x, x, x, key_padding_mask=hidden)
+    assert weights.shape == (1, 3, 4) and output.isfinite().all()

@@ -589,8 +589,8 @@ def train_in_folder(
     newest = run_folder.last_checkpoint(folder)
     if newest is not None and run_folder.step_of(newest) < settings.steps:
         say(
-            f"it ended after step {run_folder.step_of(newest):,}: "
-            f"{settings.patience} validations brought no better score (--patience)"
+            f"it ended after step {run_folder.step_of(newest):,}: the score "
+            f"no longer rose (--patience {settings.patience})"
         )
     say(f"the model is in {folder}")
 
@@ -724,7 +724,7 @@ def prepared_test_sets(folder: Path, split: Split) -> dict[str, list[Pair]]:
     """Return what a prepared corpus has put aside; of WMT14, the test sets of the paper."""
     _, _, validation, test = large_corpora.open_corpus(folder)
     summary = json.loads((folder / large_corpora.SUMMARY).read_text("utf-8"))
-    name = summary.get("settings", {}).get("data", [""])[0]
+    name = summary["settings"]["data"][0]
     if name in large_corpora.WMT14 and split == "test":
         return paper_test_sets(name.removeprefix("wmt14-"))
     pairs = {"validation": validation, "test": test}.get(split)

@@ -5,7 +5,6 @@ This appendix turns millions of sentence pairs into token ids on disk, in bounde
 and hands them to training (section 5.1 of the paper).
 """
 
-import errno
 import hashlib
 import json
 import math
@@ -25,6 +24,7 @@ from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.downloads import MissingData
 from annotated_transformer.toolkit.model_io import (
+    FULL_DISK,
     TOKENIZER,
     atomic_write,
     clear,
@@ -414,7 +414,6 @@ SMALLEST_VOCABULARY = 260  # the special tokens and all bytes
 LARGEST_VOCABULARY = 1_000_000
 HELD_OUT_EVERY = 10  # of so many rows one, for validation and for test by turns
 MOST_HELD_OUT = 3_000  # rows for validation, and for test
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 
 
@@ -870,6 +869,8 @@ def open_corpus(
         tokenizer = Tokenizer.load(folder / TOKENIZER)
         if tokenizer.sha256 != summary["tokenizer"]:
             raise ValueError(f"{TOKENIZER} is not the one that it was encoded with")
+        if not summary["settings"]["data"]:
+            raise ValueError(f"{SUMMARY} does not name the data")
         lengths = read_lengths(folder / LENGTHS)
         tokens = np.memmap(folder / TOKENS, id_type(tokenizer), "r").view(np.ndarray)
         # A target has one token more than its length

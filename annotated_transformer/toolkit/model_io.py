@@ -35,13 +35,16 @@ class DiskFull(OSError):
     """There was no space left to write a file, which the message names."""
 
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 @contextmanager
 def naming_a_full_disk(path: Path) -> Iterator[None]:
     """Raise DiskFull, which names the file, where the block fails because the disk is full."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in FULL_DISK:
             raise DiskFull(f"there is no space left to write {path}") from error
         raise
 
