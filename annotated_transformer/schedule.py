@@ -5,8 +5,6 @@ This chapter sets the learning rate of each training step: it rises in a straigh
 falls as one over the square root of the step (section 5.3 of the paper).
 """
 
-from math import sqrt
-
 # --- Up and down ---
 
 
@@ -17,7 +15,6 @@ def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -
     """
     if step < 1 or warmup < 1:
         raise ValueError(f"step and warmup count from 1, not from {min(step, warmup)}")
-    rise = step / (warmup * sqrt(warmup))
-    fall = 1 / sqrt(step)
-    scale = lr_scale / sqrt(d_model)
-    return scale * min(rise, fall)
+    rise = step * warmup**-1.5
+    fall = step**-0.5
+    return float(lr_scale * d_model**-0.5 * min(rise, fall))

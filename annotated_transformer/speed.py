@@ -36,6 +36,8 @@ def flops(
     width = config.heads * (d_k + d_v)
     layers = config.layers
     multiplications = {
+        # At a source position 2 d w for the encoder's attention, and d w for the keys and values
+        # of cross-attention; at a target position 2 d w, and d w for its queries and output
         "attention projections": 3 * layers * d * width * (s + t),
         "attention products": layers * width * (s * s + t * t + s * t),
         "feed-forward": 2 * layers * d * config.d_ff * (s + t),

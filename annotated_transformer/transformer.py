@@ -79,6 +79,13 @@ def make_feed_forward(c: TransformerConfig) -> FeedForward:
     return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
 
 
+def make_positions(c: TransformerConfig) -> Positions:
+    """Make the positions that are added at the bottom of both stacks."""
+    if c.positions == "learned":
+        return LearnedPositions(c.d_model, c.max_length)
+    return SinusoidalPositions(c.d_model, c.max_length)
+
+
 def make_encoder(c: TransformerConfig) -> Encoder:
     """Make the encoder, each layer anew."""
     layers = []
@@ -116,12 +123,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        if config.positions == "learned":
-            self.positions: Positions = LearnedPositions(
-                config.d_model, config.max_length
-            )
-        else:
-            self.positions = SinusoidalPositions(config.d_model, config.max_length)
+        self.positions = make_positions(config)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config)

@@ -39,6 +39,8 @@ print(translate(model, tokenizer, [news]))
 # - The **encoder** reads all source tokens at once and turns each into a vector that describes the word in its context.
 # - The **decoder** writes the translation token by token. At each step it looks at the encoder's vectors and at what it has written so far, and gives every token in the vocabulary a probability of coming next.
 # - The **loss** measures how improbable the model found the right next token. Training makes it smaller; that is all training does.
+#
+# Here are the tokens of the second sentence, with their numbers, and the size of the model. A *parameter* is a number that training may change.
 
 # %%
 ids = tokenizer.encode(german[1])
@@ -50,9 +52,9 @@ print(
 # %% [markdown]
 # ## Look inside
 #
-# Which German words does the decoder look at when it is about to write an English one? In a Transformer this question has an answer you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer:
+# Which German words does the decoder look at when it is about to write an English one? In a Transformer this question has an answer you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer. For each English token you see the German one with the largest weight, and then all the weights:
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer, the mean of its heads. Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). An empty cell is 0, a full one 1."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer (averaged over its heads). Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). An empty cell is 0, a full one 1."}}
 import torch
 
 from annotated_transformer.attention_maps import attention_maps, token_names
@@ -78,7 +80,7 @@ show(
 #
 # ## Train one yourself
 #
-# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, on a busy machine a few; a line for every hundred steps shows how far it is.
+# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, on a busy machine a few; a line for every fifty steps shows how far it is.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import (
@@ -145,7 +147,7 @@ show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then sl
 #
 # ## The map
 #
-# The paper's first figure shows the model as two towers. Here it is again, drawn for this book; each box opens the chapter that builds it.
+# The paper's first figure shows the model as two towers. Here it is again, drawn for this book.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. Queries are blue, keys orange, values green: between the towers, queries come from the decoder, keys and values from the encoder. Each box opens its chapter."}}
 from book.figures import INK, KEY, QUERY, VALUE, arrow, box, show_drawing, words_at
@@ -231,7 +233,7 @@ show_drawing(
 #
 # ## What the paper claimed
 #
-# Until the paper, the best translators were recurrent or convolutional networks with some attention on top; the [next chapter](02_before_attention.ipynb) shows what they paid. The paper removed recurrence and convolution, kept the attention, and reported, on the standard test set of 2014:
+# Until the paper, the best translators were recurrent or convolutional networks with some attention on top; the [next chapter](02_before_attention.ipynb) shows what that cost. The paper removed recurrence and convolution, kept the attention, and reported, on the standard test set of 2014:
 #
 # | model | en-de, BLEU | en-fr, BLEU | training cost en-de, operations |
 # |---|---|---|---|

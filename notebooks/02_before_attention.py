@@ -129,7 +129,7 @@ assert moved[9] < 0.01 * moved[0]
 # | $\alpha_{ij}$ | weight | the share; the shares of a row sum to 1 |
 # | $c_i$, context | output | the blend |
 #
-# There, key and value are one and the same vector. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product. To the blend it makes no difference where the scores come from. Below, *likes* asks the five words once by an untrained network and once by dot products with the matrices of chapter 3, and the last line is the result that you'll meet again there: *likes* fetches something living from *cat* and something edible from *fish*.
+# In Bahdanau's attention, key and value are one and the same vector, $h_j$. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product. To the blend it makes no difference where the scores come from. Below, *likes* blends the five words twice, with scores from an untrained network and with the dot products of chapter 3. You'll meet the second line again there: *likes* fetches something living from *cat* and something edible from *fish*.
 
 
 # %% tags=["hide-input"]
@@ -172,8 +172,8 @@ assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
 # One way to avoid waiting is a convolution, which sees a window of $w$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
 #
 # - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $w - 1$ words further, so the number of layers between two words grows in proportion to their distance.
-# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below (up to 16, then from 1 again), so within a round the reach doubles from layer to layer. If the doubling went on, the number of layers would grow like the logarithm of the distance, as the paper counts it.
-# - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. Its authors asked whether such a memory can replace attention, and in translation it matched attention. The first of them, Łukasz Kaiser, is also one of the Transformer's eight authors.
+# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below, so the number of layers grows like the logarithm of the distance. (ByteNet's go up to 16 words apart and then begin again.)
+# - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. In translation it matched attention.
 # - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims to be the first that turns one sequence into another with nothing else.
 
 
@@ -194,7 +194,7 @@ for distance in (4, 16, 64, 256):
     print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
 
 # %% [markdown]
-# A gradient has to come back through each of those steps, and at every one it can shrink. [Chapter 12](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures the steps, how much of the gradient is lost on them, and the price of attention's single step.
+# A gradient has to come back through each of those steps, and at every one it can shrink. [Chapter 12](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures the steps, how much of the gradient is lost on them, and the price of attention's single step: every word is compared with every other.
 #
 # ## Recalling a word
 #
@@ -262,9 +262,9 @@ show(
 )
 
 # %% [markdown]
-# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. To name the word $k$ steps back *at every step*, it has to carry the last $k$ words in 32 numbers, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little (`recalled` holds the shares of {numref}`fig-recall`, and `log` all that was measured for it):
+# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. Its state is 32 numbers, and to name the word $k$ steps back *at every step*, it has to carry the last $k$ words in them, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little:
 
-# %%
+# %% tags=["hide-input"]
 longer = mean(r["accuracy"] for r in log if r.get("steps") == 5000)
 print(
     f"GRU, k = 8: {recalled['GRU', 8]:.0%} after 1,000 updates, {longer:.0%} after 5,000"
@@ -285,7 +285,7 @@ assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
 # - Attention was added so that the decoder need not depend on that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
 # - A convolution runs in parallel but sees a window; the stack must grow with the distance, or with its logarithm.
-# - Attention reaches every word in one step, and pays with comparisons that grow with the square of the length.
+# - Attention reaches every word in one step. Its price is a comparison of every word with every other.
 #
 # Here attention still sits on top of a recurrent network. The next chapter takes the network away and lets attention do the work.
 

@@ -18,20 +18,19 @@ from book.figures import map_thumbnail
 
 map_thumbnail("attention")
 
-# %% [markdown]
-# Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. In the next sentence it will be other words, so fixed wiring can't do it.
-#
-# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and the longer the sentence, the more the squeezing loses. **Attention** leaves every word where it is and lets each one fetch what it needs, directly.
-#
-# Before you look at the figure: if *likes* had a total of 1 to spend on the five words, itself included, how would you divide it?
-
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+# %% [markdown]
+# Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. In the next sentence it will be other words, so fixed wiring can't do it.
+#
+# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and the longer the sentence, the more the squeezing loses. **Attention** leaves every word where it is and lets each one fetch what it needs, directly.
+#
+# Before you look at the figure: if *likes* had a total of 1 to spend on the five words, itself included, how would you divide it?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention", "caption": "What does *likes* fetch, and from whom? Its query (blue) asks for nouns. Each word can be found by its key (orange); the better the key fits, the larger the weight on the arc. What comes back is the sum of the values (green), each times its weight. Words and matrices are made up; this chapter computes all the rest."}}
 import altair as alt
@@ -125,8 +124,8 @@ values = torch.tensor([0.0, 4.0, 4.0], dtype=torch.float64)  # their legs
 query = torch.tensor(12.0, dtype=torch.float64, requires_grad=True)
 
 nearest = (query - keys).abs().argmin()
-legs = values[nearest]
-print("legs:", legs.item(), " depends on the query:", legs.requires_grad)
+answer = values[nearest]
+print("legs:", answer.item(), " depends on the query:", answer.requires_grad)
 
 # %% [markdown]
 # This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. That is why PyTorch prints False: as far as it can tell, the query has no influence.
@@ -308,7 +307,7 @@ for word, key in zip(words, K):
     print(f"likes · {word:6} = {(Q[3] * key).sum().item()}")
 
 # %% [markdown]
-# *Cat* scores 6, *fish* 4.5, and everything else nothing. In geometry, the dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points or by being long.
+# *Cat* scores 6, *fish* 4.5, and everything else nothing.
 
 # %% [markdown]
 # One such loop for each word gives 25 scores, and the loops together are a matrix product: the entry in row $i$ and column $j$ of $QK^\top$ is the dot product of query $i$ and key $j$.
@@ -399,7 +398,7 @@ assert torch.equal(W_O, example.W_O)
 #
 # ## Nobody has to write these
 #
-# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look. (`draw_sentences` makes sentences of the 14 words in `lexicon`, as numbers.)
+# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look. (`draw_sentences` makes sentences of the 14 words in `lexicon`, as numbers; `watch` prints the loss, and how much *cat* looks at *black* in our own sentence.)
 
 # %%
 random = torch.Generator().manual_seed(0)
@@ -407,7 +406,7 @@ vectors = torch.randn(14, 16, generator=random)  # of the words of the lexicon
 learned = 0.1 * torch.randn(3, 16, 16, generator=random)  # W_Q, W_K, W_V
 learned.requires_grad = True
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the lexicon, and how sentences are drawn", "code_prompt_hide": "Hide the lexicon, and how sentences are drawn"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the lexicon, how sentences are drawn, and what is watched", "code_prompt_hide": "Hide the lexicon, how sentences are drawn, and what is watched"}
 articles = ["the", "a", "this"]
 adjectives = ["black", "white", "old", "small"]
 nouns = ["cat", "dog", "bird", "fish"]
@@ -424,12 +423,20 @@ def draw_sentences(count):
     return torch.stack(columns, dim=1)
 
 
+ours = torch.tensor([[lexicon.index(word) for word in words]])
+maps = {}
+
+
+def watch(step, loss):
+    maps[step] = attend(*(vectors[ours] @ W for W in learned))[1][0].detach()
+    print(f"step {step:3}: loss {loss.item():.2f}", end=", ")
+    print(f"cat looks at black: {maps[step][2, 1]:.2f}")
+
+
 # %% [markdown]
 # Training is the usual loop. What comes back at the two nouns (positions 2 and 4, counted from 0) is compared with the vectors of all 14 words, and the adjective's, from position 1, should fit best:
 
 # %% tags=["nbval-ignore-output"]
-ours = torch.tensor([[lexicon.index(word) for word in words]])
-maps = {}
 adam = torch.optim.Adam([learned], lr=0.01)
 for step in range(201):
     tokens = draw_sentences(64)
@@ -438,9 +445,7 @@ for step in range(201):
     adjective = tokens[:, 1:2].expand(-1, 2)
     loss = F.cross_entropy(fits.flatten(0, 1), adjective.flatten())
     if step in (0, 10, 200):
-        maps[step] = attend(*(vectors[ours] @ W for W in learned))[1][0].detach()
-        print(f"step {step:3}: loss {loss.item():.2f}", end=", ")
-        print(f"cat looks at black: {maps[step][2, 1]:.2f}")
+        watch(step, loss)
     adam.zero_grad()
     loss.backward()
     adam.step()
@@ -465,7 +470,7 @@ show_steps(
 # %% [markdown]
 # Two hundred updates, a few seconds, and *cat* asks for adjectives, *black* can be found as one, and what comes back is the right word. The gradient reached the query because the lookup is soft. Everything that a trained Transformer knows about where to look came about in this way, out of nothing but the loss.
 #
-# *Fish* looks at *black*, too, which is what we trained it to do, and wrong: the fish isn't black. With two adjectives in a sentence, neither noun could tell which one is its own, because attention sees what the words are and not where they stand. [Chapter 8](08_positional_encoding.ipynb) gives it places.
+# *Fish* looks at *black*, too, which is what we trained it to do, and wrong: the fish isn't black. With two adjectives in a sentence, neither noun could tell which one is its own, because attention sees what the words are and not where they stand. [Chapter 8](08_positional_encoding.ipynb) tells it where each word stands.
 #
 # ## The code
 #
@@ -822,7 +827,7 @@ show(
 #
 # :::{admonition} A query, and four keys around it
 # :class: dropdown
-# [Length, length and cosine](#the-dot-product-as-a-measure-of-fit) can be seen in the plane. In {numref}`fig-dot-product`, *c* points as *a* does and is four times as long, so it wins.
+# In geometry, the dot product is the query's length, times the key's, times the cosine of the angle between them, so a key scores high by pointing where the query points or by being long. In {numref}`fig-dot-product`, *c* points as *a* does and is four times as long, so it wins.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-dot-product", "caption": "Which keys fit a query? The query (blue, from the origin) and four keys (orange) of width 2. Keys on the same gray line have the same score, printed at its end. *b* is as long as *a* but points elsewhere, so it scores less. *c* points as *a* does and is four times as long, so it wins. *d* points away."}}

@@ -18,16 +18,16 @@ from book.figures import map_thumbnail
 
 map_thumbnail("masks")
 
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+import torch
+from torch import Tensor
+
 # %% [markdown]
 # [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, and in a Transformer that is wrong for two reasons. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
 #
 # ## What goes wrong without a mask
 #
 # We take three words of our example, *cat likes fish*, in a batch with longer sentences. Zero vectors fill up the row. How many of them does it take to spoil what *likes* finds?
-
-# %% tags=["export"]
-import torch
-from torch import Tensor
 
 # %% tags=["hide-input"]
 import math
@@ -63,7 +63,7 @@ for padding in (0, 2, 10, 30):
 #
 # ## How to hide a key
 #
-# A hidden key must get the weight zero, and the others must share what it leaves. We try four ways, and hiding nothing, on the query *likes*, with two padding tokens that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
+# A hidden key must get the weight zero, and the others must share what it leaves. We compare four ways with hiding nothing, for the query *likes* and with two padding tokens that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
 
 # %%
 filling = torch.tensor([[1.0, 0, 0, 0, 0, 0]] * 2, dtype=torch.float64)
@@ -128,11 +128,11 @@ EOS = 2  # </s>
 UNK = 3  # <unk>
 
 # %% [markdown]
-# The **padding mask** asks of each key, at position $s$, whether it is a word, whichever query at position $t$ asks:
+# The **padding mask** is True where the key at position $s$ is a word, whatever the position $t$ of the query:
 #
 # $$ M^\text{padding}_{ts} = [\,\text{token}_s \neq \text{PAD}\,] $$ (eq-padding-mask)
 #
-# The square brackets are 1, or True, where what they hold is true. Comparing with `PAD` seems to be all.
+# The square brackets are 1, or True, where what they hold is true. It looks as if comparing with `PAD` were enough.
 #
 # **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb#the-parts-it-knows) knows three common mistakes of the first and four of the second. The obvious first try is one:
 

@@ -18,20 +18,19 @@ from book.figures import map_thumbnail
 
 map_thumbnail("multi_head_attention")
 
-# %% [markdown]
-# ## Why several heads?
-#
-# In [chapter 3](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*, and so it heard only faintly that it is black. No choice of numbers can help: whatever one answer gains, the other loses.
-#
-# What if *cat* could ask twice? Cut the matrices of chapter 3 into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*. How much weight do you expect *likes* and *black* to get now?
-
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from annotated_transformer.attention import Mask
 
+# %% [markdown]
+# ## Why several heads?
+#
+# In [chapter 3](03_attention.ipynb#from-scores-to-weights), *cat* had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for *likes* and 0.20 for *black*, and so it heard only faintly that it is black. No choice of numbers can give both answers their full weight: the two together never get more than 1.
+#
+# What if *cat* could ask twice? Cut the matrices of chapter 3 into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*. How much weight do you expect *likes* and *black* to get now?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-heads", "caption": "What can two heads do that one cannot? Left: the single head of chapter 3. Middle and right: its matrices, cut into two heads. Head 1 links nouns and verbs, head 2 finds the adjective. *Cat* now looks hard at *likes* and at *black*. *Black* and *likes* have nothing to ask head 2, so it gives them the plain average."}}
 import altair as alt
@@ -129,7 +128,7 @@ print("queries of cat, head 1 then head 2:", one_by_one[2].tolist())
 torch.testing.assert_close(X @ torch.cat(cut_Q, dim=1), one_by_one)
 
 # %% [markdown]
-# This answers a question that comes up with each implementation: where are the heads' own matrices, if the layer has a single one of 512 × 512? They are its columns, 64 for each head.
+# So a layer with a single matrix of 512 × 512 does hold a matrix for each head: 64 of its columns.
 #
 # **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows eight ways to get it wrong, and the most common first idea is one of them:
 
@@ -262,7 +261,7 @@ show(
 #
 # ## The width of a head
 #
-# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. Our module takes both widths if you give them. If you don't, `head_width` divides, and an error says which numbers of heads would do.
+# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. Our module takes both widths if you give them; if you don't, `head_width` divides.
 
 
 # %% tags=["export", "hide-input"]
@@ -290,7 +289,7 @@ def head_width(d_model: int, heads: int) -> int:
 # The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; the page of [departures](../book/departures.md#the-model) has the effect.
 # :::
 #
-# One line differs from [chapter 3](03_attention.ipynb#the-code): PyTorch's `F.scaled_dot_product_attention` takes the place of our `attention`. It computes the same numbers and never stores the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions.
+# One line differs from [chapter 3](03_attention.ipynb#the-code): PyTorch's `F.scaled_dot_product_attention` takes the place of our `attention`. It computes the same numbers, and its fast forms never store the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions.
 
 
 # %% tags=["export"]
@@ -452,7 +451,6 @@ read = [tokenizer.decode([i]).strip() or "</s>" for i in german]
 apart = min(
     (a - b).abs().sum(-1).mean().item() / 2 for a, b in combinations(trained, 2)
 )
-print(f"any two heads place at least {apart:.0%} of their weight on different words")
 assert apart > 0.35
 maps = [
     heatmap(w, written, read, cell=22, titles=("", "")).properties(title=f"head {i}")
@@ -464,7 +462,7 @@ show(
 )
 
 # %% [markdown]
-# Head 3 mostly looks at the German word that is being translated: *plays* looks at *spielt* with 0.99, *red* at *roten* with 0.99. Head 2 looks ahead to the noun. It looks at *Mädchen* from the very start, with 0.99 in the row of the first *A*, and at *Ball* as soon as *with* is due (0.43) and more so at *red* (0.84), though for the *a* before it prefers *einem*. Head 1 does so for *Ball* only. Head 4 looks back to *Mädchen* where *a* is due (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, perhaps because they have no question there.
+# Head 3 mostly looks at the German word that is being translated: *plays* at *spielt* and *red* at *roten*, with 0.99 each. Head 2 looks ahead to the noun: at *Mädchen* with 0.99 from the very first *A*, and at *Ball* when *with* (0.43) and *red* (0.84) are due. Head 4 looks back to *Mädchen* where *a* is due (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, perhaps because they have no question there.
 #
 # That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be counted, in [chapter 21](21_attention_maps.ipynb#what-single-heads-do). What several heads are worth to a translator is part of [the ladder in chapter 10](10_transformer.ipynb#what-each-part-is-worth).
 

@@ -10,12 +10,16 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # %% [markdown]
 # # The feed-forward network
 #
-# The feed-forward network, two linear maps with a cut at zero (a ReLU) between them, ends every layer of the model and draws conclusions from what attention has brought to a position (section 3.3 of the paper).
+# The feed-forward network ends every layer of the model. It is two linear maps with a cut at zero (a ReLU) between them, and draws conclusions from what attention has brought to a position (section 3.3 of the paper).
 
 # %% tags=["remove-input"]
 from book.figures import map_thumbnail
 
 map_thumbnail("feed_forward")
+
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 # %% [markdown]
 # After attention, *likes* has heard of something living and of something edible. If you know both, you know more: this liking is about a meal. But a meal is a new fact, and what attention returns is a blend of old ones. Could more attention, ten layers of it, arrive at the conclusion?
@@ -23,10 +27,6 @@ map_thumbnail("feed_forward")
 # ## What attention alone cannot do
 #
 # To see the limit, give attention a sentence of one word. With a single key, its weight is 1 whatever the scores are, and all that remains is $x W^V W^O$. Twice the input gives twice the output:
-
-# %% tags=["export"]
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 # %% tags=["hide-input"]
 import altair as alt
@@ -279,7 +279,7 @@ show(
 # %% [markdown]
 # About one unit in sixty is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0% fire in T5-Base and 6.3% in a vision Transformer. It even happens with random labels, so it isn't the meaning of words that makes the units so quiet; the authors look for the cause in the dynamics of training.
 #
-# A unit that is mostly silent may have a subject that we can name. The model reads words of its vocabulary, each as a sentence of its own. The figure takes the unit that a word excites most, relative to that unit's mean, and lists the words that excite *it* most.
+# A unit that is mostly silent may have a subject that we can name. We let the model read single words of its vocabulary. For each we take the unit that it excites most, compared with that unit's mean, and list the words that excite the same unit most.
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 whole = {}  # the words of the vocabulary

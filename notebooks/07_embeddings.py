@@ -17,17 +17,17 @@ from book.figures import map_thumbnail
 
 map_thumbnail("embeddings")
 
-# %% [markdown]
-# ## Why not feed the number itself?
-#
-# A tokenizer turns a sentence into whole numbers, one for each *token*, a word or a piece of one. You could hand that number to a linear layer. What would be wrong with the result?
-
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from math import sqrt
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+# %% [markdown]
+# ## Why not feed the number itself?
+#
+# A tokenizer turns a sentence into whole numbers, one for each *token*, a word or a piece of one. You could hand that number to a linear layer. What would be wrong with the result?
 
 # %% tags=["hide-input"]
 from math import log
@@ -48,7 +48,7 @@ for token in (4.0, 8.0):
 #
 # The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, 25 tokens become $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
 #
-# Whatever takes in one-hot vectors begins with a product with some matrix $E$, and a one-hot vector times $E$ picks one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
+# The first thing that a network does with a one-hot vector is to multiply it by some matrix $E$, and that product is one row of $E$ ({numref}`fig-lookup`). We skip the zeros and look the row up. It is the token's **embedding**.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? Left: *cat likes fish* as one-hot rows. Middle: a table of five words, the vectors of chapter 3. Right: the product of the two, which is rows 2, 3 and 4 of the table."}}
 tokens = torch.tensor([2, 3, 4])
@@ -208,7 +208,7 @@ show(
 )
 
 # %% [markdown]
-# One table holds $37{,}000 \times 512 = 18.9$ million numbers. Three would hold 56.8 million, more than the 44.1 million of all other parts of the base model together. The price is that *die*, a German article and an English verb, has one row for both, and the layers above must tell them apart by their neighbors. Today that price is often thought too high: many large language models, whose vocabulary is a small part of them, leave the output untied, with a table of its own.
+# One table holds $37{,}000 \times 512 = 18.9$ million numbers. Three would hold 56.8 million, more than the 44.1 million of all other parts of the base model together. The price is that *die*, a German article and an English verb, has one row for both, and the layers above must tell them apart by their neighbors. Input and output may also want different vectors for the same word. Many of today's large language models, in which the table is only a small part, therefore leave the output untied, with a table of its own.
 #
 # ### A table that is copied is not shared
 #
@@ -267,7 +267,7 @@ assert best[:2] == [0.72, 0.54]
 # %% [markdown]
 # ### Why is there no softmax in the code?
 #
-# In training, the loss needs the *logarithm* of one probability, and `F.cross_entropy` does softmax and logarithm in one step. Two steps would be less exact: $e^{-200}$ is too small for a float and becomes 0, whose logarithm is minus infinity.
+# In training, the loss needs the *logarithm* of one probability, and `F.cross_entropy` does softmax and logarithm in one step. Two steps would be less exact: $e^{-200}$ is too small for a float of 32 bits and becomes 0, whose logarithm is minus infinity.
 
 # %%
 far = torch.tensor([0.0, 200.0])
@@ -327,7 +327,7 @@ for name, std in starts.items():
 # %% [markdown]
 # *Share* is the word's part of the squared size of word plus position. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance.
 #
-# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 nats, the unit of a loss in natural logarithms; ± is the standard error ([departures](../book/departures.md#the-model), where the conditions are given). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
+# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 in the loss ([departures](../book/departures.md#the-model) has the conditions). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-embedding-scale", "caption": "Which start makes both ends fit? Size of a scaled word at the input (circle) and of a logit at the output (square), in the base model before training. Both should be near 1 (solid line). The dotted pink line is the size of the positions that are added to the words, 0.71. Only tensor2tensor's start gets both right."}}
 records = [
@@ -362,7 +362,7 @@ show(
 # %% [markdown]
 # ## The table doesn't come from word2vec
 #
-# Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, by seeing what occurs near what. This one starts at random and learns from the translation alone.
+# Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, from which words occur near which. This one starts at random and learns from the translation alone.
 #
 # Random rows are nearly at right angles: with the 192 columns of the model below, their cosines spread by $1/\sqrt{192} = 0.07$ around 0. After training, some rows are much closer. We ask [the captions model](05_multi_head_attention.ipynb#how-heads-differ) what lies nearest to three of its words.
 

@@ -17,14 +17,14 @@ from book.figures import map_thumbnail
 
 map_thumbnail("positional_encoding")
 
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+import torch
+from torch import Tensor, nn
+
 # %% [markdown]
 # ## Attention is blind to order
 #
 # *The black cat likes fish* and *the black fish likes cat* are made of the same words. Let the verb of each attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values). Will it fetch something else in the second sentence?
-
-# %% tags=["export"]
-import torch
-from torch import Tensor, nn
 
 # %% tags=["hide-input"]
 import math
@@ -315,7 +315,7 @@ show_steps(steps, "Position:", start=2)
 # (x + p)\,W = x\,W + p\,W
 # $$ (eq-add)
 #
-# Both are sums. Adding is concatenating with one shared matrix. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions lie in the same directions, and 50 positions need few of them. (A table's *singular values* say how much of it lies along each of its main directions.)
+# Both are sums. Adding is concatenating with one shared matrix. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. How many do 50 positions need? The *singular values* of their table, which say how much of it lies along each of its main directions, tell:
 
 # %% tags=["hide-input"]
 sizes = torch.linalg.svdvals(sinusoid(50, 512).double()).square()
@@ -475,7 +475,7 @@ for distance in range(-5, 6):
     torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
 
 # %% [markdown]
-# The same query and the same key stand at all six positions, and each diagonal holds a single number: every row is the one above, moved one to the right. Values aren't rotated, so what is fetched carries no place. Llama, PaLM and GPT-NeoX use RoPE, with variations: some turn only part of the columns, and some pair column $i$ with column $i + d_k/2$ instead of its neighbor, so weights don't fit from one layout to the other. Distance alone doesn't make a model work beyond its trained length, either. It meets angles there that it never saw, and long-context models slow the clocks down and train some more.
+# The same query and the same key stand at all six positions, and each diagonal holds a single number: every row is the one above, moved one to the right. Values aren't rotated, so what is fetched carries no place. Llama, PaLM and GPT-NeoX use RoPE, and [pair the columns](../book/questions.md#the-formula-of-rope-rotates-neighbors-rotate_half-the-two-halves-which-is-right) in different ways. Distance alone doesn't make a model work beyond its trained length, either. It meets angles there that it never saw, and long-context models slow the clocks down and train some more.
 #
 # :::{margin}
 # An older way to put distances into the scores is a learned vector for each distance ({cite:t}`shaw2018self`).

@@ -18,12 +18,7 @@ from book.figures import map_thumbnail
 
 map_thumbnail("layers")
 
-# %% [markdown]
-# Attention moves information between words; a network works within each word. The paper alternates the two, six times over. The obvious way to build that is to hand the output of each part to the next one.
-#
-# Suppose we do just that, with random weights, as they are before training, and send *the black cat likes fish* through it: five random vectors, as different as five words of an untrained table. Before you look: what will have become of the five words after two attentions and two networks?
-
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports of the module", "code_prompt_hide": "Hide the imports"}
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from collections.abc import Callable
 
 import torch
@@ -33,6 +28,11 @@ from torch import Tensor, nn
 from annotated_transformer.attention import Mask
 from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.multi_head_attention import MultiHeadAttention
+
+# %% [markdown]
+# Attention moves information between words; a network works within each word. The paper alternates the two, six times over. The obvious way to build that is to hand the output of each part to the next one.
+#
+# Suppose we do just that, with random weights, as they are before training, and send *the black cat likes fish* through it: five random vectors, as different as five words of an untrained table. Before you look: what will have become of the five words after two attentions and two networks?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alike", "caption": "What becomes of five words in a plain stack? The cosine of each pair, 1 (filled) if two vectors point in the same direction; choose how many parts they have passed, attention and network in turn. At first they have nothing in common. After one attention and one network they resemble each other, and after two of each all five have become one."}}
 import altair as alt
@@ -166,7 +166,7 @@ assert [round(v, 2) for v in added[3].tolist()] == [0, 2, 0.06, 0, 0.76, 0.29]
 #
 # ### What is still broken
 #
-# The addition repairs only half of the damage. How large do you expect the stream to be after 24 additions, and the gradient at the start? (`describe` prints the size of the last state, and how many times as large the gradient is at the start as at the end.)
+# The addition repairs only half of the damage. How large do you expect the stream to be after 24 additions, and the gradient at the start? (`describe` prints the size of the last state, and the gradient at the start divided by the gradient at the end.)
 
 
 # %%
@@ -245,7 +245,7 @@ steps = {
 show_steps(steps, "Which step?", start=3)
 
 # %% [markdown]
-# Exactly two numbers per word are lost, its mean and its size: multiply the input by 10 or add 10, and the output stays the same. The pattern is kept. On the way back, the gradient [is divided by the size](#the-gradient-through-a-norm) of what came in, so it's held in check, too.
+# Each word loses exactly two numbers, its mean and its size: multiply the input by 10 or add 10, and the output stays the same. The pattern is kept. On the way back, the gradient [is divided by the size](#the-gradient-through-a-norm) of what came in, so it's held in check, too.
 #
 # The module `LayerNorm` holds gain and bias, and calls PyTorch's version of the formula.
 
@@ -338,8 +338,6 @@ show_drawing(parts, 356, 296, alt=label)
 # - Post-norm: $(1, 3) + (2, 6) = (3, 9)$ has mean 6 and deviation 3. Result: $(-1, 1)$.
 # - Pre-norm: the sub-layer gets $(-1, 1)$ and returns $(-2, 2)$. Result: $(1, 3) + (-2, 2) = (-1, 5)$.
 # - Swapped: the sub-layer returns $(2, 6)$, normalized $(-1, 1)$. Result: $(-1, 1) + (1, 3) = (0, 4)$.
-#
-# Since 2018, readers of Harvard's *Annotated Transformer* have asked why its formula says one thing and its code another. The formula is the paper's, post-norm, and the code (its docstring says so) is pre-norm.
 #
 # ## The stack, mended
 #
@@ -464,11 +462,11 @@ class EncoderLayer(nn.Module):
 
 
 # %% [markdown]
-# A residual wants a function of one argument, but attention takes four. The `lambda` closes the gap: whatever comes in is query, key and value at once. The two residuals are separate because each norm has its own gain and bias, and a `ModuleList` registers them with PyTorch. Dropout, the filled diamonds, acts on every output before it is added ([why there](17_regularization.ipynb#where-is-dropout-in-the-transformer)).
+# A residual wants a function of one argument, but attention takes four. The `lambda` closes the gap: whatever comes in is query, key and value at once. The two residuals are separate because each norm has its own gain and bias. Dropout, the filled diamonds, acts on every output before it is added ([why there](17_regularization.ipynb#where-is-dropout-in-the-transformer)).
 #
 # ## The encoder
 #
-# The encoder calls its layers in turn. Its output is the **memory**: one vector for each source word, computed once and then read by every decoder layer. With pre-norm, nothing has normalized the stream when it leaves the last layer, so the stack needs a final norm. With post-norm every layer ends in one. (`nn.Transformer` has the final norm in both forms.)
+# The encoder calls its layers in turn. Its output is the **memory**: one vector for each source word, computed once and then read by every decoder layer. With pre-norm, nothing has normalized the stream when it leaves the last layer, so the stack needs a final norm. With post-norm every layer ends in one.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the class Encoder", "code_prompt_hide": "Hide the class"}
@@ -920,7 +918,7 @@ for depth, norms in measured.items():
 #
 # :::{admonition} Pre-norm wins our short runs; why this book keeps post-norm
 # :class: dropdown
-# With two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by 0.53 ± 0.01 nats per token, the largest effect on the page of [departures](../book/departures.md#the-model). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama. At six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option. The authors' code, tensor2tensor, was post-norm at first, and pre-norm by default from October 2017 on.
+# With two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by 0.53 ± 0.01 nats per token, the largest effect on the page of [departures](../book/departures.md#the-model). Short runs reward whatever learns fastest at first, though, and the same test rewards switching dropout off, too. Pre-norm became the default mainly because it trains deep stacks without drama. At six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option. The authors' code, tensor2tensor, was post-norm at first, and pre-norm by default from October 2017 on. In Harvard's *Annotated Transformer*, the formula is the paper's, post-norm, and the code (its docstring says so) is pre-norm; since 2018 its readers have asked why.
 # :::
 #
 # ## Sources

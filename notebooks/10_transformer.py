@@ -122,7 +122,7 @@ show_drawing(
 #
 # ### One configuration
 #
-# All sizes stand in one place, the dataclass `TransformerConfig`. Its defaults are the paper's base model, so `TransformerConfig(vocabulary_size=37_000)` is base. What the paper doesn't have is off, but can be turned on to compare ([departures](../book/departures.md#the-model)). A **preset** is a name for a few changes: `preset("big")` is the paper's larger model, and `preset("tiny")` is one of ours that trains on a laptop.
+# All sizes stand in one place, the dataclass `TransformerConfig`. Its defaults are the paper's base model, so `TransformerConfig(vocabulary_size=37_000)` is base. What the paper doesn't have is off, but can be turned on to compare ([departures](../book/departures.md#the-model)). A **preset** is a name for a few changes: `preset("big")` is the paper's larger model, `preset("tiny")` one of ours that trains on a laptop.
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the configuration: every size and its default, and the presets", "code_prompt_hide": "Hide the configuration"}
 from collections.abc import Iterator
@@ -198,6 +198,13 @@ def make_feed_forward(c: TransformerConfig) -> FeedForward:
     return FeedForward(c.d_model, c.d_ff, c.relu_dropout)
 
 
+def make_positions(c: TransformerConfig) -> Positions:
+    """Make the positions that are added at the bottom of both stacks."""
+    if c.positions == "learned":
+        return LearnedPositions(c.d_model, c.max_length)
+    return SinusoidalPositions(c.d_model, c.max_length)
+
+
 def make_encoder(c: TransformerConfig) -> Encoder:
     """Make the encoder, each layer anew."""
     layers = []
@@ -226,7 +233,7 @@ def initialize(model: nn.Module) -> None:
 
 
 # %% [markdown]
-# The folded `make_encoder` and `make_decoder` make each layer anew from its parts, and `initialize` draws the [first weights](#how-weights-start).
+# The folded `make_encoder` and `make_decoder` make each layer anew from its parts, `make_positions` takes the sinusoids unless the configuration says otherwise, and `initialize` draws the [first weights](#how-weights-start).
 #
 # ### From tokens to logits
 #
@@ -241,12 +248,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        if config.positions == "learned":
-            self.positions: Positions = LearnedPositions(
-                config.d_model, config.max_length
-            )
-        else:
-            self.positions = SinusoidalPositions(config.d_model, config.max_length)
+        self.positions = make_positions(config)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config)
@@ -336,7 +338,7 @@ def write(model, source, longest=12):
 
 
 # %% [markdown]
-# The package's `greedy_decode` does the same for a whole batch; there a finished sentence waits, filled up with padding, until the last one is done, and each may become 50 tokens longer than its source, the paper's limit. `evaluating` turns dropout off meanwhile and restores it afterwards.
+# The package's `greedy_decode` does the same for a whole batch, with dropout turned off by `evaluating`; a sentence may become 50 tokens longer than its source, the paper's limit.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show evaluating: dropout off, and as before afterwards", "code_prompt_hide": "Hide evaluating"}
@@ -683,16 +685,16 @@ longer = "transformer, twice as long"
 assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 
 # %% [markdown]
-# Positions, by far. Below them every rung sees a bag of words and gets at most 37 of 100 sentences right. Who chases whom is a guess: with attention it's the cat from two seeds and the dog from the third, with four heads the dog from all. With positions, 71 of 100 sentences are right. Yet two seeds of three write *The cat chases the dogs*, with the words in order and a detail lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer): it brings norms, parts that work one after the other, and for the first time an encoder, in which the source words look at one another. (Additions were there from the first rung.) With it, both sentences are right from every seed, and the second layer takes the last step, to 95 of 100.
+# Positions, by far. Below them every rung sees a bag of words and gets at most 37 of 100 sentences right. Who chases whom is a guess: with attention, two seeds choose the cat and one the dog; with four heads, all three choose the dog. With positions, 71 of 100 sentences are right. Yet two seeds of three write *The cat chases the dogs*, with the words in order and a detail lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer). New in it are the norms, parts that work one after the other, and an encoder, in which the source words look at one another; additions were there from the first rung. With it, both sentences are right from every seed, and the second layer takes the last step, to 95 of 100.
 #
-# Not every part pays at this size. The padding mask changes nothing, since these batches hold hardly any padding. And what the table brings isn't due to sharing: with the scale, three separate tables come to 0.27 and the shared one to 0.29. Sharing saves weights.
+# Not every part pays at this size. The padding mask changes nothing, since these batches hold hardly any padding. The shared table gains nothing by being shared, either: three separate tables, scaled in the same way, reach a loss of 0.27, the shared one 0.29. What helps is the scale; sharing saves weights.
 #
 # :::{admonition} What came with each part: five more rungs, each with one thing changed
 # :class: dropdown
 # A part seldom comes alone, so we also trained these, in the same way:
 #
 # - Attention brought matrices for the values, and we gave them to the averages as well. Without these, the averages have a loss of 0.97, not 0.58. Where to look is worth less than what is handed over, as long as no rung knows positions.
-# - The four heads brought $W^O$. One head that has it comes to 0.47; so a third of the step from 0.51 to 0.38 is due to that matrix.
+# - The four heads brought $W^O$. One head that has it comes to 0.47; so a third of the step from 0.51 to 0.38 is due to that matrix. (For a single head of full width it computes nothing new, since $W^V W^O$ is one square matrix; two factors only train differently from their product.)
 # - The network without its ReLU comes to 0.36, where it has 0.33 with it.
 # - Sharing the table saves 76,800 of 181,056 weights here and 38 million in base, and {cite:t}`press2017using` found that translators lose nothing by it.
 # - The padding mask [is needed](04_masks.ipynb#what-goes-wrong-without-a-mask) all the same: without it, a sentence depends on its neighbors.

@@ -175,7 +175,7 @@ def says(tensor, *numbers):
 
 
 # %% [markdown]
-# One head, and two of them side by side. (1.41 is $\sqrt{d_k} = \sqrt 2$, `CUT` holds the matrices of the two, `JOIN` is $W^O$; all weights are folded above.)
+# `attend` is one head, and `self_attention` puts two side by side. (1.41 is $\sqrt{d_k} = \sqrt 2$, `CUT` holds the matrices of the two heads and `JOIN` is $W^O$; all weights are in the fold above.)
 
 
 # %%
@@ -460,7 +460,7 @@ tables(
 # c = (-1.41, -1.31, 1.18, 0.79, 0.42, -1.04, 0.62, 0.78).
 # $$
 #
-# One unit, "object", fires where a verb has found a noun and something edible: $1.18 + 0.79 + 0.78 - 2 = 0.75.$ Then the verb has been said and the food is due, so it takes twice as much from "verb" and adds it to "edible". The sum has mean 0 and deviation 1.25. After the last norm the state is
+# One unit, "object", fires where a verb has found a noun and something edible: $1.18 + 0.79 + 0.78 - 2 = 0.75.$ Then the verb has been said and the food is due, so it takes twice that, 1.50, from "verb" and adds it to "edible". The sum has mean 0 and deviation 1.25. After the last norm the state is
 #
 # $$
 # s = (-1.13, -1.05, 0.94, -0.57, 0.34, -0.83, 0.50, 1.82).
@@ -537,9 +537,9 @@ says(torch.stack([after, two(-after.log())]), 0.66, 0.42)
 # %% [markdown]
 # ## The same in the package
 #
-# Now the package's own layers with these weights, nothing rounded, and PyTorch's backward pass. The matrices are those from above, and `before` names what each row of the decoder has read last. Head 2 gets a second value of zeros, since the module gives all heads one width.
+# Now the package's own layers with these weights, nothing rounded, and PyTorch's backward pass. Head 2 gets a second value of zeros, since the module gives all heads one width.
 
-# %%
+# %% tags=["hide-input"]
 from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.layers import DecoderLayer, EncoderLayer
 from annotated_transformer.masks import causal_mask

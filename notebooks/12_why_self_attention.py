@@ -25,7 +25,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # | separable convolution | $k n d + n d^2$ | 1 | as above |
 # | restricted self-attention | $r n d$ | 1 | $n / r$ |
 #
-# Convolutions with an unbroken (contiguous) window and separable ones are added from the text beside it, and all is up to constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
+# The rows for contiguous windows and for separable convolutions are from the text beside the table. All entries leave out constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
 #
 # $$
 # n^2 d < n d^2, \quad \text{that is,} \quad n < d.
@@ -335,7 +335,7 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 )
 
 # %% [markdown]
-# Where Table 1 has a single term, the measured exponents lie within 0.3 of its own. The largest excess, 2.22 for recurrence in $d$, presumably comes from a matrix that outgrows the cache.
+# Where Table 1 has a single term, the measured exponents lie within 0.3 of its own.
 #
 # The crossover lies elsewhere. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20%. All this is one thread, before anything has been done in parallel.
 #
@@ -417,7 +417,7 @@ assert paths["restricted"] == [math.ceil((n - 1) / 7) for n in lengths]
 assert paths["self-attention"] == paths["recurrent"] == [1] * 4
 
 # %% [markdown]
-# Contiguous windows of 3 move a signal by 2 positions per layer, so 64 words take 32 layers. Dilated windows, 1, 3, 9, … apart, triple the reach with each layer and need 4. ([Chapter 2](02_before_attention.ipynb#the-distance-between-two-words) counted with ByteNet's doubling, which needs 6.) The recurrent layer needs only one, but inside it the signal passes through $n$ steps. Self-attention needs one layer and one step, at every distance.
+# (From here on, restricted attention sees $r = 8$ words.) Contiguous windows of 3 move a signal by 2 positions per layer, so 64 words take 32 layers. Dilated windows, 1, 3, 9, … apart, triple the reach with each layer and need 4. ([Chapter 2](02_before_attention.ipynb#the-distance-between-two-words) counted with ByteNet's doubling, which needs 6.) The recurrent layer needs only one, but inside it the signal passes through $n$ steps. Self-attention needs one layer and one step, at every distance.
 #
 # ## What arrives over that distance
 #
@@ -529,7 +529,7 @@ for name, sizes in received.items():
     print(f"{name:26} {gradients}   (n = 4, 16, 64)")
 
 # %% [markdown]
-# A short path isn't all. Untrained attention averages $n$ words, and of each only a small part arrives; the dilated convolution, with a path of five layers, does better at 127. The difference shows with something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and most of the signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need one for each distance. Attention's belong to *contents*.
+# A short path isn't all. Untrained attention averages $n$ words, and of each only a small part arrives; the dilated convolution, with a path of five layers, does better (at 127 words, in the figure). The difference shows with something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and most of the signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need one for each distance. Attention's belong to *contents*.
 #
 # The cliffs are steeper here than in practice. The LSTM was invented to fight this very decay, the vanishing gradient, and lets a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
 #
@@ -545,7 +545,7 @@ for name, sizes in received.items():
 # ## What to remember
 #
 # - By count, bare attention beats recurrence for $n < d$; with projections against an LSTM, for $n < 2d$.
-# - At the length of sentences every layer costs about $n d^2$, and operations decide nothing.
+# - At the length of sentences every layer costs about $n d^2$, so counting operations settles nothing.
 # - What decides is that all positions are computed at once, and that any two words are one step apart.
 # - The price is $n^2$: first in memory, and for long inputs in time.
 #

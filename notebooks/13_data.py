@@ -11,12 +11,13 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # # Data
 #
 # This chapter collects the sentence pairs to learn from: as many German-English ones as you like from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
-#
-# The last part built a model that knows nothing. This part teaches it. We begin at the end, with a working translator, and then open each box that made it. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained one as a black box; this time we listen to it while it learns, on one processor core and with nothing downloaded.
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 import re
 from typing import Any, NamedTuple
+
+# %% [markdown]
+# The last part built a model that knows nothing. This part teaches it. We begin at the end, with a working translator, and then open each box that made it. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained one as a black box; this time we listen to it while it learns, on one processor core and with nothing downloaded.
 
 # %% tags=["remove-cell"]
 from collections import Counter
@@ -202,7 +203,7 @@ class Pair(NamedTuple):
 
 
 # %% [markdown]
-# An unknown alignment is `None`; an empty set would claim that no word has a partner. Pairs of your own may come as plain tuples, `("Hallo!", "Hello!")`; `as_pair` makes pairs of them, and raises an error for anything else.
+# An unknown alignment is `None`; an empty set would claim that no word has a partner. Pairs of your own may come as plain tuples, `("Hallo!", "Hello!")`, of which `as_pair` makes pairs.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show as_pair", "code_prompt_hide": "Hide as_pair"}
@@ -277,7 +278,7 @@ show_plot(
 )
 
 # %% [markdown]
-# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With real text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, which makes it a ruler.
+# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With real text that question has no firm answer: programs that align words exist, but they make mistakes of their own. Here the answer is known without any model, so we can measure against it.
 #
 # How many pairs would a word-by-word copier get right? Those whose alignment is a plain diagonal.
 

@@ -11,8 +11,6 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # # Tokenization
 #
 # This chapter turns text into numbers and back without losing a letter: byte-pair encoding with one vocabulary for both languages (section 5.1 of the paper).
-#
-# A model reads numbers. The obvious plan is to list all words that occur, and to let each word's place in the list be its number. We list the words of 2,000 German sentences of the grammar, and then read our own sentence.
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 import copyreg
@@ -26,6 +24,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS, PAD, UNK
+
+# %% [markdown]
+# A model reads numbers. The obvious plan is to list all words that occur, and to let each word's place in the list be its number. We list the words of 2,000 German sentences of the grammar, and then read our own sentence.
 
 # %% tags=["remove-cell"]
 import time
@@ -300,7 +301,7 @@ for word in ("kingfish", "fishlike", "dish"):
 # %% [markdown]
 # None of the three was in the toy. *Fishlike* gets its two parts. *Kingfish* gets its fish, and a *k* with the ending of *liking*, which is nonsense: merges know counts, not grammar. The *d* of *dish* was in no word of the toy, so it has no number. That's the last hole; bytes will close it.
 #
-# Is this the real algorithm? Hugging Face's library `tokenizers` counts in a cleverer way, in Rust, but its merges must be ours, in the same order. One toy proves little, so chance makes 100 small corpora from four letters, in which equal counts and repeated letters abound:
+# Is this the real algorithm? Hugging Face's library `tokenizers` counts in a cleverer way, in Rust, but its merges must be ours, in the same order. One toy proves little, so we compare the two on 100 random corpora of four letters, where equal counts and repeated letters are common:
 
 
 # %% tags=["hide-input"]
@@ -357,7 +358,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ## A tokenizer in code
 #
-# This is the class that the other chapters use. The library does the work, as an `HFTokenizer`, with the same merges as ours. `train_bpe` lets it learn them from texts or from both sides of pairs, and returns a JSON text that lists the merges and the number of every token; `read_bpe` makes a tokenizer of that text. Both are folded below.
+# This is the class that the other chapters use. The library does the work, with the same merges as ours. `train_bpe` lets it learn them from texts or from both sides of pairs, and returns a JSON text that lists the merges and the number of every token; `read_bpe` makes a tokenizer of that text. Both are folded below.
 #
 # Four numbers come first in the vocabulary and are reserved, those of [masks](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it. A text must never turn into one of them, even if it contains the four characters `</s>`.
 
@@ -466,7 +467,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 # %% [markdown]
 # ### A tokenizer is part of the model
 #
-# Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, and fluent nonsense comes out. The JSON is therefore kept beside the weights, and a tokenizer can be told from any other by the fingerprint of its JSON, `sha256`. A file that `train_bpe` didn't make, such as one that normalizes text, is refused.
+# Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, and fluent nonsense comes out. The JSON is therefore kept beside the weights, and a tokenizer can be told from any other by the fingerprint of its JSON, `sha256`.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how JSON is read, and how a tokenizer is copied", "code_prompt_hide": "Hide how JSON is read, and how a tokenizer is copied"}
@@ -539,7 +540,7 @@ print(f"{returned} of {len(hard)} texts came back; the smallest number is {small
 assert returned == len(hard) and smallest > UNK
 
 # %% [markdown]
-# The converse doesn't hold. A model may write any ids, even half a character, and bytes that aren't text become the sign �.
+# No number is below 4, so no text has turned into a reserved entry. The converse of {eq}`eq-lossless` doesn't hold: a model may write any ids, even half a character, and bytes that aren't text become the sign �.
 #
 # ## The size of the vocabulary
 #
@@ -823,7 +824,7 @@ print(f"{only_english:,} in English alone, {both:,} in both")
 # :::{admonition} No: capitals would be lost for good
 # :class: dropdown
 #
-# German nouns are told from verbs by their capitals. The same goes for tokenizers that normalize text before they cut it and turn *ﬁ* into *fi* or *½* into *1/2*. It may help a score, but {eq}`eq-lossless` is gone.
+# German nouns are told from verbs by their capitals. The same goes for tokenizers that normalize text before they cut it and turn *ﬁ* into *fi* or *½* into *1⁄2*, as SentencePiece does unless it is told not to. It may help a score, but {eq}`eq-lossless` is gone.
 # :::
 #
 # ### WordPiece and the unigram method

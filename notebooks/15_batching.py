@@ -11,10 +11,8 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # # Batching
 #
 # This chapter packs sentences of different lengths into tensors and wastes almost none of the work (section 5.1 of the paper).
-#
-# A model should learn from many sentences at once. We cut two into tokens, with a vocabulary as in [the previous chapter](14_tokenization.ipynb#what-goes-in-comes-out), and lay them side by side:
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +24,9 @@ from torch import Tensor
 from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
+
+# %% [markdown]
+# A model should learn from many sentences at once. We cut two into tokens, with a vocabulary as in [the previous chapter](14_tokenization.ipynb#what-goes-in-comes-out), and lay them side by side:
 
 # %%
 from annotated_transformer import multi30k
@@ -39,14 +40,15 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with five tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words.
-#
-# Is that much waste? Take the 29,000 captions of Multi30k as they come, 32 to a batch, and fill each batch up to its own longest sentence. Which share of the positions holds a token? Make a guess before you look at the figure. For what follows we need the lengths alone, so here they are, one row per pair, with one position more for the token that ends a sentence:
+# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with five tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words. How much of that there is depends on the lengths alone, so here they are, one row per pair, with one position more for the token that ends a sentence:
 
 # %%
 lengths = np.array(
     [[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs]
 )
+
+# %% [markdown]
+# Take the 29,000 captions of Multi30k as they come, 32 to a batch, and fill each batch up to its own longest sentence. Which share of the positions holds a token? Make a guess before you look at the figure.
 
 # %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
@@ -273,7 +275,7 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 #
 # ## Neighbors along a snake
 #
-# Which sentences share a batch? An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. Instead we go back and forth, as a plow does: the longer side grows, as in {eq}`eq-rows`; among examples with the same longer side, $T - S$ goes up, and in the next width it comes back down.
+# Which sentences share a batch? An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. We go back and forth instead, as a plow does. Call the longer side of an example its width, which is what {eq}`eq-rows` divides by, and take the examples width by width. Within one width go from the pairs whose target is short for their source to those whose target is long; within the next, go back. So neither length ever jumps.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}}
@@ -297,10 +299,16 @@ show_plot(
 )
 
 # %% [markdown]
-# A sort produces any order you like if each example gets the right key. With $w = \max(S, T)$ and $W$ the widest of all, ours is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
+# A sort produces any order you like if each example gets the right key. `snake_key`, folded here, computes ours.
+#
+# :::{admonition} The key: a number for the width, plus or minus what the target has more than the source
+# :class: dropdown
+#
+# With $w = \max(S, T)$ and $W$ the widest of all, the key is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
+# :::
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show snake_key", "code_prompt_hide": "Hide snake_key"}
 def snake_key(lengths: np.ndarray) -> np.ndarray:
     """Return numbers (N,) by which to sort lengths (N, 2) so that both sides change slowly.
 
@@ -334,7 +342,7 @@ assert shares["snake order"] > 0.985 > shares["by source, then target"]
 #
 # We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one.
 #
-# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled. All of it follows from (seed, epoch), so a run that was interrupted need not remember any of it.
+# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled. Seed and epoch decide all of it, so a run that was interrupted can make the same plan again.
 #
 # An example longer than the budget fits into no batch, not even alone; `check_fits` raises an error for it that names the pair.
 
@@ -396,7 +404,7 @@ for epoch in (0, 1):
     print([sorted(map(tuple, toy[batch].tolist())) for batch in plan])
 
 # %% [markdown]
-# Nine examples, with all lengths from 1 to 3, in batches of at most 6 tokens per side, in two epochs. On the captions we measure what the plan promises: no side over the budget, other company in another epoch, and almost no padding. (Each sentence comes exactly once; a test, which you don't see here, counts them.)
+# Nine examples, with all lengths from 1 to 3, in batches of at most 6 tokens per side, in two epochs. On the captions we measure what the plan promises: no side over the budget, other company in another epoch, and almost no padding.
 
 # %% tags=["hide-input"]
 plans = [
@@ -413,7 +421,9 @@ def company(plan):
 first, second = (company(plan) for plan in plans)
 again = len(np.intersect1d(first, second, assume_unique=True)) / len(first)
 largest = max(len(batch) * lengths[batch].max() for plan in plans for batch in plan)
-print(len(plans[0]), "batches, then", len(plans[1]), "of", largest, "positions at most")
+print(
+    f"{len(plans[0])} and {len(plans[1])} batches, no side over {largest:,} positions"
+)
 print(f"of the pairs that share a batch, {again:.0%} share one again in the next epoch")
 for budget in (1024, 4096):
     plan = plan_batches(lengths, budget, seed=0, epoch=0)
@@ -484,7 +494,7 @@ for _ in range(3):
 # - Sort so that both lengths change slowly, let chance move examples a little, cut by tokens, shuffle the batches.
 # - The plan of an epoch follows from (seed, epoch), and each sentence is in it exactly once.
 #
-# Everything is ready for the first update. If its step is as long as the later ones may be, the model never recovers; the [next chapter](16_schedule.ipynb) shows it happen.
+# Everything is ready for the first update. Make it as long a step as later ones may be, and the model never recovers; the [next chapter](16_schedule.ipynb) shows it happen.
 #
 # ## Exercises
 #

@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter sets the learning rate of each training step: it rises in a straight line, then falls as one over the square root of the step (section 5.3 of the paper).
 #
-# A learning rate is a single number, and the obvious thing is to choose it once and leave it alone. So we try that first, on a small model, at three rates. One of the runs fails in an instructive way. Then we take the optimizer apart to find out what went wrong in its first steps, and at the end the same model learns at the very rate that wrecked it.
+# A learning rate is a single number, and the obvious thing is to choose it once and leave it alone. So we try that first, on a small model, at three rates. One of the runs fails in an instructive way, and the rest of the chapter finds out why.
 #
 # ## What a constant rate does
 #
@@ -170,7 +170,7 @@ assert bold[0] < fresh[0] / 10 and bold[1] < fresh[1] / 10
 # %% [markdown]
 # The encoder now hands over practically the same vector at every position, whatever word is there. Then it doesn't matter where cross-attention looks, because any weights mix the same vector. Nothing tells its queries and keys where to look instead, and hardly any gradient reaches the encoder. The one path by which the source could help is closed, and the loss settles on the frequencies.
 #
-# Keep the number 0.0088 in mind. What kills the bold run is not the length of its steps but taking them *at the beginning*, and to see why, we need to know what the optimizer does with a rate.
+# Keep the number 0.0088 in mind. To see how it does this damage, we need to know what the optimizer does with a rate.
 #
 # ## What Adam does with the rate
 #
@@ -298,7 +298,7 @@ assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 # %% [markdown]
 # In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it has cancelled, and it doesn't get much better: the limit is close to $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$, the spread of an average with that memory.
 #
-# The usual size is a guess at first, too. A weight whose only gradient so far happened to be at most a tenth of its usual size moves by the full rate all the same, at least ten times too far. If gradients are normally distributed, that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
+# The divisor is a guess at first, too: after one step, the only gradient seen so far counts as the usual one. If it happened to be a tenth of the usual size or less, the step is at least ten times too long. With normally distributed gradients that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
 #
 # And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and all that lies between that and 4.64 can be had from the frequencies alone. What the layers hear first is mostly how to make frequent tokens more probable, and that advice is the same at every position. The bold run took its longest steps in the poorest directions, until all positions were alike.
 
@@ -311,12 +311,9 @@ assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 # \text{rate}(n) = d_\text{model}^{-0.5} \cdot \min\left(n^{-0.5},\; n \cdot \text{warmup}^{-1.5}\right)
 # $$ (eq-schedule)
 #
-# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. What $n$ counts is updates, not batches, of which an update [may take several](18_training.ipynb#the-mean-over-all-tokens). In code there is a factor of our own, `lr_scale`, which is 1 in the paper.
+# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. Note that $n$ counts updates; one update [may take several batches](18_training.ipynb#the-mean-over-all-tokens). In code there is a factor of our own, `lr_scale`, which is 1 in the paper.
 #
 # **Exercise 7. Write it first** (★, 5 min). Write `learning_rate(step, d_model, warmup)` from the formula and hand it to the [checker](E_checker.ipynb#the-parts-it-knows): `check("learning_rate", yours)`.
-
-# %% tags=["export"]
-from math import sqrt
 
 
 # %% tags=["export"]
@@ -327,10 +324,9 @@ def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -
     """
     if step < 1 or warmup < 1:
         raise ValueError(f"step and warmup count from 1, not from {min(step, warmup)}")
-    rise = step / (warmup * sqrt(warmup))
-    fall = 1 / sqrt(step)
-    scale = lr_scale / sqrt(d_model)
-    return scale * min(rise, fall)
+    rise = step * warmup**-1.5
+    fall = step**-0.5
+    return float(lr_scale * d_model**-0.5 * min(rise, fall))
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The rate of each step for the paper's base model (solid) and for another one (dashed). The peak is always at the end of the warm-up. A longer warm-up lowers it; a wider model lowers the whole curve. Once both curves are past their peaks, only the width matters."}}
@@ -346,7 +342,7 @@ def schedule_chart(d, w, name):
     axis, scale = alt.Axis(format=".4f"), alt.Scale(domain=[0, 0.001])
     y = alt.Y("rate:Q", title="learning rate", axis=axis, scale=scale)
     chart = narrow(curves(records, x, y, "model", looks))
-    tops = {"base": 1 / sqrt(512 * 4000), name: 1 / sqrt(d * w)}
+    tops = {"base": 1 / math.sqrt(512 * 4000), name: 1 / math.sqrt(d * w)}
     said = ", ".join(f"{label} {top:.5f}" for label, top in tops.items())
     return chart, f"Both rise in a straight line and fall like a root. Peaks: {said}."
 
@@ -568,7 +564,7 @@ assert math.isclose(learning_rate(200, 128, 200, lr_scale), peak)
 print(f"{lr_scale:.2f}")
 
 # %% [markdown]
-# **6. The highest safe rate** (★★★, an evening; open). Find the largest constant rate that a fresh model of 1, 3, 6 and 12 layers survives, in post-norm and in pre-norm, with three seeds each. Does it follow `reaction`? Then find the shortest warm-up that saves the post-norm models at twice that rate.
+# **6. The highest safe rate** (★★★, an evening; open). Find the largest constant rate that a fresh model of 1, 3, 6 and 12 layers survives, in post-norm and in pre-norm, with three seeds each. Does it go with how far the output moves in the first step, as measured above? Then find the shortest warm-up that saves the post-norm models at twice that rate.
 #
 # **7. Write it first** is [above](#up-and-down); the code below it is the solution.
 
@@ -660,7 +656,7 @@ torch.testing.assert_close(torch.tensor(rates), expected)
 # :::{admonition} It must not, and Adam's averages must be saved, too
 # :class: dropdown
 #
-# A second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([the appendix on runs](K_runs.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
+# If the same training goes on, a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. (With *other* pairs a new, small one [is in place](../book/questions.md#how-do-i-train-a-finished-model-further-on-sentences-of-my-field).) Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([the appendix on runs](K_runs.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
 # :::
 #
 # ### A schedule that counts batches

@@ -13,7 +13,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter keeps the model from learning its sentences by heart and from being too sure of itself, with dropout and label smoothing (section 5.4 of the paper).
 #
-# In 100,000 updates of 25,000 target tokens, the paper's base model reads 2.5 billion tokens. For 4.5 million pairs of some 28 tokens, that is each pair about twenty times, and its 63 million weights could store a great deal of them. Would anybody notice? The training loss falls either way, because what has been learned by heart lowers it just as well as what has been understood.
+# In 100,000 updates of 25,000 target tokens, the paper's base model reads 2.5 billion tokens. The corpus has 4.5 million pairs of some 28 tokens, so the model reads each pair about twenty times, and its 63 million weights could store a good part of that. Would anybody notice? The training loss falls either way, because what has been learned by heart lowers it just as well as what has been understood.
 #
 # So we make it happen, with a corpus that is far too small. Then come the paper's two remedies. Both are odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong.
 #
@@ -60,7 +60,7 @@ def plain_loss(logits, labels):
 
 
 # %% [markdown]
-# `train` has [the previous chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, with everything switched off that this chapter is about to switch on.
+# `train` has [the previous chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, always the plain loss and without dropout, whatever the training itself uses.
 
 
 # %% tags=["hide-input"]
@@ -242,7 +242,7 @@ print("in evaluation:", *[layer.eval()(vector).numpy().round(2) for _ in range(2
 # | encoder: after self-attention, after the feed-forward network | 6 × 2 |
 # | decoder: after self-attention, cross-attention, feed-forward network | 6 × 3 |
 #
-# So dropout hits what a sub-layer *adds*, never the stream itself: where a component of the update is dropped, the stream passes through unchanged. Only the embeddings are an exception, at its start.
+# So dropout hits what a sub-layer *adds*, never the stream itself: where a component of the update is dropped, the stream passes through unchanged. The one exception is at the bottom, where dropout acts on the stream itself, the sum of embedding and position.
 #
 # The rate should be higher where there is less text for each weight. The paper takes 0.1 for base and 0.3 for the larger model, big, on 4.5 million pairs; for big on the French corpus, with eight times as many pairs, 0.1 is enough. Its Table 3 shows what is at stake for base: 24.6 BLEU without dropout, 25.8 with 0.1, 25.5 with 0.2.
 #
@@ -312,7 +312,7 @@ def loss_by_hand(logits, labels, smoothing):
 # %% [markdown]
 # PyTorch has the same in one call, which does not build $q$, and this is the one that the package takes:
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -500,7 +500,7 @@ show(
 )
 
 # %% [markdown]
-# The smoothed model is right a little more often and says so less loudly. Is it more honest? Not this one: the model with hard labels says what it can do, as it has seen no sentence twice, while the smoothed one is [right more often than it says](#is-a-smoothed-model-calibrated). A model that has trained for long on little text promises too much, and there smoothing brings it nearer to the truth. It takes confidence away, whether there was too much of it or not.
+# The smoothed model is right a little more often and says so less loudly. Is it more honest? Here it isn't. The model with hard labels has seen no sentence twice, and is about as often right as it says. The smoothed one is [right more often than it says](#is-a-smoothed-model-calibrated). Where a model promises too much, after long training on little text, smoothing brings it nearer to the truth. It always takes confidence away, needed or not.
 #
 # ### Does it translate better?
 #
@@ -532,7 +532,7 @@ assert found["perplexity"][0] > 2 * found["perplexity"][1]
 #
 # ## The loss as a module
 #
-# For training we want model and loss in one module, because compilers and the tools for [many GPUs](26_distributed.ipynb#exchange-while-computing) take modules. The target serves twice, [one position apart](10_transformer.ipynb#the-target-shifted-by-one). The decoder's states are taken at real labels only, so padding never meets the largest matrix of the model, the one that turns a state into logits. A batch without any label has a loss of zero.
+# For training, model and loss make one module, which compilers and the tools for [many GPUs](26_distributed.ipynb#exchange-while-computing) can take as a whole. The target serves twice, [one position apart](10_transformer.ipynb#the-target-shifted-by-one). The decoder's states are taken at real labels only, so padding never meets the largest matrix of the model, the one that turns a state into logits. A batch without any label has a loss of zero.
 
 
 # %% tags=["export"]
@@ -586,7 +586,7 @@ else:
     raise AssertionError
 
 # %% [markdown]
-# What the two models give to each token of *the black cat chases this bird*, and the smoothed loss per token: where the first is nearly certain, the second holds back. (10 for 10% is an easy slip, and with 1 all labels would be alike, so the module refuses both from the start.)
+# What the two models give to each token of *the black cat chases this bird*, and the smoothed loss per token: where the first is nearly certain, the second holds back.
 #
 # ## What to remember
 #

@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter trains the model, from one update over real tokens to a translator of captions with a BLEU score (sections 5.1 to 5.4 of the paper).
 #
-# We have a model that knows nothing, and all that can teach it: [pairs](13_data.ipynb), [a tokenizer](14_tokenization.ipynb), [batches](15_batching.ipynb), [a learning rate](16_schedule.ipynb) and [a loss](17_regularization.ipynb). A loop joins them, and in its simplest form the loop has ten lines. Before you read on, make a guess: a small model, 29,000 German captions with their translations, one processor core, one minute. Will the model by then write English? Will what it writes have to do with the German?
+# We have a model that knows nothing, and everything needed to teach it: [pairs](13_data.ipynb), [a tokenizer](14_tokenization.ipynb), [batches](15_batching.ipynb), [a learning rate](16_schedule.ipynb) and [a loss](17_regularization.ipynb). A loop joins them, and in its simplest form the loop has ten lines. Before you read on, make a guess: a small model, 29,000 German captions with their translations, one processor core, one minute. Will the model by then write English? Will what it writes have to do with the German?
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Iterable, Iterator
@@ -123,7 +123,7 @@ print(
 )
 print(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 
-# %% tags=["hide-cell"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show watch", "code_prompt_hide": "Hide watch"}
 # While it trains, look at its cross-attention on one caption, and compare with a longer run's log
 settings, *history, found = read_log("captions")
 logged = {line["step"]: line["loss"] for line in history}
@@ -148,7 +148,7 @@ def watch(step, total, tokens):
 
 
 # %% [markdown]
-# The function `watch` gets the loss of each step. Every 50 steps it notes the mean in `live`, and prints it beside the one in the log of a longer run, `history`:
+# Every 50 steps, `watch` prints the mean loss beside the one in the log of a longer run:
 
 # %% tags=["nbval-ignore-output"]
 start = time.perf_counter()
@@ -162,7 +162,7 @@ assert (
 )
 
 # %% [markdown]
-# Within a minute the loss has come down from 8 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this:
+# Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this:
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Above: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Below: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}}
@@ -214,11 +214,6 @@ print("reference:", val[2].target)
 #
 # What follows opens the loop, makes it fit for real work, and ends with a [score](#captions-it-has-never-seen).
 #
-# ## What the decoder sees
-#
-# The loss hands `target[:, :-1]` to the decoder and compares what it says with `target[:, 1:]`. So the decoder learns all positions of a sentence at once, and at each one it reads the *true* words so far, whatever it would have said itself. This is [teacher forcing](10_transformer.ipynb#is-it-fair-to-show-the-target-to-the-decoder), and because of its price, exposure bias, we'll score what the model writes, too.
-
-# %% [markdown]
 # ## The mean over all tokens
 #
 # Take two sentences. One has 5 tokens and a loss of 10 in all, the other 20 tokens and a loss of 60. The mean over tokens, {eq}`eq-token-mean`, is $(10 + 60) / 25 = 2.8$. The mean of the two means is $(10/5 + 60/20) / 2 = 2.5$, where a token of the short sentence counts four times as much as one of the long sentence. So sums and counts are kept apart and divided at the last moment.
@@ -289,10 +284,10 @@ def training_step(
 # %% [markdown]
 # ## The settings
 #
-# A run is described by a few numbers, its **hyperparameters**. The class is frozen, so nobody changes one mid-run. The defaults suit small models.
+# A run is described by a few numbers, its **hyperparameters**. `Hyperparameters`, folded here, has them with defaults that suit small models.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the settings and their defaults", "code_prompt_hide": "Hide the settings"}
 @dataclass(frozen=True)
 class Hyperparameters:
     """What shapes every update; the defaults suit the `tiny` model and the grammar."""
@@ -338,7 +333,7 @@ def updates(
 
 
 # %% [markdown]
-# Adam's rate is zero because the loop sets it before each step; `fused=True` updates all weights in one pass over memory. A step is counted in this one place, and the rate follows from the count. PyTorch's [scheduler](16_schedule.ipynb#with-pytorchs-scheduler) would keep a second count, easily advanced per batch by mistake.
+# Adam's rate is zero because the loop sets it before each step; `fused=True` updates all weights in one pass over memory. A step is counted in this one place, and the rate follows from the count.
 #
 # This is how the loop is driven, here for ten updates of a fresh model, with two batches in each:
 
@@ -383,11 +378,11 @@ def validation_loss(
 #
 # ## One call
 #
-# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to continue after a kill. None of it touches the update, so it stands apart, in the [appendix on training runs](K_runs.ipynb). There `train` drives the loop above. The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more. Here is the old result again:
+# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to continue after a kill. None of it touches the update, so it stands apart, in the [appendix on training runs](K_runs.ipynb). There `train` drives the loop above. The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more. Its `TrainingConfig` is `Hyperparameters` with the settings of such a run added. It repeats what our ten lines found (`live` has their losses):
 
 
 # %% tags=["nbval-ignore-output"]
-from annotated_transformer import TrainingConfig
+from annotated_transformer import TrainingConfig, train
 
 config = TrainingConfig(
     steps=50, max_tokens=768, warmup=300, lr_scale=0.6, save_every=50
@@ -422,7 +417,7 @@ assert gaps[-1] > 2.5 and gaps[0] < 1
 #
 # ### When attention forms
 #
-# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* have found theirs, while *on* has lost *auf* to the period.
+# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* look at the right words, too, and *on* has turned from *auf* to the period.
 #
 # Where to look is learned first, and what to say there comes after.
 #
@@ -477,7 +472,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 #
 # ## What averaging checkpoints brings
 #
-# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five has $1 / \sqrt 5 = 0.45$ of it, and there is much to gain: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
+# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five keeps $1 / \sqrt 5 = 0.45$ of it, and there is much to gain: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
 
 # %% tags=["hide-input"]
 for last, score in found["averages"].items():
@@ -492,7 +487,6 @@ assert min(list(found["averages"].values())[1:]) > found["averages"]["1"] + 2.5
 # %% [markdown]
 # ## What to remember
 #
-# - With teacher forcing, the decoder reads the true words and says the next.
 # - The loss is a mean over all tokens of an update, so sums and counts are kept apart until the end. Accumulated batches then equal the large one.
 # - A gradient that is not finite is caught before the weights change.
 # - A run that is broken off goes on from its last checkpoint, and ends with the same weights to the bit.
@@ -757,7 +751,7 @@ learning_curves(
 # %% [markdown]
 # ### When something looks wrong
 #
-# #### The loss begins at 8
+# #### The loss begins near 9
 #
 # That is right for 4,000 words. A model that knows nothing gives each word about the same chance, a loss of $\ln 4000 = 8.3$, and half a unit more with [our start](10_transformer.ipynb#the-loss-before-training-is-ln-v). A first loss far from this points to a mistake in the code.
 #

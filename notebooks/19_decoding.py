@@ -81,7 +81,7 @@ caption = "Der Mann ist auf dem Sofa eingeschlafen."
 next_words = model_for(caption)
 
 # %% [markdown]
-# `next_words` takes the tokens written so far and returns a dictionary: every possible next token, as a number of the vocabulary, with its probability. (Most tokens are words, and we call them so.) Up to the cache, all that we ask of the model goes through this function. **Greedy search** takes the most probable word each time:
+# `next_words` takes the tokens written so far and returns a dictionary: every possible next token, as a number of the vocabulary, with its probability. (Most tokens are words, and we call them so.) Until the section on the cache, we use the model only through this function. **Greedy search** takes the most probable word each time:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -551,7 +551,7 @@ print(f"states up to {whole.abs().max():.1f}, largest difference {difference:.6f
 assert difference < 1e-5
 
 # %% [markdown]
-# (If your machine shows a difference, it is rounding.) What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**, which every program that serves a language model has. Queries needn't be kept, since an old query has had its answer. A decoder layer attends twice, so there are two caches: the keys and values of the words written so far, which grow by one position per step, and those of the source, computed once per sentence.
+# What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**, which every program that serves a language model has. Old queries aren't needed, since only the newest word still asks. A decoder layer attends twice, so there are two caches: the keys and values of the words written so far, which grow by one position per step, and those of the source, computed once per sentence.
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 captions = multi30k("val")[:250]
@@ -568,13 +568,13 @@ def with_cache():
 
 
 written, speed = [], []
-for run in (without_cache, with_cache):
+for name, run in {"without a cache": without_cache, "with a cache": with_cache}.items():
     start = process_time()
     written.append(run())
     seconds = process_time() - start
     tokens = sum(len(tokenizer.encode(text)) + 1 for text in written[-1])
     speed.append(tokens / seconds)
-    print(f"{run.__name__:13} {speed[-1]:6,.0f} tokens per second")
+    print(f"{name:15} {speed[-1]:6,.0f} tokens per second")
 
 # %% tags=["remove-cell"]
 assert speed[1] > 2 * speed[0]
@@ -1585,7 +1585,7 @@ assert min(leads) > 0
 #
 # :::{admonition} Why does the model repeat itself?
 # :class: dropdown
-# Having written a phrase makes the same phrase likelier, most of all in models that haven't learned enough. Settings that keep three words in a row from coming twice, such as `no_repeat_ngram_size` in Hugging Face's `generate`, hide the loop and leave its cause.
+# Having written a phrase makes the same phrase likelier, most of all in models that haven't learned enough. Settings that keep three tokens in a row from coming twice, such as `no_repeat_ngram_size` in Hugging Face's `generate`, hide the loop and leave its cause.
 # :::
 #
 # ### Two length penalties

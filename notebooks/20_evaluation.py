@@ -365,7 +365,7 @@ assert abs(bleu_of(counts.sum(axis=0)) - honest) < 1e-6
 # %% [markdown]
 # ## The tool and its signature
 #
-# How text is cut decides which runs match. Papers used to cut it each in their own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score` returns `Scores`: BLEU with its signature, and a second score, **chrF** (`CHRF`), which compares sequences of one to six characters and so forgives *dogs* for *dog*. Both sides must have as many lines (`check_lines`), and where words are written without spaces, as in Chinese (`mostly_unspaced`), each character counts as a word.
+# How text is cut decides which runs match. Each paper used to cut in its own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score` returns `Scores`: BLEU with its signature, and a second score, **chrF** (`CHRF`), which compares sequences of one to six characters and so forgives *dogs* for *dog*. Both sides must have as many lines (`check_lines`), and where words are written without spaces, as in Chinese (`mostly_unspaced`), each character counts as a word.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Scores, check_lines and mostly_unspaced", "code_prompt_hide": "Hide Scores, check_lines and mostly_unspaced"}
@@ -540,7 +540,7 @@ show(
 #
 # ## What no counting can see
 #
-# An interval says how sure a score is, and not whether it measures what you want. BLEU and chrF compare strings. Neither knows that *woman* for *man* is an error and *cleans* for *cleaning* is none, or that a *not* turns a sentence round.
+# An interval says how sure a score is, and not whether it measures what you want. BLEU and chrF compare strings. Neither knows that *woman* for *man* is an error and *cleans* for *cleaning* is none, or that a *not* reverses a sentence.
 #
 # ### How people judge
 #
@@ -553,7 +553,7 @@ show(
 # | Ein Tisch voller gerahmter Bilder, ein Freiluftmarkt. | A table full of pictures, an outdoor market. | the frames are lost: minor | 1 | 75 |
 # | Kinder kämpfen um den Ballbesitz. | Children fighting for the ball. | none | 0 | 15 |
 #
-# The flawless translation has the lowest chrF, because the person who wrote the reference had kids *compete to gain possession of the soccer ball*. In that study, the professionals' marks ranked the systems of a large competition differently from the grades of paid laymen, and clearly preferred translations made by people.
+# The flawless translation has the lowest chrF, because the person who wrote the reference had kids *compete to gain possession of the soccer ball*. In the study of Freitag and colleagues, the professionals' marks ranked the systems of a large competition differently from the grades of paid laymen, and clearly preferred translations made by people.
 
 # %% tags=["remove-cell"]
 marked_lines = {

@@ -30,7 +30,7 @@ from benchmarks.experiments import variations
 from book.figures import INK, PAPER, RESIDUAL, SKY, show
 
 
-# %%
+# %% tags=["hide-input"]
 from benchmarks.common import read_log
 
 settings, *runs = read_log("variations")
@@ -66,7 +66,7 @@ assert signs == [True, False, False]
 # \end{gathered}
 # $$ (eq-difference)
 #
-# The factor $t_n$ makes the interval one that holds the true difference in 95 of 100 experiments: 1.96 for many seeds, and 4.30 for three.
+# With the factor $t_n$ the interval holds the true difference in 95 of 100 experiments. It is 1.96 for many seeds and 4.30 for three.
 
 
 # %%
@@ -104,7 +104,7 @@ assert abs(mean - 0.1) < 1e-12 and abs(error - 4.30 * 0.1 / math.sqrt(3)) < 1e-9
 # The paper's base model took eight GPUs twelve hours. The miniature keeps the proportions: half the layers and a quarter of every width, so that each row differs from the base model by the same factor as there. The number of heads stays.
 
 
-# %%
+# %% tags=["hide-input"]
 from annotated_transformer.toolkit.presets import parameter_count
 
 
@@ -276,7 +276,7 @@ dot_plot(
 #
 # In the paper, more is better, by its perplexities: more layers, a wider stream, a wider network, and most of all everything at once. Here, too, half of $d_\text{model}$ loses: 0.12 nats, in the paper 0.16. Half of $d_\text{ff}$ costs 0.04 in the paper and nothing we can see. The wider rows gain nothing yet. And depth is upside down: one layer instead of three is far better, four are worse, and big, with twice the width, twice the heads and a dropout of 0.3, is the worst of all.
 #
-# None of this contradicts the paper, which asks another question: which is best after 100,000 updates (big: 300,000)? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
+# None of this refutes the paper, which asks another question: which is best after 100,000 updates (big: 300,000)? A large model needs many updates to use its size. A deep post-norm stack needs many before it learns at all, as [the last experiment](#norm-and-depth) shows.
 #
 # ## Dropout, smoothing, positions: rows D and E
 #
@@ -467,7 +467,7 @@ assert all(
 # ## What to remember
 #
 # - An ablation is a difference, and a difference needs several seeds on both sides. Compare seed by seed, with an interval that fits their number.
-# - In miniature, one head, half of $d_\text{model}$, more dropout and no smoothing come out as in the paper's Table 3, by their loss. Depth and training without dropout, which ask how much of something is good, come out the other way round, and with more updates depth begins to turn.
+# - In miniature, one head, half of $d_\text{model}$, more dropout and no smoothing come out as in the paper's Table 3, by their loss. Depth and dropout, where the question is *how much*, come out the other way round, as do big and learned positions; with more updates, depth begins to turn.
 # - A deep post-norm stack needs warm-up and patience. With the norm in front, it needs no warm-up and much less patience.
 #
 # ## Exercises

@@ -32,7 +32,15 @@ from annotated_transformer.toolkit import synchronous_grammar as grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from benchmarks import treebank
 from benchmarks.common import read_log
-from benchmarks.experiments.parsing import Code, encode_trees, fit, outline, parse
+from annotated_transformer.masks import BOS, EOS
+from benchmarks.experiments.parsing import (
+    Code,
+    allowed,
+    encode_trees,
+    fit,
+    outline,
+    parse,
+)
 from benchmarks.treebank import DELETED, clean, leaves, plain, read_trees
 from book.figures import AMBER, INK, PAPER, PLUM, show, show_drawing, words_at
 
@@ -218,7 +226,7 @@ print(" ".join(word for _, word in leaves(trees[3])))
 print(" ".join(linearize(trees[3])))
 
 # %% [markdown]
-# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. (With smoothing, the training loss can't fall below 0.83 here.) `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, and `fit` trains.
+# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, and `fit` trains.
 
 # %% tags=["nbval-ignore-output"]
 code = Code(trees[500:])
@@ -242,16 +250,17 @@ model = fit(model, learn, held_out, steps=800, warmup=100, every=200, report=rep
 # %% [markdown]
 # ## A score like EVALB's
 #
-# The score compares the brackets of the output with those of the tree that an expert drew:
+# The score compares two sets of brackets: $G$, from the tree that an expert drew (the gold), and $P$, from the parser's.
 #
 # $$
 # F_1 = \frac{2 \, |G \cap P|}{|G| + |P|}
 # $$ (eq-f1)
 #
-# $G$ holds the brackets of the expert's tree, the gold, and $P$ those of the parser; $|\cdot|$ counts them. Trees are traditionally scored by a program called EVALB, and its rules are part of the number. Each constituent is a bracket with a label, a first and a last word. Brackets of single words, the tags, don't count, nor does `TOP`. Punctuation is taken out before the words are counted, so a comma may hang anywhere. `PRT` and `ADVP` are taken for the same label. And the sum runs over the brackets of all sentences, so a long sentence weighs more than a short one. In the code, `DELETED` has the labels that don't count, and `plain` cuts a label at its first hyphen.
+# Here $|\cdot|$ counts. Trees are traditionally scored by a program called EVALB, and its rules are part of the number. Each constituent is a bracket with a label, a first and a last word. Brackets of single words, the tags, don't count, nor does `TOP`. Punctuation is taken out before the words are counted, so a comma may hang anywhere. `PRT` and `ADVP` are taken for the same label. And the sum runs over the brackets of all sentences, so a long sentence weighs more than a short one. `labeled_f1`, folded here, follows these rules.
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the scorer", "code_prompt_hide": "Hide the scorer"}
+# DELETED has the labels that don't count, and plain cuts a label at its first hyphen
 def brackets(tree, place, start=0):
     label, inside = tree
     if isinstance(inside, str):
@@ -268,6 +277,7 @@ def brackets(tree, place, start=0):
 def labeled_f1(gold, parsed):
     hits = total = 0
     for right, said in zip(gold, parsed, strict=True):
+        # place[i]: how many words before word i count, by the expert's tags
         place = [0, *accumulate(tag not in DELETED for tag, _ in leaves(right))]
         wanted = brackets(right, place)[1]
         found = brackets(said, place)[1] if said else Counter()
@@ -277,7 +287,7 @@ def labeled_f1(gold, parsed):
 
 
 # %% [markdown]
-# `place[i]` is the number of words before word $i$ that count, by the expert's tags. We try the rules on a sentence whose score can be found by hand: the expert's tree has four brackets, S, NP, VP and NP.
+# We try it on a sentence whose score can be found by hand: the expert's tree has four brackets, S, NP, VP and NP.
 
 # %% tags=["hide-input"]
 gold = "(S (NP (DT the) (NN cat)) (VP (VBZ eats) (NP (NN fish))) (. .))"
@@ -338,7 +348,44 @@ show_tree(
 # %% [markdown]
 # ### Must the output be a tree?
 #
-# Nothing in the model knows about brackets. It has learned to close them, most of the time. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. At most five may open in a row. `allowed`, in the benchmark, does this for all hypotheses at once, and what it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do.
+# Nothing in the model knows about brackets. It has learned to close them, most of the time. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. At most five may open in a row. For one hypothesis, `written` so far:
+
+
+# %%
+def may_follow(symbol, written, words):
+    opening = [other[0] == "(" for other in written]
+    depth = sum(opening) - written.count(")")
+    tagged = sum(other[0] == "/" for other in written)
+    needs_tag = bool(written) and written[-1][0] not in "()/"
+    words_left = tagged < len(words)
+    if symbol == "</s>":
+        return bool(written) and depth == 0
+    if symbol[0] == "/":
+        return needs_tag
+    if needs_tag or (written and depth == 0):
+        return False
+    if symbol[0] == "(":
+        return words_left and not (len(written) >= 5 and all(opening[-5:]))
+    if symbol == ")":
+        return depth > 0 and not opening[-1] and (depth > 1 or not words_left)
+    return depth > 0 and words_left and symbol == words[tagged]
+
+
+# %% tags=["remove-cell"]
+draw = Random(0)
+for sentence in texts[:8]:
+    words_as_ids = torch.tensor([code.source(sentence)])
+    sentence = code.read(words_as_ids[0, :-1].tolist())
+    written, ids = [], [BOS]
+    while ids[-1] != EOS and len(ids) < 60:
+        ours = [may_follow(entry, written, sentence) for entry in code.entries]
+        inputs = torch.tensor([[ids]]), words_as_ids, torch.tensor([[len(sentence)]])
+        assert ours == allowed(*inputs, code.kinds)[0, 0].tolist(), written
+        ids.append(draw.choice([number for number, may in enumerate(ours) if may]))
+        written.append(code.entries[ids[-1]])
+
+# %% [markdown]
+# What it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do. (The benchmark's `allowed` decides for all hypotheses at once.)
 
 # %% tags=["nbval-ignore-output"]
 symbols = parse(model, code, texts, constrained=True)
@@ -444,9 +491,9 @@ right = "TOP", [(tree[0], [*tree[1], (".", ".")])]
 assert labeled_f1([right], [guess]) == 100 and "*sh /JJ" in said
 
 # %% [markdown]
-# All brackets are right. Only the tag of *fish* is wrong: it isn't among the 3,000 frequent words, so the model has seen no more of it than an ending, `*sh`, and takes it for an adjective. The other seeds (`by_size` holds all runs by the share of the data, here the whole of it) read another sentence, in which *the black cat likes* is a noun phrase and *to fish* is what they do:
+# All brackets are right. Only the tag of *fish* is wrong: it isn't among the 3,000 frequent words, so the model has seen no more of it than an ending, `*sh`, and takes it for an adjective. The other seeds read another sentence, in which *the black cat likes* is a noun phrase and *to fish* is what they do:
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 for run in by_size[1][1:]:
     print(run["ours"])
 

@@ -33,7 +33,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # How many lines can you explain? `hidden_size` is $d_\text{model}$, `intermediate_size` is $d_\text{ff}$, and layers, heads and vocabulary are old friends. Which part of the paper's model isn't mentioned at all? Look once more before you read on.
 #
-# There is one number of layers, where the paper's model has two stacks: the encoder is gone. The other new lines are changes within a layer. With $x$ for the residual stream, LN for LayerNorm and RMS for RMSNorm,
+# It is the encoder: no setting speaks of a second stack, or of attention to one. The lines that are new to you are changes within a layer. With $x$ for the residual stream, LN for LayerNorm and RMS for RMSNorm,
 #
 # $$
 # \begin{aligned}
@@ -155,7 +155,7 @@ show_steps(charts, "Which mask?")
 #
 # ## Rotary positions
 #
-# An added position enters the stream once, at the bottom, shares its room with the words, and has to survive all layers. RoPE {cite:p}`su2021roformer` adds nothing. In each layer it turns queries and keys by angles that grow with the position, so that their scores depend on [the distance alone](08_positional_encoding.ipynb#rotary-positions-rope). `rope_theta` is the constant that the paper sets to 10,000. A larger one slows the clocks down, which makes room for longer texts.
+# An added position enters the stream once, at the bottom, shares its room with the words, and has to survive all layers. RoPE {cite:p}`su2021roformer` adds nothing. In each layer it turns queries and keys by angles that grow with the position, so that of the two positions [only the distance](08_positional_encoding.ipynb#rotary-positions-rope) enters a score. `rope_theta` is the constant that the paper sets to 10,000. With a larger one the angles grow more slowly, which makes room for longer texts.
 #
 # ## SwiGLU
 #
@@ -301,9 +301,9 @@ assert round(mean, 2) == 0.08 and mean > 2 * error
 # %% [markdown]
 # Pre-norm and SwiGLU lower the loss by far more than chance can, and so do all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases). RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
 #
-# Rotary positions need care. Their interval, −0.32 ± 0.31, ends just short of zero, and so does the one for *no positions at all*. If each of twelve intervals is right 19 times in 20, one that is wrong is no surprise, so neither is settled. Between the two the difference is −0.10 ± 0.18, which may be chance. In so short a training the added sinusoids seem to do more harm than good, and much of what rotation gains may come from leaving the words alone.
+# Rotary positions need care. Their interval, −0.32 ± 0.31, just misses zero, and so does the interval for *no positions at all*. Among twelve intervals, each right 19 times in 20, a wrong one is no surprise, so we call neither settled. The difference between the two, −0.10 ± 0.18, may be chance as well. In so short a training the added sinusoids seem to do more harm than good, and much of what rotation gains may come from leaving the words alone.
 #
-# All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. One stack seems ahead of two in the paper's form, by 0.11 ± 0.08, with the same caution; it is behind by 0.08 ± 0.03 when both have all five.
+# All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. In the paper's form, one stack seems ahead of two, by 0.11 ± 0.08, with the same caution. With all five changes on both sides it is the other way round: one stack is behind by 0.08 ± 0.03.
 #
 # Read the figure with suspicion. The model has two layers of width 64, the run takes minutes, and no row has had its learning rate tuned. It tells you what learns faster at the start, not what wins after weeks. In larger experiments most published changes do nothing: {cite:t}`narang2021transformer` put some forty into one code base, and gated networks and RMSNorm were among the few that helped.
 #
@@ -438,7 +438,7 @@ print(f"{sum(p.numel() for p in llama.parameters()):,} parameters")
 assert sum(p.numel() for p in llama.parameters()) == 16_060_522_496 // 2
 
 # %% [markdown]
-# The published weights take 16,060,522,496 bytes, two per parameter: these lines make a model of the right size, to the last weight. (To load them, you would also have to slow the clocks and put the columns of queries and keys in another order.)
+# The published weights take 16,060,522,496 bytes, two per parameter: these lines make a model of the right size, to the last weight. (To load them, you would also have to rotate with a `rope_theta` of 500,000 and put the columns of queries and keys in another order.)
 #
 # Now a small one learns. The book's [grammar](B_synchronous_grammar.ipynb) makes its text: a German sentence, `</s>`, its translation, `</s>`. The schedule is WSD, in one line. Nothing masks the padding, because it comes last, where a causal model never looks, and its labels don't count.
 
@@ -496,24 +496,26 @@ def go_on(tokens, temperature):
     return added
 
 
-short = [pair for pair in unseen if len(pair.source) < 50]
-for pair in short[1:4]:
-    start = [BOS, *tokenizer.encode(pair.source), EOS]
+def translated(german):
+    start = [BOS, *tokenizer.encode(german), EOS]
+    return tokenizer.decode(go_on(start, temperature=0.01))
+
+
+short = [pair for pair in unseen if len(pair.source) < 50][:40]
+for pair in short[:3]:
     print(pair.source)
-    print("    ->", tokenizer.decode(go_on(start, temperature=0.01)))
+    print("    ->", translated(pair.source))
+exact = sum(translated(pair.source) == pair.target for pair in short)
+print(f"{exact} of {len(short)} short sentences are right to the word")
 made_up = go_on([BOS], temperature=0.8)
 print("made up:", tokenizer.decode(made_up))
 print("    ->", tokenizer.decode(go_on([BOS, *made_up], temperature=0.01)))
 
 # %% tags=["remove-cell"]
-exact = 0
-for pair in short[:40]:
-    start = [BOS, *tokenizer.encode(pair.source), EOS]
-    exact += tokenizer.decode(go_on(start, 0.01)) == pair.target
 assert 20 <= exact <= 38, exact
 
 # %% [markdown]
-# Most of the first 40 short sentences that it had never seen come out word for word. In the first one above it has taken the dog for a second bird. The German that it made up is right, with a feminine ending on *diese*, *alte* and *Ärztin*; in other tries it gets a form wrong now and then.
+# None of these sentences was in its texts. In the second one it has taken the dog for another bird. The German that it made up is right, with *anrufen* at the end, where *kann* wants it; in other tries it gets a form wrong now and then.
 #
 # Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand sentences, and you have what the models that people talk to start from. (Then the hard part begins, which is data and machines.)
 #
@@ -847,7 +849,7 @@ assert after.min() > 0.6 and after.max() < 1.25
 # :class: dropdown
 # - **Build a larger one.** Andrej Karpathy's *nanoGPT* trains GPT-2 in two short files, and Sebastian Raschka's *Build a Large Language Model (From Scratch)* devotes a book to it; his *The Big LLM Architecture Comparison* draws the newer models side by side. *How To Scale Your Model*, by engineers of Google DeepMind, explains how one trains on thousands of chips.
 # - **Other uses of the same block.** BERT keeps only the encoder and T5 both stacks {cite:p}`raffel2020exploring`; the Vision Transformer reads patches of pictures as words.
-# - **Mixtures of experts.** Shazeer and others described them in the same year as the paper. A linear map of the token chooses the experts, and a softmax weighs what they return. All experts must be in memory, and something has to keep them evenly used. Qwen3's largest model chooses eight of 128.
+# - **Mixtures of experts.** The idea is from 1991 (Jacobs and others); in the same year as the paper, Shazeer and others let each token choose a few of many experts. A linear map of the token chooses the experts, and a softmax weighs what they return. All experts must be in memory, and something has to keep them evenly used. Qwen3's largest model chooses eight of 128.
 # - **From continuing to answering.** InstructGPT describes how a language model learns to follow instructions, LoRA how to fine-tune one cheaply.
 # - **Without attention's square.** Mamba and other state space models carry a state from word to word again, and can still be trained in parallel. [Chapter 2](02_before_attention.ipynb) is the story that they reopen.
 # :::

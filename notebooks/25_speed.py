@@ -11,12 +11,8 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # # Speed
 #
 # The cost of a training step, counted in operations, in bytes and in launches, and what lowers it on a GPU (section 5.2 of the paper).
-#
-# The paper trained its base model for twelve hours on eight GPUs of 2016. All products of that training together are about $10^{18}$ operations, as we shall count. An NVIDIA H100 does $989 \cdot 10^{12}$ of them per second, says its data sheet. Divide, and one such card is done in a quarter of an hour.
-#
-# It isn't. At the pace that we measured with this book's code, the training takes nearly two and a half hours on an H100. {numref}`fig-step` shows what happens in one of its steps. Before you go on, make a guess: which of the gray parts could one get rid of, and how?
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +24,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.transformer import Transformer, TransformerConfig
+
+# %% [markdown]
+# The paper trained its base model for twelve hours on eight GPUs of 2016. All products of that training together are about $10^{18}$ operations, as we shall count. An NVIDIA H100 does $989 \cdot 10^{12}$ of them per second, says its data sheet. Divide, and one such card is done in a quarter of an hour.
+#
+# It isn't. At the pace that we measured with this book's code, the training takes nearly two and a half hours on an H100. {numref}`fig-step` shows what happens in one of its steps. Before you go on, make a guess: which of the gray parts could one get rid of, and how?
 
 # %% tags=["hide-input"]
 import math
@@ -106,14 +107,14 @@ assert [round(x) for x in shown["base"]] == [83, 8, 15, 62]
 #
 # ## Which part of the model does the work
 #
-# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-per-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition in the forward pass, twice that in the backward pass. It remains to say which tokens meet which matrix. With $w = H (d_k + d_v)$, which is $2d$ in most presets, a sentence pair of $S$ and $T$ positions takes
+# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-per-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition in the forward pass, twice that in the backward pass. Which tokens meet which matrix? Write $w = H (d_k + d_v)$, which is $2d$ in most presets. Then a sentence pair of $S$ and $T$ positions takes
 #
 # $$ 6 \, \big[ \, L \, (3 d w + 2 d \, d_\text{ff}) (S + T) + L \, w \, (S^2 + T^2 + S T) + d \, |V| \, T \, \big] $$ (eq-operations)
 #
-# operations. The first term holds the projections of attention and the feed-forward networks. (The decoder attends twice, but one of its projections to keys and values is made at the source's positions: $3dw$ on either side.) The second holds the products of queries with keys and of weights with values. They have no parameters, and they grow with the *pairs* of positions. The last term is the output projection.
+# operations. The first term holds the projections of attention and the feed-forward networks. The second holds the products of queries with keys and of weights with values. They have no parameters, and they grow with the *pairs* of positions. The last term is the output projection. `flops` is this formula in code, folded here.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the formula in code", "code_prompt_hide": "Hide the formula in code"}
 def flops(
     config: TransformerConfig, source: np.ndarray | int, target: np.ndarray | int
 ) -> dict[str, float]:
@@ -130,6 +131,8 @@ def flops(
     width = config.heads * (d_k + d_v)
     layers = config.layers
     multiplications = {
+        # At a source position 2 d w for the encoder's attention, and d w for the keys and values
+        # of cross-attention; at a target position 2 d w, and d w for its queries and output
         "attention projections": 3 * layers * d * width * (s + t),
         "attention products": layers * width * (s * s + t * t + s * t),
         "feed-forward": 2 * layers * d * config.d_ff * (s + t),
@@ -167,8 +170,8 @@ assert ours == counter.get_total_flops()
 a_token = {
     name: sum(flops(preset(name), 28, 28).values()) / 28 for name in ("base", "big")
 }
-nvidia = [a_token["big"] * rate / 312e12 for rate in (82_059, 551_599 / 8)]
-assert [round(100 * share) for share in nvidia] == [34, 29]
+nvidia = a_token["big"] * 82_059 / 312e12
+assert round(100 * nvidia) == 34
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-operations", "caption": "Which part of the model does the work? Share of the training operations, for sentences of 28 tokens on either side and 37,000 entries in the vocabulary. The attention products, the part that grows with the square of the length, are the thin bar after the projections."}}
 figure, axes = plt.subplots(figsize=(4.3, 2.7), layout="constrained")
@@ -213,7 +216,7 @@ show_plot(
 #
 # $$ \text{MFU} = \frac{\text{operations of the model, without padding}}{\text{seconds} \cdot \text{peak}}. $$ (eq-mfu)
 #
-# Our step reaches 10% with base on the H100, and 24% with big. A third is good for this model: NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) 82,059 tokens per second for big on one A100 and 551,599 on eight, which is an MFU of 34% and 29% if they count target tokens.
+# Our step reaches 10% with base on the H100, and 24% with big. A third is good for this model: the 82,059 tokens per second that NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) for big on an A100 are 34%, if they count target tokens.
 #
 # :::{admonition} Two instruments that lie: `nvidia-smi` and the clock
 # :class: dropdown
@@ -324,7 +327,7 @@ others = [share for name, (*_, share) in speeds.items() if "products" not in nam
 assert min(others) > 0.18 and max(others) < 0.67
 
 # %% [markdown]
-# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak. Those of base stand just at the corner, since a width of 512 is too narrow to leave it behind; big, twice as wide, has twice the intensity. All the others hang below the slope, with a fifth to two thirds of the bytes per second that the memory could deliver. (Attention has the fifth: it works in blocks of 64 positions, and our sentences have 28.) They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
+# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak. Those of base stand just at the corner, since a width of 512 is too narrow to get past it; big, twice as wide, has twice the intensity. All the others hang below the slope, with a fifth to two thirds of the bytes per second that the memory could deliver. (Attention has the fifth: it works in blocks of 64 positions, and our sentences have 28.) They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
 #
 # ## When a GPU waits for the program
 #
@@ -364,9 +367,11 @@ assert [*sizes] == [3125, 12500, 25000, 50000, 100000]
 assert [round(step) for step in steps] == [62, 67, 65, 105, 190]
 assert round(busy[0]) == 10 and sizes[3125]["launches"] == 1389
 assert round(1e3 * steps[0] / 1389) == 45
+assert round(1e5 * steps[2] / 3.6e6, 1) == 1.8
+assert round(1e3 * median(sizes[25_000]["seconds"]) / UPDATES / 1983 * 1e3) == 33
 
 # %% [markdown]
-# Not at all: 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each, and 1,389 of them in 62 ms are 45 microseconds per launch in this virtual machine. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch. If the step takes no longer, it was.)
+# Not at all: 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. Some 60 ms pass until it has handed over the 1,389 to 1,983 of a step, 33 to 45 microseconds for each in this virtual machine. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
 #
 # Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, in which the driver records all launches of a step and replays them on one request; but a recording fits only inputs of one shape, and our batches have many.
 #
@@ -438,7 +443,37 @@ assert readable > 4 * fused
 #
 # The largest tensor of a step holds the logits: $25{,}000 \cdot 37{,}000$ numbers at the paper's batch, 3.7 GB in fp32, and their gradients take as much again. But the loss is a sum over positions. We can take a thousand positions, compute their logits, their loss *and their gradient*, add these up, and forget the logits before the next thousand.
 #
-# The gradient can come before the backward pass because the loss is the end of the computation. We cut the graph in front of the output projection, and each chunk calls `backward` from its loss down to the cut.
+# The gradient can come before the backward pass because the loss is the end of the computation. Cut the graph in front of the output projection, so that the states and the table of embeddings are its first tensors. Then each chunk can call `backward` from its loss down to the cut.
+#
+# **Exercise 6. Write it first** (★★, 20 min). Write `loss_in_chunks(states, table, labels)`: a loop over `states.split(1024)` that returns the sum of the losses and leaves the right gradients in `states.grad` and `table.grad`. Compare it with `F.cross_entropy` on all logits.
+
+
+# %%
+def loss_in_chunks(states, table, labels, chunk=1024):
+    total = 0.0
+    for part, part_labels in zip(states.split(chunk), labels.split(chunk)):
+        logits = part @ table.T
+        loss = F.cross_entropy(logits, part_labels, reduction="sum")
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+# %% tags=["remove-cell"]
+torch.manual_seed(0)
+states = torch.randn(36, 16, dtype=torch.float64, requires_grad=True)
+table = torch.randn(30, 16, dtype=torch.float64, requires_grad=True)
+labels = torch.randint(4, 30, (36,))
+together = F.cross_entropy(states @ table.T, labels, reduction="sum")
+expected = together, *torch.autograd.grad(together, (states, table))
+found = loss_in_chunks(states, table, labels, chunk=5), states.grad, table.grad
+for ours, theirs in zip(found, expected):
+    torch.testing.assert_close(
+        torch.as_tensor(ours, dtype=torch.float64), theirs.detach()
+    )
+
+# %% [markdown]
+# The package's `chunked_loss` does this for a whole training step: it smooths the labels, leaves padding out, and hands the gradients of the states on to the layers below, as if nobody had cut.
 #
 # :::{admonition} How the gradient gets past the cut, and where label smoothing went
 # :class: dropdown
@@ -451,7 +486,7 @@ assert readable > 4 * fused
 # and since logits are linear in the state $h$, the second part is $\epsilon \, h \cdot (E_y - \bar E)$, with the row $E_y$ of the embedding matrix and the mean $\bar E$ of its rows.
 # :::
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show chunked_loss", "code_prompt_hide": "Hide chunked_loss"}
 CHUNK = 1024  # positions
 
 
@@ -557,7 +592,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # ## The fast loss
 #
-# The chunks and the 16 bits come together in `FastLoss`. It is used like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module), and in fp32 it returns the same loss. It is also the one place that chooses among PyTorch's attention kernels, [never cuDNN's](#does-this-training-use-flashattention). A run may change from one loss to the other.
+# The chunks and the 16 bits come together in `FastLoss`. It is used like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module), and in fp32 it returns the same loss. It is also the one place that chooses among PyTorch's attention kernels, [never cuDNN's](#does-this-training-use-flashattention).
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show FastLoss", "code_prompt_hide": "Hide FastLoss"}
 Precision = Literal["fp32", "bf16"]
@@ -686,7 +721,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 # %% [markdown]
-# On the H100 it made the base model 9% faster and big 16%, after 35 seconds of compiling. Kernels got shorter by a seventh. But the base model had been waiting for launches, and it still waits: they are 1,794 now instead of 2,052. `train` compiles only with `--compile`.
+# On the H100 it made the base model 9% faster and big 16%, after 35 seconds of compiling. Kernels got shorter by a seventh. But the base model had been waiting for launches, and it still waits: at 25,000 positions they are 1,794 now instead of 2,052. `train` compiles only with `--compile`.
 
 # %% tags=["remove-cell"]
 for name, gain, least, most in (("base", 1.09, 0.84, 0.86), ("big", 1.16, 0.82, 0.85)):
@@ -699,7 +734,7 @@ assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 
 # %% [markdown]
 # ## On a GPU
 #
-# `python -m benchmarks.speed.gpu --peak 989e12` measured all this, on an H200 and an H100 in virtual machines. In another session on the H100, a script that has since become the command's part `rivals` had four systems take turns on the same batches, which were on the card before the clock started. Its rates are higher than those of the first table (345,649 instead of 244,144 for ours), so compare only within a table.
+# `python -m benchmarks.speed.gpu --peak 989e12` measured all this, on an H200 and an H100 in virtual machines. The lower table is from another session, in which four systems took turns on the same batches, with the batches on the card before the clock started. Its rates are higher (345,649 for ours, not 244,144), so compare only within a table. The factors are medians over the turns.
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -730,13 +765,13 @@ ratios = {}
 for name, found in rates.items():
     ratios[name] = median(rates["ours"][turn] / found[turn] for turn in found)
     print(f"{name:26} {median(found.values()):9,.0f}  {ratios[name]:5.2f}")
-for name in ("base", "big"):
+
+# %% tags=["remove-cell"]
+for name, share in (("base", 0.29), ("big", 0.44)):
     kernels = H100[name]["kernels"]
     needed = sum(kernels[kind] for kind in ("products", "attention", "loss", "Adam"))
     alone = H100[name]["kernel_operations"] / (1e-3 * needed) / PEAK
-    print(f"{name}, products, attention, loss and Adam alone: MFU {alone:.0%}")
-
-# %% tags=["remove-cell"]
+    assert round(alone, 2) == share
 assert (
     round(ratios["nn.Transformer"], 1) == 4.6
     and round(ratios["MarianMTModel"], 1) == 4.7
@@ -823,7 +858,7 @@ for log in (H100, H200):
             assert 0.99 < line["gigabytes"] / line["planned_gigabytes"] < 1.12
 
 # %% [markdown]
-# The memory was up to 11% above this plan on both cards. The hours hold for the H100 and H200; a slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
+# The memory was up to 11% above this plan on both cards. The hours for base lie between the two cards': 100,000 of the steps that we measured take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
 
 # %% [markdown]
 # ## What to remember
@@ -905,7 +940,7 @@ print([f"{x:.2f}" for x in (out / total).tolist()])
 assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 
 # %% [markdown]
-# **6. Before its code.** (★★, 20 min) Write the loss in chunks without looking: a loop over `states.split(1024)` that returns the plain loss, `label_smoothing=0`, and leaves the right gradients. Compare it with `F.cross_entropy` on all logits. (`chunked_loss` above is a solution.)
+# **6. Write it first** is [above](#the-loss-without-the-logits); the code below it is the solution.
 #
 # **7. Your own machine.** (★★, an hour) Run `benchmarks/speed/step_speed.py` on the machine you train on. Which levers gain more than they scatter from round to round?
 

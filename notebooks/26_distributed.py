@@ -11,14 +11,8 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # # Many GPUs
 #
 # Several processes, each with its own GPU, share one training run: how they find each other, and why every update stays what a single process would make (section 5.2 of the paper).
-#
-# The paper's base model learned for twelve hours on eight GPUs, the big one for three and a half days. On one of those GPUs that's four days and four weeks. Sharing the work gives the time back, and its usual form is easily said: each process has the whole model and computes the gradient of its share of every batch; the gradients are added up; all make the same update.
-#
-# $$ \text{gradient} = \frac{1}{n} \sum_{r=0}^{N-1} \nabla \ell_r, \qquad n = \sum_{r=0}^{N-1} n_r $$ (eq-shared-gradient)
-#
-# Process $r$ of $N$ has $n_r$ target tokens and a summed loss $\ell_r$. This is **data parallel** training, and by hand it takes fifteen lines. What one process alone wouldn't need are the three lines with `dist` and the slice `[rank::world_size]`.
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from contextlib import nullcontext
 
 import torch.distributed as dist
@@ -26,6 +20,13 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from annotated_transformer.regularization import SmoothedLoss
+
+# %% [markdown]
+# The paper's base model learned for twelve hours on eight GPUs, the big one for three and a half days. On one of those GPUs that's four days and four weeks. Sharing the work gives the time back, and its usual form is easily said: each process has the whole model and computes the gradient of its share of every batch; the gradients are added up; all make the same update.
+#
+# $$ \text{gradient} = \frac{1}{n} \sum_{r=0}^{N-1} \nabla \ell_r, \qquad n = \sum_{r=0}^{N-1} n_r $$ (eq-shared-gradient)
+#
+# Process $r$ of $N$ has $n_r$ target tokens and a summed loss $\ell_r$. This is **data parallel** training, and by hand it takes fifteen lines. One process alone wouldn't need the three lines with `dist`, nor the slice `[rank::world_size]`.
 
 # %% tags=["hide-cell"]
 import inspect
@@ -103,7 +104,7 @@ show_drawing(
 # %% [markdown]
 # Which of the four lines could you leave out? Without the broadcast the copies drift apart. Without the count some words weigh more than others, without the last exchange each process trains a model of its own, and without the slice every one does all the work. We take them one at a time, and then hand the work to PyTorch's wrapper.
 #
-# If you only want to train, go to [the script further down](#the-same-result-as-on-one-gpu). We never had several GPUs. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library, or on a single GPU. What is said about several is *computed*.
+# We never had several GPUs. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library, or on a single GPU. What is said about several is *computed*.
 #
 # ## Three things to cut
 #
@@ -449,7 +450,7 @@ class DataParallelLoss(SmoothedLoss):
 
 
 # %% [markdown]
-# DDP leaves the *mean* of the processes' gradients, so each process divides its loss by the mean number of tokens, and [the two means cancel](#why-is-the-loss-divided-by-the-mean-number-of-tokens). With several batches per update, `no_sync` keeps gradients at home until the last backward pass.
+# DDP takes the *mean* of the processes' gradients where we want their sum, so the result is $N$ times too small. If each process divides its loss by the mean number of tokens, $n / N$, instead of $n$, that [makes up for it](#why-is-the-loss-divided-by-the-mean-number-of-tokens). With several batches per update, `no_sync` keeps gradients at home until the last backward pass.
 #
 # DDP wraps the *loss*, which contains the model. Only what is called through the wrapper takes part in the exchange: if you wrap the model and compute the loss along another path, each process trains a model of its own.
 #
@@ -477,7 +478,14 @@ class DataParallelLoss(SmoothedLoss):
 #     train(model, tokenizer, pairs, settings, validation=validation, folder="run")
 # ```
 #
-# For a test we add four things: the seed depends on the rank, numbers are in double precision, to tell a mistake from rounding, there is no dropout, [which each process draws for itself](#random-numbers-of-each-process), and `"cpu"` keeps GPUs out of it. The script runs with one process, without `torchrun`, and then with two.
+# For a test we add four things:
+#
+# - the seed depends on the rank, so that a missing broadcast would show;
+# - numbers are in double precision, to tell a mistake from rounding;
+# - there is no dropout, [which each process draws for itself](#random-numbers-of-each-process);
+# - `"cpu"` keeps GPUs out of it.
+#
+# The script runs with one process, without `torchrun`, and then with two.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the script", "code_prompt_hide": "Hide the script"}
 TRAIN = '''
@@ -625,7 +633,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # ## How fast it can be
 #
-# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly. With the same batch on more GPUs (**strong scaling**) there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). Up to that size, the program needs about so long to launch the step's 1,400 to 2,000 kernels, and the GPU finishes sooner. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
+# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly. With the same batch on more GPUs (**strong scaling**) there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). Up to that size, the program needs about so long to launch the step's 1,400 to 2,000 kernels, and the GPU is done before the next launch arrives. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
 # %% tags=["remove-cell"]
 sizes = {line["max_tokens"]: name for name, line in gpu.items() if "max_tokens" in line}

@@ -19,9 +19,9 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # :::{warning}
 # **Nobody has yet run** the download of WMT14, base or big on the whole of it, or anything on several GPUs with this code.
 #
-# *Run* were all commands in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](25_speed.ipynb#on-a-gpu); and on one H100 the whole chain from `train --prepared` to `translate`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on two million rows of real text.
+# **Run:** all commands in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](25_speed.ipynb#on-a-gpu); and on one H100 the whole chain from `train --prepared` to `translate`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on two million rows of real text.
 #
-# *Computed* are all hours below. Where it goes otherwise for you, [tell us](https://github.com/annotated-transformer/annotated-transformer/issues).
+# **Computed:** all hours below. If something goes differently for you, [tell us](https://github.com/annotated-transformer/annotated-transformer/issues).
 # :::
 
 # %% tags=["hide-cell"]
@@ -167,7 +167,7 @@ assert round(minutes) == 80
 assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
 # %% [markdown]
-# **Expect** 80 minutes by the clock, then a line that counts the pairs kept and dropped, most of these because their lengths lie too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
+# **Expect** 80 minutes by the clock, then a line that counts the pairs kept and dropped, most of the dropped ones because their lengths lie too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
 #
 # ## Will it fit?
 #
@@ -188,7 +188,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 #
 # ### Two recipes for eight GPUs
 #
-# **As the paper.** Eight GPUs for the big model, one for base. The paper averages the last five checkpoints of base, ten minutes apart, which were 1,500 steps, and the last twenty of big. (That these were ten minutes apart, too, 600 steps, we assume.)
+# **As the paper.** Eight GPUs for the big model, one for base. The paper averages the last five checkpoints of base, ten minutes apart, which were 1,500 steps, and the last twenty of big. (For big we assume ten minutes, too, which are 600 steps.)
 #
 # ```bash
 # run train --prepared wmt14-en-de --preset big --output big
@@ -428,7 +428,7 @@ show_plot(
 #
 # ## A rehearsal
 #
-# Commands that were never run don't work, so here are all of them. Only the corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The function `shell` runs a command, prints what it says, and insists on its exit code.
+# Commands that were never run don't work, so all of them ran here in small. Only the corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The folds have each command with what it printed; the function `shell` runs it and insists on its exit code.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the corpus and the harness", "code_prompt_hide": "Hide the corpus and the harness"}
 import pyarrow
@@ -514,7 +514,7 @@ def shell(line, dies_at=0, code=0):
     return printed
 
 
-# %% tags=["hide-input", "nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the exchange, prepare, and the plan of the training", "code_prompt_hide": "Hide these commands"}
 torchrun = "torchrun --standalone --nproc-per-node 2 -m"
 _ = shell(f"{torchrun} benchmarks.speed.allreduce --device cpu --numbers 1000000")
 _ = shell(
@@ -535,19 +535,16 @@ assert min(len(validation), len(test)) > 40 and not (folder / "base").exists()
 # %% [markdown]
 # ### Killed and continued
 #
-# The training begins as one process, with settings that suit a thousand short sentences, and is killed at step 80 with a signal that can't be caught:
+# The training begins as one process, with settings that suit a thousand short sentences, and is killed at step 80 with a signal that can't be caught. The same command continues it, now as two processes that share each batch. Then the last two checkpoints are averaged and scored, by two processes and by one, with the same result.
 
-# %% tags=["hide-input", "nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the training, killed", "code_prompt_hide": "Hide the training"}
 options = (
     "train --prepared corpus --output run --preset tiny --dropout 0 --device cpu "
     "--steps 120 --max-tokens 800 --warmup 80 --lr-scale 0.3 --save-every 40"
 )
 begun = shell(f"annotated-transformer {options}", dies_at=80)
 
-# %% [markdown]
-# The same command continues it, now as two processes that share each batch:
-
-# %% tags=["hide-input", "nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the training, continued", "code_prompt_hide": "Hide the training, continued"}
 ended = shell(f"{torchrun} annotated_transformer {options}")
 
 # %% tags=["remove-cell"]
@@ -559,7 +556,7 @@ restart = [record["step"] for record in records if "machine" in record][1]
 assert restart == 79 and checks[-1]["validation_loss"] < checks[0]["validation_loss"]
 assert {"torch", "processes"} <= set(records[0])
 
-# %% tags=["hide-input", "nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the average, its score, two translations, and a run that must fail", "code_prompt_hide": "Hide these commands"}
 shell("annotated-transformer average --run run --last 2 --output average")
 evaluate = "evaluate --model average --prepared corpus --json"
 scores = json.loads(
@@ -584,9 +581,9 @@ assert "tok:13a" in scores["bleu_signature"] and scores["bleu"] > 2
 assert "is not finite; it was not used" in _
 
 # %% [markdown]
-# The last command was meant to fail: with an absurd rate the gradient overflows, and the run stops before any weight is spoiled ([what to do](#a-loss-that-is-not-a-number)).
+# The last command in the fold above was meant to fail: with an absurd rate the gradient overflows, and the run stops before any weight is spoiled ([what to do](#a-loss-that-is-not-a-number)).
 #
-# The figure has two ways to be ill. Below, each English sentence is paired with the German of its neighbor, as when one file has lost a line. Above, base on an H100 with a warm-up that is too short, and with a longer one.
+# The figure has two ways to be ill. Above, base on an H100 with a warm-up that is too short, and with a longer one. Below, each English sentence is paired with the German of its neighbor, as when one file has lost a line.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 held_out = {*validation, *test}
@@ -654,12 +651,6 @@ show_plot(
 
 # %% [markdown]
 # The score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the network, and what only GPUs have.
-#
-# ## The end of the book
-#
-# The model began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have seen every line of the program that these commands run, and why it is there; the model alone is [one page](../book/model.md). If a run goes wrong, you know in which file to look and what its numbers should be.
-#
-# The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) sits, how [positions](08_positional_encoding.ipynb#rotary-positions-rope) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
 
 # %% [markdown]
 # ## What to remember
@@ -668,11 +659,17 @@ show_plot(
 # - One GPU is enough for base as the paper trained it. Eight pay with the big model or a large batch.
 # - A falling loss is no proof. Watch the speed in the first ten minutes, and BLEU from then on.
 # - A score without its tool, its test set and its number of sentences is half a score.
+#
+# ## The end of the book
+#
+# The model began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have built the model that these commands train, which is [one page](../book/model.md), and you can open every other line that they run. If a run goes wrong, you know in which file to look and what its numbers should be.
+#
+# The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) sits, how [positions](08_positional_encoding.ipynb#rotary-positions-rope) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
 
 # %% [markdown]
 # ## Exercises
 #
-# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each: how many epochs? Why does the plan above have fewer?
+# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each: how many epochs? Why does the plan in [What it will take](#what-it-will-take) have fewer?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The 25,000 count padding, and a batch is seldom full to the last position.

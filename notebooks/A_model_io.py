@@ -237,6 +237,8 @@ def save_model(
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the notes of a safetensors file; raises ValueError if it is not one."""
+    # Of a file that may not be read, safe_open would say that it isn't there
+    path.open("rb").close()
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()

@@ -132,7 +132,13 @@ def text_lines(path: Path) -> Iterator[str]:
     Raises what `open_file` raises, or ValueError as above.
     """
     with open_file(path) as file:
-        yield from utf8_lines(file, path)
+        for number, line in enumerate(utf8_lines(file, path), start=1):
+            if "\0" in line:
+                raise ValueError(
+                    f"{path}, line {number:,}: it holds a NUL, as UTF-16 text does: "
+                    "save it as UTF-8 text"
+                )
+            yield line
         if path.is_file() and not file.tell():
             raise ValueError(f"{path} is empty: there must be one sentence a line")
 
@@ -165,6 +171,8 @@ def aligned_lines(*paths: str | Path) -> Iterator[tuple[str, ...]]:
 #
 # - **What separates the columns?** A tab; in a file named `.csv`, whichever of comma, semicolon and tab gives its first hundred rows the same number of columns, more than one.
 # - **Are cells quoted?** In a `.csv` they may be: a cell in quotation marks can hold separators and line ends, and a doubled mark stands for one. A TSV is read in the same way only if it shows these rules: wherever a line has a quotation mark, all its cells are written as CSV writes them, and either some cell has a doubled mark or a tab in it, or every cell is quoted.
+#
+# A row with more columns than the first one is an error: a separator that belongs to a text looks like that.
 #
 # `read_pairs` hands a line about it to `report`, such as "pairs.tsv: tab-separated, quoted"; the command line prints it.
 
@@ -242,7 +250,17 @@ class Table:
         An empty row has no cells. Raises ValueError that names the line.
         """
         rows = self.quoted_rows() if self.has_quotes else self.plain_rows()
+        width = 0
         for number, cells in rows:
+            if "".join(cells).strip():
+                width = width or len(cells)
+            if len(cells) > width > 1:
+                separator = SEPARATORS[self.separator]
+                remedy = "quote the cell that holds" if self.has_quotes else "take out"
+                raise ValueError(
+                    f"{self.path}, line {number:,}: it has {len(cells)} columns, the first "
+                    f"line {width}: {remedy} a {separator} that belongs to the text"
+                )
             if "\r" in "".join(cells[1:-1]):
                 raise ValueError(
                     f"{self.path}, line {number:,}: it has a carriage return amid its "
@@ -258,6 +276,7 @@ class Table:
     def quoted_rows(self) -> Iterator[tuple[int, list[str]]]:
         """The rows of a table in which cells may be quoted."""
         with_ends = (f"{line}\n" for line in self.lines())
+        csv.field_size_limit(LONGEST)
         reader = csv.reader(with_ends, delimiter=self.separator, strict=True)
         number = 1
         try:
@@ -449,7 +468,6 @@ LIKELY_CAUSES = {
     "repeated": "does a file hold the same lines again?",
     "held out": "do the same few sentences come again and again?",
 }
-FEW_PAIRS = 1000  # with fewer, one may try the commands, but not learn a language
 
 
 def cleaning_report(kept: int, dropped: Mapping[str, int]) -> str:
@@ -462,8 +480,6 @@ def cleaning_report(kept: int, dropped: Mapping[str, int]) -> str:
     for fault, count in dropped.items():
         if count > total / 10:
             sentences.append(f"So many {fault}: {LIKELY_CAUSES[fault]}")
-    if 0 < kept < FEW_PAIRS:
-        sentences.append("To learn a language takes thousands of pairs")
     return ". ".join(sentences).replace("?.", "?")
 
 

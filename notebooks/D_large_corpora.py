@@ -230,6 +230,8 @@ def as_texts(values: Sequence[Any], columns: Sequence[str], where: str) -> Texts
             raise ValueError(
                 f"{where}: the column {name} holds {str(value)[:60]!r}, which is no text"
             )
+        if value and re.search("[\ud800-\udfff]", value):
+            raise ValueError(f"{where}: the column {name} holds half a character")
     return values[0], values[1]
 
 
@@ -937,6 +939,8 @@ def open_corpus(
     hash. Raises FileNotFoundError, or ValueError if the folder is damaged.
     """
     folder = Path(folder)
+    if not (folder / SUMMARY).exists():
+        raise FileNotFoundError(f"{folder} was not prepared: it has no {SUMMARY}")
     try:
         summary = json.loads((folder / SUMMARY).read_bytes())
         tokenizer = Tokenizer.load(folder / TOKENIZER)

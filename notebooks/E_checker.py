@@ -68,7 +68,7 @@ from torch import Tensor
 #
 # The right answer must not come from the book, or the book's own errors would count as right. We take PyTorch's functions where it has them, and elsewhere the formula written out.
 #
-# The inputs are random, in double precision. No two axes have the same size, and no $d_k$ is 4: there, dividing by $d_k / 2$ would be right by accident.
+# The inputs are random, in double precision (or in single precision, for code that makes such tensors itself). No two axes have the same size, and no $d_k$ is 4: there, dividing by $d_k / 2$ would be right by accident.
 
 
 # %% tags=["export"]
@@ -137,14 +137,29 @@ def normal(seed: int, *shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
 Outcome = list[Tensor] | str  # what code returned, or why nothing can be compared
 
 
+def call(code: Code, arguments: tuple[Any, ...], precision: torch.dtype) -> Any:
+    """Run code on copies of the arguments, with their numbers in a precision."""
+    copies = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            is_float = argument.is_floating_point()
+            argument = argument.to(precision if is_float else argument.dtype, copy=True)
+        copies.append(argument)
+    return code(*copies)
+
+
+def run(code: Code, arguments: tuple[Any, ...]) -> Any:
+    """Run code in double precision, or in single precision where it makes such numbers itself."""
+    try:
+        return call(code, arguments, torch.float64)
+    except RuntimeError:
+        return call(code, arguments, torch.float32)
+
+
 def outcome(code: Code, arguments: tuple[Any, ...], returns: int = 1) -> Outcome:
     """Run code on copies of the arguments; return its first tensors, or say why it has none."""
-    copies = [
-        argument.clone() if isinstance(argument, Tensor) else argument
-        for argument in arguments
-    ]
     try:
-        result = code(*copies)
+        result = run(code, arguments)
     except (Exception, SystemExit) as error:  # any code of a reader, any error
         return f"it raises {type(error).__name__} ({error})"
     results = first_results(result, returns)

@@ -244,7 +244,7 @@ def leftovers(folder: Path, names: Sequence[str]) -> list[Path]:
 def check_belongs(folder: Path) -> None:
     """Raise FileExistsError for a folder that holds anything but a run with its checkpoints."""
     paths = {*folder.iterdir()} - {*leftovers(folder, FILES)}
-    names = {path.name for path in paths} - {".lock"}
+    names = {path.name for path in paths if path.suffix != ".unfinished"} - {".lock"}
     lacks_checkpoints = (folder / WEIGHTS).exists() and CHECKPOINTS not in names
     if names and (SETTINGS not in names or lacks_checkpoints):
         raise FileExistsError(
@@ -422,7 +422,9 @@ def read_last_checkpoints(folder: Path, last: int) -> dict[Path, dict[str, Any]]
         try:
             return {path: read_checkpoint(path, mmap=True) for path in paths[-last:]}
         except FileNotFoundError:
-            continue  # the run has removed it, and has written a newer one before
+            # A run removes one after it has written a newer one; else it is a link to nowhere
+            if checkpoints(folder) == paths:
+                raise
 
 
 def check_same_model(contents: Mapping[Path, dict[str, Any]]) -> None:

@@ -153,7 +153,7 @@ class Progress:
     epoch: int = 0
     batch: int = 0  # the next one of the epoch
     best_score: float = -math.inf
-    waited: int = 0  # validations since the best score
+    waited: int = 0  # validations since the best score, after the warm-up
 
 
 @dataclass
@@ -212,10 +212,19 @@ def collate_share(examples: Sequence[Example]) -> Batch:
     return collate(examples or [EMPTY_EXAMPLE])
 
 
+def stop_signals() -> set[signal.Signals]:
+    """Return the signals that ask a run to stop."""
+    kinds = {signal.SIGTERM, signal.SIGINT}
+    # A terminal was closed: nohup has that ignored, and Windows has no such signal
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        kinds.add(signal.SIGHUP)
+    return kinds
+
+
 def ignore_signals(worker: int) -> None:
-    """Leave SIGTERM and SIGINT to the process that trains, which ends its worker itself."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave signals to stop to the process that trains, which ends its worker itself."""
+    for kind in stop_signals():
+        signal.signal(kind, signal.SIG_IGN)
 
 
 def collate_shape(examples: Sequence[Example], shapes: Shapes) -> Batch:
@@ -314,7 +323,7 @@ def remaining_updates(run: Run) -> Iterator[Update]:
 # %% [markdown]
 # ## Whether it gets better
 #
-# Every 50 steps, and with each checkpoint, the run writes a line with the mean loss over all tokens since the last. Every `save_every` steps it measures the [validation loss](18_training.ipynb#whether-it-gets-better), and what a function `score` of yours says, where higher is better; without one, minus the validation loss is the score. The weights with the best score are kept. If `patience` validations in a row bring no new best score, training ends, which is **early stopping**. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4. The score of the weights that come back, the largest of several noisy numbers, flatters; so a test set must have no say in any choice.
+# Every 50 steps, and with each checkpoint, the run writes a line with the mean loss over all tokens since the last. Every `save_every` steps it measures the [validation loss](18_training.ipynb#whether-it-gets-better), and what a function `score` of yours says, where higher is better; without one, minus the validation loss is the score. The weights with the best score are kept. If `patience` validations in a row bring no new best score, training ends, which is **early stopping**; those in the warm-up don't count, since a model that writes nothing yet scores 0 each time. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4. The score of the weights that come back, the largest of several noisy numbers, flatters; so a test set must have no say in any choice.
 
 
 # %% tags=["export"]
@@ -367,7 +376,8 @@ def validate(run: Run) -> dict[str, float]:
         raise FloatingPointError(
             f"the score at step {progress.step} is not a number: {measured}"
         )
-    progress.waited += 1
+    if progress.step > run.config.warmup:
+        progress.waited += 1
     if score > progress.best_score:
         progress.best_score, progress.waited = score, 0
         if run.folder is not None and rank_and_world_size()[0] == 0:
@@ -483,7 +493,7 @@ for step in range(100, 1250, 50):
 # %% [markdown]
 # ## The run
 #
-# After each update the run asks three questions: is a checkpoint due, has it been long since the last, was the process asked to stop? A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. `stop_signal` turns both into an event that is looked at once per step. Whoever can't wait for that presses Ctrl-C again. (A second SIGINT counts only after a second: `torchrun` passes on to its processes what the terminal has sent them already.)
+# After each update the run asks three questions: is a checkpoint due, has it been long since the last, was the process asked to stop? Where there are several processes, one yes is enough for all. A cluster sends the signal SIGTERM some seconds before it kills, Ctrl-C is SIGINT, and a terminal that is closed sends SIGHUP. `stop_signal` turns each into an event that is looked at once per step, except SIGHUP under `nohup`, which is there to ignore it. Whoever can't wait for that presses Ctrl-C again. (A second SIGINT counts only after a second: `torchrun` passes on to its processes what the terminal has sent them already.)
 
 
 # %% tags=["export"]
@@ -496,7 +506,7 @@ class Stopped(Exception):
 
 
 class StopRequest(threading.Event):
-    """An event that SIGTERM or SIGINT sets; it keeps which one it was."""
+    """An event that a signal sets; it keeps which one it was."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -517,11 +527,11 @@ class StopRequest(threading.Event):
 
 @contextmanager
 def stop_signal(listen: bool) -> Iterator[StopRequest]:
-    """Give an event that SIGTERM or SIGINT sets; afterwards signals do what they did before."""
+    """Give an event that a signal to stop sets; afterwards signals do what they did before."""
     stop = StopRequest()
     try:
         if listen and threading.current_thread() is threading.main_thread():
-            for kind in (signal.SIGTERM, signal.SIGINT):
+            for kind in stop_signals():
                 stop.before[kind] = signal.signal(kind, stop.receive)
         yield stop
     finally:
@@ -573,12 +583,11 @@ def run_updates(run: Run) -> None:
             due = (
                 progress.step % config.save_every == 0 or progress.step == config.steps
             )
-            late = (
-                run.folder is not None
-                and rank == 0
-                and time.monotonic() - saved > 60 * config.save_minutes
-            )
-            stopping = bool(all_reduce_mean(torch.tensor(float(stop.is_set()))))
+            minutes = (time.monotonic() - saved) / 60
+            late = run.folder is not None and minutes > config.save_minutes
+            # What one process wants, all must do, or they wait for each other in vain
+            wanted = torch.tensor([float(late), float(stop.is_set())])
+            late, stopping = (all_reduce_mean(wanted) > 0).tolist()
             if not (due or late or stopping or progress.step % REPORT_EVERY == 0):
                 continue
             line = summarize(run, recent, time.monotonic() - reported)
@@ -901,7 +910,8 @@ def train(
 
     Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
     and `score`, where higher is better. A folder gets a log, checkpoints, and the weights with the
-    best score, which are also returned; a run that it holds already is continued, to the bit.
+    best score, which are also returned; a run that it holds already is continued, to the
+    bit (up to rounding with three processes or more, whose sums may change their order).
 
     Raises:
         ValueError: pairs, tokenizer or folder do not fit.
@@ -921,7 +931,7 @@ def train(
         validation=as_corpus(tokenizer, validation),
         score=score,
         report=report,
-        folder=Path(folder) if folder else None,
+        folder=None if folder is None else Path(folder),
     )
     check_run(run)
     with explained_ends(run):

@@ -154,6 +154,9 @@ def start_threads(pool: ThreadPoolExecutor, count: int) -> None:
             for _ in range(count):
                 pool.submit(take_share)
             started.wait()
+        except BaseException:
+            started.abort()  # one could not be started: the others must not wait for it
+            raise
         finally:
             torch.set_num_threads(threads)
 
@@ -199,6 +202,8 @@ def translate_n_best(
     """
     if isinstance(sentences, str):
         raise ValueError("sentences is one string: give a list of them")
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens={max_tokens} must be 1 or more")
     check_vocabulary(model, tokenizer)
     longest = model.config.max_length
     sources = [

@@ -98,8 +98,9 @@ def check_config(fields: dict[str, Any]) -> None:
                     f"{name}={value!r} must be a whole number from 1 to 1,000,000"
                 )
         elif name in RATES:
-            if not 0 <= value < 1:
-                raise ValueError(f"{name}={value} must be a rate from 0 to below 1")
+            is_number = isinstance(value, (int, float)) and value is not False
+            if not is_number or not 0 <= value < 1:
+                raise ValueError(f"{name}={value!r} must be a rate from 0 to below 1")
         elif name in SWITCHES:
             if not isinstance(value, bool):
                 raise ValueError(f"{name}={value!r} must be True or False")

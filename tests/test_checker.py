@@ -876,6 +876,15 @@ def test_single_precision_is_right(part):
     assert check(part, in_single_precision) == f"{part}: right"
 
 
+def test_a_tensor_that_it_makes_itself_may_be_in_single_precision():
+    def embed(tokens, table):
+        return F.one_hot(tokens, len(table)).float() @ table * table.shape[1] ** 0.5
+
+    assert check("embedding", embed) == "embedding: right"
+    verdict = check("embedding", lambda tokens, table: embed(tokens, 2 * table))
+    assert not verdict.passed
+
+
 def hide(scores, mask, hidden_score):
     return scores if mask is None else scores.masked_fill(~mask, hidden_score)
 

@@ -504,7 +504,7 @@ def test_references_are_composed_as_translations_are(tmp_path: Path) -> None:
 
 def test_a_run_says_that_its_patience_has_ended(tmp_path: Path) -> None:
     data = table(tmp_path / "pairs.tsv", grammar(200, seed=5))
-    options = [*FAST, "--patience", 1, "--lr-scale", 0.0001]
+    options = [*FAST, "--patience", 1, "--warmup", 5, "--lr-scale", 1e-6]
     result = run("train", "--data", data, *options, "--output", tmp_path / "run")
     assert result.code == 0
     assert (
@@ -1050,6 +1050,7 @@ def test_from_a_prepared_corpus_to_a_score(prepared: Path, tmp_path: Path) -> No
     result = run(*train)
     assert result.code == 0, result.err
     assert "100 pairs to learn from" in result.err
+    assert result.err.count("takes thousands of pairs") == 1
     evaluate = [
         "evaluate",
         "--model",

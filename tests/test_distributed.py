@@ -42,6 +42,7 @@ def learn(
     score: Any = None,
     report: Any = None,
     poisoned: bool = False,
+    save_minutes: float = 10.0,
 ) -> None:
     """Train a very small model in double precision, with all that several processes must share."""
     pairs = grammar(120, seed=0)
@@ -58,6 +59,7 @@ def learn(
         max_tokens=150,
         grad_accum_steps=2,
         save_every=SAVE_EVERY,
+        save_minutes=save_minutes,
         warmup=20,
         grad_clip=0.5,
     )
@@ -87,6 +89,7 @@ def together(home: Path) -> None:
         rank, world_size = rank_and_world_size()
         first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
         learn(home / "same")
+        learn(home / "late", save_minutes=1e-9 if rank == 0 else 10.0)
         learn(home / "straight", dropout=0.2)
 
         calls = count(1)
@@ -215,6 +218,16 @@ Three = tuple[Path, list[dict[str, Any]]]
 @pytest.mark.slow
 def test_three_processes_make_the_updates_of_one(one: Path, three: Three) -> None:
     assert_same_updates(three[0] / "same", one)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_written_when_the_clock_of_one_says_so(three: Three) -> None:
+    """And all go on together: the same updates, each of them in the log."""
+    home, _ = three
+    late, same = (final(home / name)["model"] for name in ("late", "same"))
+    assert all(torch.equal(tensor, late[name]) for name, tensor in same.items())
+    records = map(json.loads, (home / "late" / "log.jsonl").read_text().splitlines())
+    assert [r["step"] for r in records if "loss" in r] == list(range(1, STEPS + 1))
 
 
 @pytest.mark.slow

@@ -616,6 +616,9 @@ def test_bad_input_is_named(
     numbers.write_text('{"n": 1, "en": "a"}\n')
     (tmp_path / "lists.jsonl").write_text('{"de": ["a"], "en": "a"}\n')
     (tmp_path / "broken.jsonl").write_text('{"de": "a", "en": "b"}\n{"de": "a"\n')
+    (tmp_path / "half.jsonl").write_text(
+        '{"de": "a", "en": "b"}\n{"de": "\\ud800 x", "en": "b"}\n'
+    )
     (tmp_path / "words.jsonl").write_text('"words"\n')
     (tmp_path / "deep.jsonl").write_text('{"de":' + "[" * 100_000 + "\n")
     (tmp_path / "no.parquet").write_text("no Parquet")
@@ -627,6 +630,9 @@ def test_bad_input_is_named(
             tmp_path / "lists.jsonl",
         ): r"lists\.jsonl, line 1: the column de holds .* no text",
         (tmp_path / "broken.jsonl",): r"broken\.jsonl, line 2: it is no JSON",
+        (
+            tmp_path / "half.jsonl",
+        ): r"half\.jsonl, line 2: the column de holds half a character",
         (tmp_path / "words.jsonl",): r"words\.jsonl, line 1: it is no object such as",
         (tmp_path / "deep.jsonl",): r"deep\.jsonl, line 1: it is no JSON",
         (tmp_path,): "is a folder or a pipe",

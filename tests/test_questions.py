@@ -17,6 +17,8 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from tokenizers import pre_tokenizers
 from torch import nn
 
+from annotated_transformer import load_pretrained, translate
+from annotated_transformer.toolkit.downloads import MissingData, multi30k
 from tools.chapters import ROOT
 
 NAMES = (
@@ -201,17 +203,46 @@ print(queue.get(timeout=120))
         assert run.stdout == "['Good morning!']\n", run.stderr
 
 
+def test_a_period_more_or_less_changes_one_caption_in_five() -> None:
+    try:
+        captions = multi30k("test_2016_flickr")[:300]
+    except MissingData as error:
+        pytest.skip(str(error))
+    model, tokenizer = load_pretrained("captions-de-en")
+    whole = [pair.source for pair in captions if pair.source.endswith(".")]
+    said = re.search(r"took the period off (\d+) captions", text_of(PAGES["questions"]))
+    assert said and int(said[1]) == len(whole)
+    written, other = (
+        translate(model, tokenizer, sources, beam=1)
+        for sources in (whole, [source[:-1] for source in whole])
+    )
+    changed = sum(a.rstrip(".") != b.rstrip(".") for a, b in zip(written, other))
+    assert 0.15 < changed / len(whole) < 0.2  # "nearly one of five"
+
+
+def test_what_is_said_of_quotes_and_single_words_is_so() -> None:
+    said = text_of(PAGES["questions"])
+    model, tokenizer = load_pretrained("everyday-de-en")
+    sources = ["Er sagte: „Ich komme morgen.“", "Er sagte: «Ich komme morgen.»", "Hund"]
+    german, french, word = translate(model, tokenizer, sources)
+    assert (
+        german.endswith('"I\'ll come tomorrow."') and '"I\'ll come tomorrow."' in said
+    )
+    assert french.endswith("I'll come tomorrow.") and '"' not in french
+    assert word == "dog" and "answer *Hund* with *dog*" in said
+
+
 def test_what_is_said_of_pytorchs_modules_is_so() -> None:
     """How layers start, which biases learn, and the mask of several new queries."""
     said = text_of(PAGES["questions"])
     alone = nn.TransformerEncoderLayer(512, 8, batch_first=True)
     whole = nn.Transformer(512, 8, 1, 1, batch_first=True).encoder.layers[0]
-    for part, name in (("self_attn.out_proj", "attention"), ("linear2", "network")):
-        sizes = [
-            f"{layer.get_submodule(part).weight.std().item():.3f}"
-            for layer in (alone, whole)
-        ]
-        assert f"{sizes[0]} instead of {sizes[1]} for the" in said, name
+    told = re.findall(r"(0\.\d+) instead of (0\.\d+) for the", said)
+    parts = ("self_attn.out_proj", "linear2")
+    for part, sizes in zip(parts, told, strict=True):
+        for layer, size in zip((alone, whole), sizes):
+            spread = layer.get_submodule(part).weight.std().item()
+            assert abs(spread - float(size)) < 0.001, part
 
     attention = nn.MultiheadAttention(16, 4, batch_first=True).double()
     nn.init.normal_(attention.in_proj_bias)

@@ -396,13 +396,26 @@ def test_a_signal_costs_no_step(tmp_path: Path, step: int) -> None:
         assert following[name] == changed[name]
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_it_reports_stops_it_one_step_later(
     tmp_path: Path, kind: int
 ) -> None:
-    with pytest.raises(Stopped, match="stopped at step 11"):
-        go(tmp_path, report=at(10, lambda: terminate(kind)))
+    before = signal.signal(kind, signal.SIG_DFL)  # nohup would have one ignored
+    try:
+        with pytest.raises(Stopped, match="stopped at step 11"):
+            go(tmp_path, report=at(10, lambda: terminate(kind)))
+    finally:
+        signal.signal(kind, before)
     assert same(go(tmp_path), straight())
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        model = go(tmp_path, report=at(10, lambda: terminate(signal.SIGHUP)))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert same(model, straight())
 
 
 def test_a_second_interrupt_ends_it_at_once(tmp_path: Path) -> None:
@@ -520,6 +533,13 @@ def test_patience_ends_a_training_and_more_of_it_continues(tmp_path: Path) -> No
     assert len(log_of(tmp_path)) == 4
     learn(25, None)
     assert [line["step"] for line in log_of(tmp_path)] == [5, 10, 15, 20, 25]
+
+
+def test_patience_does_not_count_in_the_warm_up(tmp_path: Path) -> None:
+    """A model that writes nothing yet scores 0 again and again."""
+    config = replace(CONFIG, save_every=2, warmup=10, patience=2)
+    go(tmp_path, config, score=lambda model: 0.0)
+    assert [line["step"] for line in log_of(tmp_path)][-1] == 14
 
 
 # --- The best model ---
@@ -908,3 +928,10 @@ def test_a_process_may_be_ended_at_moments_that_nobody_chose(
     config = replace(CONFIG, steps=int(last.stem[5:]) + 15)
     assert same(go(tmp_path, config), straight(config))
     assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_a_checkpoint_that_is_a_link_to_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/step-00000010.pt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"step-00000010\.pt"):
+        average_checkpoints(tmp_path, 1)

@@ -173,6 +173,28 @@ def test_calls_at_the_same_time_leave_the_threads_as_they_were(
     assert torch.get_num_threads() == 4
 
 
+def test_a_thread_that_cannot_be_started_is_an_error(
+    trained: Trained, threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the one that was doesn't wait for it, as in a container with few processes."""
+    threads(2)
+    begin = threading.Thread.start
+    started = []
+
+    def start(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        translate(*trained, LINES, max_tokens=20)
+    assert torch.get_num_threads() == 2
+    with pytest.raises(ValueError, match="max_tokens=0 must be 1 or more"):
+        translate(*trained, LINES, max_tokens=0)
+
+
 def test_many_sentences_are_grouped_in_seconds() -> None:
     """A time that grows with the square of their number would be half a minute."""
     lengths = [1 + number % 60 for number in range(200_000)]

@@ -18,7 +18,7 @@ from tools.package import PACKAGE
 from tools.problem import Problem
 
 # What is imported from these needs no introduction
-WELL_KNOWN = {"torch", *sys.stdlib_module_names}
+WELL_KNOWN = {"numpy", "torch", *sys.stdlib_module_names}
 # Lines that teach nothing: their pattern, what they are, and the tag that hides them
 DRAWING = r"\s*(from|import) (altair|matplotlib|book\.figures)\b"
 UNSEEN = [

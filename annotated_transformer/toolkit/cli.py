@@ -448,6 +448,9 @@ class ProgressReport:
         self.last = time.monotonic()
 
 
+FEW_PAIRS = 1000  # with fewer, one may try the commands, but not learn a language
+
+
 def train(
     output: Path,
     settings: Settings,
@@ -505,6 +508,8 @@ def train(
             f"{len(corpus):,} pairs to learn from, "
             f"{len(material.validation):,} for validation"
         )
+        if len(corpus) < FEW_PAIRS and not begun:
+            say("to learn a language takes thousands of pairs")
         tokenizer = material.tokenizer
         if vocabulary and vocabulary.sha256 != tokenizer.sha256:
             raise ValueError(
@@ -741,7 +746,10 @@ def own_test_set(model: Path, split: Split) -> list[Pair]:
             f"there is no {path}: say which pairs, with --data, --corpus or --prepared"
         )
     say(f"the pairs are those of {path}, put aside when it was trained")
-    return large_corpora.read_held_out(path)
+    pairs = large_corpora.read_held_out(path)
+    if not pairs:
+        raise ValueError(f"{path} has no pairs: say which, with --data")
+    return pairs
 
 
 def test_sets(

@@ -127,7 +127,7 @@ class Progress:
     epoch: int = 0
     batch: int = 0  # the next one of the epoch
     best_score: float = -math.inf
-    waited: int = 0  # validations since the best score
+    waited: int = 0  # validations since the best score, after the warm-up
 
 
 @dataclass
@@ -179,10 +179,19 @@ def collate_share(examples: Sequence[Example]) -> Batch:
     return collate(examples or [EMPTY_EXAMPLE])
 
 
+def stop_signals() -> set[signal.Signals]:
+    """Return the signals that ask a run to stop."""
+    kinds = {signal.SIGTERM, signal.SIGINT}
+    # A terminal was closed: nohup has that ignored, and Windows has no such signal
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        kinds.add(signal.SIGHUP)
+    return kinds
+
+
 def ignore_signals(worker: int) -> None:
-    """Leave SIGTERM and SIGINT to the process that trains, which ends its worker itself."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave signals to stop to the process that trains, which ends its worker itself."""
+    for kind in stop_signals():
+        signal.signal(kind, signal.SIG_IGN)
 
 
 def collate_shape(examples: Sequence[Example], shapes: Shapes) -> Batch:
@@ -323,7 +332,8 @@ def validate(run: Run) -> dict[str, float]:
         raise FloatingPointError(
             f"the score at step {progress.step} is not a number: {measured}"
         )
-    progress.waited += 1
+    if progress.step > run.config.warmup:
+        progress.waited += 1
     if score > progress.best_score:
         progress.best_score, progress.waited = score, 0
         if run.folder is not None and rank_and_world_size()[0] == 0:
@@ -427,7 +437,7 @@ class Stopped(Exception):
 
 
 class StopRequest(threading.Event):
-    """An event that SIGTERM or SIGINT sets; it keeps which one it was."""
+    """An event that a signal sets; it keeps which one it was."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -448,11 +458,11 @@ class StopRequest(threading.Event):
 
 @contextmanager
 def stop_signal(listen: bool) -> Iterator[StopRequest]:
-    """Give an event that SIGTERM or SIGINT sets; afterwards signals do what they did before."""
+    """Give an event that a signal to stop sets; afterwards signals do what they did before."""
     stop = StopRequest()
     try:
         if listen and threading.current_thread() is threading.main_thread():
-            for kind in (signal.SIGTERM, signal.SIGINT):
+            for kind in stop_signals():
                 stop.before[kind] = signal.signal(kind, stop.receive)
         yield stop
     finally:
@@ -503,12 +513,11 @@ def run_updates(run: Run) -> None:
             due = (
                 progress.step % config.save_every == 0 or progress.step == config.steps
             )
-            late = (
-                run.folder is not None
-                and rank == 0
-                and time.monotonic() - saved > 60 * config.save_minutes
-            )
-            stopping = bool(all_reduce_mean(torch.tensor(float(stop.is_set()))))
+            minutes = (time.monotonic() - saved) / 60
+            late = run.folder is not None and minutes > config.save_minutes
+            # What one process wants, all must do, or they wait for each other in vain
+            wanted = torch.tensor([float(late), float(stop.is_set())])
+            late, stopping = (all_reduce_mean(wanted) > 0).tolist()
             if not (due or late or stopping or progress.step % REPORT_EVERY == 0):
                 continue
             line = summarize(run, recent, time.monotonic() - reported)
@@ -811,7 +820,8 @@ def train(
 
     Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
     and `score`, where higher is better. A folder gets a log, checkpoints, and the weights with the
-    best score, which are also returned; a run that it holds already is continued, to the bit.
+    best score, which are also returned; a run that it holds already is continued, to the
+    bit (up to rounding with three processes or more, whose sums may change their order).
 
     Raises:
         ValueError: pairs, tokenizer or folder do not fit.
@@ -831,7 +841,7 @@ def train(
         validation=as_corpus(tokenizer, validation),
         score=score,
         report=report,
-        folder=Path(folder) if folder else None,
+        folder=None if folder is None else Path(folder),
     )
     check_run(run)
     with explained_ends(run):

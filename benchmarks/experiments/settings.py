@@ -52,7 +52,7 @@ TRAININGS = (
     Training(30_000, "captions", 4000, 2048, 1.0, 1000, 8000, 500, dropout=0.3),
     Training(30_000, "everyday", 4000, 2048, 1.0, 1000, 8000, 500),
     Training(200_000, "tiny", 6000, 1024, 1.0, 1000, 5000, 1000),
-    Training(200_000, "everyday", 6000, 2048, 1.0, 1000, 12_000, 1000),
+    Training(200_000, "everyday", 6000, 2048, 1.0, 1000, 6000, 1000),
     Training(200_000, "small", 6000, 2048, 1.0, 1000, 12_000, 1000),
 )
 BRIEF = (Training(100, "tiny", 300, 400, 0.5, 2, 4, 2, patience=1),)  # a rehearsal

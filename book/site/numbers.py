@@ -282,10 +282,16 @@ def suits(root: Path) -> Values:
         | settings_of(everyday)
         | outcome(everyday / "start.jsonl"),
     ]
-    small, large = (
-        next(r for r in trainings if (r["pairs"], r["preset"]) == (30_000, preset))
-        for preset in ("tiny", "captions")
-    )
+    by_size = {
+        (training["pairs"], training["preset"]): training for training in trainings
+    }
+    larger: Values = {}
+    for pairs, preset in ((30_000, "captions"), (200_000, "everyday")):
+        training, tiny = by_size[pairs, preset], by_size[pairs, "tiny"]
+        larger[f"{preset}.gains"] = training["bleu"] - tiny["bleu"]
+        larger[f"{preset}.takes"] = (
+            training["processor_hours"] / tiny["processor_hours"]
+        )
     best: dict[int, float] = {}
     for training in trainings:
         best[training["pairs"]] = max(
@@ -298,8 +304,8 @@ def suits(root: Path) -> Values:
         "rows": "\n".join(rows),
         "longer": "\n".join(LONGER.format(**row) for row in longer),
         "gain": best[30_000] - best[3_000],  # of ten times as many pairs
-        "larger_gains": large["bleu"] - small["bleu"],
-        "larger_takes": large["processor_hours"] / small["processor_hours"],
+        "all_pairs": min(200_000, asked["found"]),
+        **larger,
         "sentences": trainings[0]["sentences"],
         "processor": trainings[0]["processor"],
         "epochs_of_base": round(epochs_of_base, -2),
