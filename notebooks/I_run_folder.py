@@ -497,16 +497,17 @@ def check_average_belongs(output: Path, run: Path) -> None:
 def save_average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
     """Write the mean of the last checkpoints of a run into a folder, as a model.
 
-    Its log comes along, and the note is the last that is written. Raises FileExistsError if the
-    folder holds anything but an average of this run, and what `average_checkpoints` raises.
+    Its log comes along. The note, by which the folder is known again, is the first to get its
+    name. Raises FileExistsError if the folder holds anything but an average of this run, and
+    what `average_checkpoints` raises.
     """
     check_average_belongs(output, run)
     model, tokenizer = average_checkpoints(run, last)
     note = {"last": last, **read_settings(run / SETTINGS)}
     contents = {
+        NOTE: json.dumps(note, indent=2).encode(),
         **model_files(model, tokenizer, half),
         LOG: (run / LOG).read_bytes(),
-        NOTE: json.dumps(note, indent=2).encode(),
     }
     for path in leftovers(output, [*contents]):
         remove(path)

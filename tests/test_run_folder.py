@@ -401,7 +401,7 @@ def test_an_average_takes_the_last_whole_checkpoints_while_the_run_goes_on(
     assert torch.equal(mean.embedding.weight, expected.embedding.weight)
 
 
-def test_of_an_average_the_note_is_renamed_last(
+def test_of_an_average_the_note_is_renamed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After all files are written; so a full disk leaves the average that was there."""
@@ -422,10 +422,35 @@ def test_of_an_average_the_note_is_renamed_last(
         monkeypatch.setattr(Path, name, watch(name))
     save_average(tmp_path / "run", tmp_path / "mean", last=2, half=True)
     assert [step.split()[0] for step in steps] == ["write_bytes"] * 5 + ["replace"] * 5
-    assert steps[-1] == "replace averaged" and steps[5] == "replace model"
+    assert steps[5] == "replace averaged"
     note = json.loads((tmp_path / "mean" / "averaged.json").read_text())
     assert note["last"] == 2 and before != files_and_folders(tmp_path / "mean")
     load_model(tmp_path / "mean")
+
+
+def test_an_average_that_was_interrupted_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(tmp_path / "run")
+    replace_path = Path.replace
+    for files in range(5):
+        left = files
+
+        def interrupted(path: Path, target: Path) -> Path:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return replace_path(path, target)
+
+        mean = tmp_path / f"mean-{files}"
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                save_average(tmp_path / "run", mean, last=1)
+        assert len([*mean.iterdir()]) == files
+        save_average(tmp_path / "run", mean, last=1)
+        load_model(mean)
 
 
 def test_what_is_being_written_in_a_foreign_folder_stays(tmp_path: Path) -> None:
