@@ -54,6 +54,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -113,7 +114,8 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 def say(text: str) -> None:
     """Write a line where it does not mix with results; of many processes, the first does."""
     if os.environ.get("RANK", "0") == "0" or not is_torchelastic_launched():
-        print(text, file=sys.stderr, flush=True)
+        with suppress(OSError):  # of a terminal that was closed
+            print(text, file=sys.stderr, flush=True)
 
 
 Files = tuple[Path] | tuple[Path, Path]  # a TSV, or two text files
@@ -167,6 +169,11 @@ def check_data(data: Data) -> None:
 # %% tags=["export"]
 def read_files(files: Files, columns: tuple[int, int]) -> list[Pair]:
     """Read the pairs of a table, or of two text files."""
+    for path in files:
+        if rank_and_world_size()[1] > 1 and path.exists() and not path.is_file():
+            raise ValueError(
+                f"{path} is no file, and each process has to read all of it"
+            )
     source, *target = files
     return read_pairs(source, target[0] if target else None, columns, report=say)
 
@@ -434,6 +441,11 @@ def translate_together(
 ) -> list[str]:
     """Translate sentences, each process its share of them; all processes get all translations."""
     rank, world_size = rank_and_world_size()
+    if world_size > 1:
+        # So that an error has the number that the sentence has among all
+        for number, line in enumerate(lines, start=1):
+            longest = model.config.max_length
+            translation.encode_sentence(tokenizer, line, number, longest)
     share = translation.translate(
         model,
         tokenizer,
@@ -573,7 +585,8 @@ def train(
         precision = precision or planning.best_precision(own_device)
         if dry_run:
             peak = peak or planning.measured_peak(own_device, precision)
-            print_plan(config, checked, corpus, precision, gpus, peak)
+            if rank_and_world_size()[0] == 0:
+                print_plan(config, checked, corpus, precision, gpus, peak)
             return
         torch.manual_seed(checked.seed)
         model = Transformer(config).to(own_device)

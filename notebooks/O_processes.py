@@ -97,7 +97,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
 
 
 # %% [markdown]
-# ## Texts of all
+# ## What all must know
 #
 # The score of the [command line](G_cli.ipynb#scoring) lets each process translate a share of the sentences and gives all translations to all. Texts have no fixed size, so `all_gather_object` pickles them, which between processes of one program is safe.
 
@@ -114,3 +114,20 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 
 # %%
 print(gather_texts(["Guten Morgen!"]))
+
+
+# %% [markdown]
+# A number that decides what happens next, such as a score that ends the training, has to be the same for all. The first process's counts.
+
+
+# %% tags=["export"]
+def number_of_first(number: float) -> float:
+    """Return the number that the first process has; alone, one's own."""
+    shared = torch.tensor(number, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.broadcast(shared, src=0)
+    return float(shared)
+
+
+# %%
+print(number_of_first(27.3))

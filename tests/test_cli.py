@@ -3,6 +3,7 @@
 Only a broken pipe, exit codes and what gets imported need processes of their own.
 """
 
+import errno
 import functools
 import gzip
 import io
@@ -958,6 +959,7 @@ def test_shares_of_all_processes_come_back_in_order(
 ) -> None:
     """Each of them gets all; a line feed within a translation becomes a space."""
     shares: list[list[str]] = []
+    _, tokenizer = model_io.load_by_name("captions-de-en")
 
     def decode(
         model: Any, tokenizer: Any, mine: list[str], *_: Any, **__: Any
@@ -977,12 +979,15 @@ def test_shares_of_all_processes_come_back_in_order(
                 cli, "rank_and_world_size", lambda rank=rank: (rank, world_size)
             )
             sentences = [*map(str, range(count))]
-            made = cli.translate_together(_Cpu(), None, sentences, 1, 0.6)  # type: ignore[arg-type]
+            made = cli.translate_together(_Cpu(), tokenizer, sentences, 1, 0.6)  # type: ignore[arg-type]
     assert made == [f"<{number} >" for number in range(count)]
 
 
 class _Cpu:
-    """What translate_together asks of a model: where it is."""
+    """What translate_together asks of a model: where it is, and how much it takes."""
+
+    class config:
+        max_length = 1024
 
     class embedding:
         class weight:
@@ -1232,3 +1237,48 @@ def test_a_translation_starts_without_what_it_does_not_need(trained: Path) -> No
     assert result.returncode == 0 and result.stdout.count(b"\n") == 1
     heavy = {"datasets", "pandas", "pyarrow", "ctranslate2", "matplotlib", "scipy"}
     assert not heavy & set(result.stderr.decode().split())
+
+
+# --- One of several processes ---
+
+
+@pytest.fixture
+def second_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "rank_and_world_size", lambda: (1, 2))
+
+
+def test_a_sentence_that_is_too_long_has_its_number_among_all(
+    second_of_two: None,
+) -> None:
+    model, tokenizer = model_io.load_by_name("captions-de-en")
+    lines = ["Ein Hund.", "Zwei.", "Drei.", "Vier " * 2000]
+    with pytest.raises(ValueError, match="sentence 4 has 4000 tokens"):
+        cli.translate_together(model, tokenizer, lines, beam=1, alpha=0.6)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_is_not_shared_among_processes(
+    tmp_path: Path, second_of_two: None
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pairs.tsv")
+    with pytest.raises(ValueError, match="is no file, and each process"):
+        cli.read_files((pipe,), (0, 1))
+
+
+def test_the_plan_of_all_is_printed_once(tmp_path: Path, second_of_two: None) -> None:
+    result = run("train", "--output", tmp_path / "x", "--dry-run", "--peak", 1e12)
+    assert result.code == 0 and result.out == ""
+
+
+def test_a_message_to_a_terminal_that_was_closed_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Gone())
+    cli.say("step 500")
+
+
+class Gone(io.StringIO):
+    """A terminal that was closed."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")

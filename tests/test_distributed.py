@@ -6,12 +6,17 @@ goes through everything that processes can do together; signals are sent from in
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from annotated_transformer.distributed import rank_and_world_size
 from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit import runs
 from annotated_transformer.toolkit.processes import (
     find_device,
     gather_texts,
@@ -36,13 +42,14 @@ STEPS, SAVE_EVERY = 30, 10
 
 
 def learn(
-    folder: Path,
+    folder: Path | None,
     dropout: float = 0.0,
     steps: int = STEPS,
     score: Any = None,
     report: Any = None,
     poisoned: bool = False,
-    save_minutes: float = 10.0,
+    max_tokens: int = 150,
+    patience: int | None = None,
 ) -> None:
     """Train a very small model in double precision, with all that several processes must share."""
     pairs = grammar(120, seed=0)
@@ -56,10 +63,10 @@ def learn(
     # 150 positions: some batches have fewer rows than there are processes
     config = TrainingConfig(
         steps=steps,
-        max_tokens=150,
+        max_tokens=max_tokens,
         grad_accum_steps=2,
         save_every=SAVE_EVERY,
-        save_minutes=save_minutes,
+        patience=patience,
         warmup=20,
         grad_clip=0.5,
     )
@@ -72,6 +79,13 @@ def learn(
         folder=folder,
         score=score,
         report=report or (lambda line: None),
+    )
+
+
+def fast_clock() -> Any:
+    """Let so much time pass in a step that it is time for a checkpoint."""
+    return patch.object(
+        runs, "time", SimpleNamespace(monotonic=lambda: 1e9 * time.monotonic())
     )
 
 
@@ -89,8 +103,12 @@ def together(home: Path) -> None:
         rank, world_size = rank_and_world_size()
         first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
         learn(home / "same")
-        learn(home / "late", save_minutes=1e-9 if rank == 0 else 10.0)
+        with fast_clock() if rank == 0 else nullcontext():
+            learn(home / "late")
         learn(home / "straight", dropout=0.2)
+
+        scores = count(0, 1 if rank == 0 else -1)  # the first one's rise
+        learn(home / "scored", steps=40, score=lambda model: next(scores), patience=1)
 
         calls = count(1)
 
@@ -114,6 +132,10 @@ def together(home: Path) -> None:
                 lambda: learn(home / ("same" if rank == 0 else f"own-{rank}"))
             ),
             "nan": error_of(lambda: learn(home / "nan", poisoned=rank == 1)),
+            "max_tokens": error_of(
+                lambda: learn(home / "settings", max_tokens=150 + rank)
+            ),
+            "folder": error_of(lambda: learn(home / "x" if rank == 0 else None)),
         }
         (home / f"{rank}.json").write_text(json.dumps(found))
 
@@ -263,9 +285,25 @@ def test_one_that_is_told_to_stop_stops_all_with_a_checkpoint(
 
 
 @pytest.mark.slow
+def test_the_score_of_the_first_one_decides_for_all(three: Three) -> None:
+    """By those of the others, they would have left after step 30."""
+    path = last_checkpoint(three[0] / "scored")
+    assert path is not None and read_checkpoint(path)["step"] == 40
+
+
+@pytest.mark.slow
 def test_a_folder_that_is_not_shared_is_refused_by_all(three: Three) -> None:
     assert all("not the same for all processes" in each["apart"] for each in three[1])
     assert not list(three[0].glob("own-*"))
+
+
+@pytest.mark.slow
+def test_other_settings_of_one_are_refused_by_all(three: Three) -> None:
+    for each in three[1]:
+        for name in ("training.max_tokens", "folder"):
+            expected = f"ValueError: .* not all given the same {name}: start all"
+            assert re.match(expected, each[name.removeprefix("training.")])
+    assert not {path.name for path in three[0].iterdir()} & {"settings", "x"}
 
 
 @pytest.mark.slow

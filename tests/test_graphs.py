@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -23,10 +23,11 @@ from annotated_transformer.batching import (
 from annotated_transformer.distributed import DataParallelLoss
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss
-from annotated_transformer.speed import CHUNK, FastLoss, compile_layers
+from annotated_transformer.speed import CHUNK, FastLoss, Precision, compile_layers
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import cli, run_folder
 from annotated_transformer.toolkit.graphs import (
+    CudaRecorder,
     GraphedLoss,
     Shapes,
     Step,
@@ -343,8 +344,9 @@ def go(
     folder: Path | None = None,
     config: TrainingConfig = RUN,
     record: Callable[[Step, Batch], Step] = again,
+    device: str | torch.device = "cpu",
 ) -> Transformer:
-    model = make(dropout=0.1)
+    model = make(dropout=0.1).to(device)
     loss = GraphedLoss(FastLoss(model, config.label_smoothing), record)
     return train(model, TOKENIZER, CORPUS, config, folder=folder, loss=loss)
 
@@ -376,6 +378,57 @@ def test_every_pair_is_in_an_epoch_of_padded_batches_once() -> None:
     for batch in some_batches(plan):
         tokens += int((shapes.fill_up(batch).target[:, 1:] != PAD).sum())
     assert tokens == CORPUS.lengths[:, 1].sum()
+
+
+# --- On a GPU ---
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@needs_gpu
+@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_cuda_graph_has_the_loss_and_the_gradients_of_other_batches(
+    compiled: bool, precision: Precision
+) -> None:
+    """Of the plain step, for a batch that it was not recorded with."""
+    plain, model = make().cuda(), make().cuda()
+    if compiled:
+        compile_layers(model)
+    graphed = GraphedLoss(FastLoss(model, precision=precision))
+    first, other = (
+        SHAPES.fill_up(batch).to(torch.device("cuda")) for batch in one_shape(2)
+    )
+    gradients(graphed, first)
+    tolerance = 1e-5 if precision == "fp32" else 3e-2
+    expected = gradients(FastLoss(plain, precision=precision), other)
+    for own, value in zip(gradients(graphed, other), expected, strict=True):
+        torch.testing.assert_close(own, value, rtol=tolerance, atol=tolerance)
+    assert len(graphed.records) == 1
+
+
+@needs_gpu
+def test_a_cuda_graph_draws_new_dropout_each_time_and_recording_draws_none() -> None:
+    graphed = GraphedLoss(FastLoss(make(dropout=0.5).cuda()))
+    batch = SHAPES.fill_up(some_batches(plan_of(SHAPES))[0]).to(torch.device("cuda"))
+    torch.manual_seed(1)
+    losses = [graphed(*batch).item() for _ in range(3)]
+    assert len(set(losses)) == 3
+    torch.manual_seed(1)
+    assert losses == [graphed(*batch).item() for _ in range(3)]
+    torch.manual_seed(1)
+    assert losses[0] == GraphedLoss(graphed.loss)(*batch).item()
+
+
+@needs_gpu
+def test_a_run_of_cuda_graphs_goes_on_where_it_was(tmp_path: Path) -> None:
+    """With the dropout of the run that was never stopped."""
+    device = torch.device("cuda")
+    go(tmp_path, replace(RUN, steps=7), CudaRecorder(), device)
+    continued = go(tmp_path, RUN, CudaRecorder(), device)
+    whole = go(None, RUN, CudaRecorder(), device)
+    for own, other in zip(continued.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
 
 
 # --- The command line ---

@@ -72,7 +72,7 @@ def process_group(device: str | None = None) -> Iterator[torch.device]:
     dist.destroy_process_group()
 
 
-# --- Texts of all ---
+# --- What all must know ---
 
 
 def gather_texts(texts: list[str]) -> list[list[str]]:
@@ -82,3 +82,11 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
     gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(gathered, texts)
     return gathered
+
+
+def number_of_first(number: float) -> float:
+    """Return the number that the first process has; alone, one's own."""
+    shared = torch.tensor(number, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.broadcast(shared, src=0)
+    return float(shared)

@@ -8,6 +8,7 @@ as if nothing had happened (section 5 of the paper).
 
 import errno
 import hashlib
+import json
 import math
 import re
 import signal
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import model_io, planning, run_folder
 from annotated_transformer.toolkit.graphs import Shapes
 from annotated_transformer.toolkit.presets import make_config
+from annotated_transformer.toolkit.processes import gather_texts, number_of_first
 from annotated_transformer.training import (
     Group,
     Hyperparameters,
@@ -327,7 +329,9 @@ def validate(run: Run) -> dict[str, float]:
         measured["validation_loss"] = shared_validation_loss(run)
         score = -measured["validation_loss"]
     if run.score is not None:
-        measured["score"] = score = float(run.score(run.model))
+        own_score = float(run.score(run.model))
+        # What follows from a score, all must do, or they wait for each other in vain
+        measured["score"] = score = number_of_first(own_score)
     if math.isnan(score):
         raise FloatingPointError(
             f"the score at step {progress.step} is not a number: {measured}"
@@ -418,7 +422,8 @@ def with_warnings(run: Run, line: dict[str, Any]) -> dict[str, Any]:
             signs.pop(kind, None)
     for text in signs.values():
         message = f"step {line['step']}: {text}. {CAUSES}"
-        tqdm.write(message, file=sys.stderr)  # beside the progress bar
+        with suppress(OSError):  # of a terminal that was closed
+            tqdm.write(message, file=sys.stderr)  # beside the progress bar
     if signs:
         line = line | {"warnings": signs}
     run.reported.append(line)
@@ -694,6 +699,20 @@ def check_run(run: Run) -> None:
         check_fits(corpus.lengths, config.max_tokens, part, "max_tokens", first_words)
 
 
+def check_others(run: Run) -> None:
+    """Raise ValueError, in all processes, if they were not all given the same."""
+    own = {"folder": run.folder is not None, **settings_of(run)}
+    all_settings = [json.loads(text) for [text] in gather_texts([json.dumps(own)])]
+    different = set[str]()
+    for settings in all_settings:
+        different |= {name for name in own if settings.get(name) != own[name]}
+    if different:
+        raise ValueError(
+            "the processes of this run were not all given the same "
+            f"{', '.join(sorted(different))}: start all with the same command"
+        )
+
+
 def enter_folder(run: Run, folder: Path) -> None:
     """Begin a run in a folder, or go to where the one there stands.
 
@@ -844,6 +863,7 @@ def train(
         folder=None if folder is None else Path(folder),
     )
     check_run(run)
+    check_others(run)
     with explained_ends(run):
         if run.folder is not None:
             run_in_folder(run, run.folder)

@@ -2,13 +2,14 @@
 
     python -m benchmarks.experiments.settings deu.txt                 # all: a night and more
     python -m benchmarks.experiments.settings deu.txt --sizes 3000    # those of one size
+    python -m benchmarks.experiments.settings deu.txt --gpu           # those for a GPU
 
 Each training is one of the command line, with the options that its line of the log names, and
 keeps the weights with the best score on 500 validation pairs. The log has its hours by the clock
 and of the processor, how many updates and epochs it made until these weights, and BLEU with a beam
 of 4 on all held-out pairs. A table with fewer pairs than asked for is taken whole: Tatoeba has
 166,000 for its 200,000. Writes each run into `results/settings.jsonl` when it ends, and makes none
-that is there already.
+that is there already; runs on a GPU, into `results/settings-DEVICE.jsonl`.
 """
 
 import json
@@ -55,6 +56,13 @@ TRAININGS = (
     Training(200_000, "everyday", 6000, 2048, 1.0, 1000, 6000, 1000),
     Training(200_000, "small", 6000, 2048, 1.0, 1000, 12_000, 1000),
 )
+# On a GPU; with larger batches, of which it makes as many in the same time
+ON_GPU = (
+    Training(200_000, "everyday", 6000, 2048, 1.0, 1000, 6000, 1000),
+    Training(200_000, "small", 6000, 4096, 1.0, 1000, 10_000, 1000),
+    Training(200_000, "base", 6000, 4096, 1.0, 4000, 12_000, 1000, dropout=0.3),
+)
+RECORDED = ["--compile", "--pad-to-multiple-of", "8"]  # steps as CUDA graphs
 BRIEF = (Training(100, "tiny", 300, 400, 0.5, 2, 4, 2, patience=1),)  # a rehearsal
 
 
@@ -72,9 +80,11 @@ def best_line(log: Path) -> common.Record:
     return max((line for line in lines if "score" in line), key=lambda r: r["score"])
 
 
-def measure(home: Path, seed: int, pairs: int, **training: object) -> common.Record:
+def measure(
+    home: Path, more: list[str], seed: int, pairs: int, **training: object
+) -> common.Record:
     """Train on the first pairs in `home`, and score the best weights on those held out."""
-    options = [*options_of(training), "--seed", str(seed), "--limit", str(pairs)]
+    options = [*options_of(training), *more, "--seed", str(seed), "--limit", str(pairs)]
     files = ["--data", str(home / "learned.tsv")]
     for part in ("validation", "test"):
         files += [f"--{part}", str(home / f"{part}.tsv")]
@@ -104,19 +114,26 @@ def main(
     sizes: tuple[int, ...] = (3_000, 30_000, 200_000),
     seeds: tuple[int, ...] = (0,),
     threads: int = 2,
+    gpu: bool = False,
     tiny: bool = False,
     results: Path = common.RESULTS,
 ) -> None:
     """Train on each size of corpus and score. `table` has English first; `tiny` rehearses."""
     torch.set_num_threads(threads)
     parts = split_pairs(read_pairs(table, columns=(1, 0)), 0.01, 0.01)
-    settings = {
+    settings: common.Record = {
         "benchmark": "settings",
         "table": table.name,
         "threads": threads,
         "found": len(parts.train),
     }
-    chosen = BRIEF if tiny else [t for t in TRAININGS if t.pairs in sizes]
+    trainings, more, name = TRAININGS, list[str](), "settings"
+    if gpu:
+        device = common.device_name(torch.device("cuda"))
+        trainings, more = ON_GPU, RECORDED
+        name = f"settings-{device.replace(' ', '-')}"
+        settings |= {"device": device, "options": more}
+    chosen = BRIEF if tiny else [t for t in trainings if t.pairs in sizes]
     tasks = [{"seed": seed, **asdict(t)} for t in chosen for seed in seeds]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -124,8 +141,8 @@ def main(
         write_pairs(home / "learned.tsv", learned)
         write_pairs(home / "validation.tsv", parts.validation[:500])
         write_pairs(home / "test.tsv", parts.test)
-        run = partial(measure, home)
-        common.make_runs(results / "settings.jsonl", settings, tasks, run)
+        run = partial(measure, home, more)
+        common.make_runs(results / f"{name}.jsonl", settings, tasks, run)
 
 
 if __name__ == "__main__":

@@ -716,24 +716,37 @@ def steps(bench: Bench) -> dict[str, Action]:
 
 
 def launches(bench: Bench) -> dict[str, Action]:
-    """Each model with fewer launches: a loss in one chunk, compiled layers, recorded steps."""
+    """Each model with fewer launches: a loss in one chunk, compiled layers, recorded steps.
+
+    The first model also on fewer tokens, where launches are most of a step.
+    """
     actions: dict[str, Action] = {}
-    for name in bench.scale.presets:
-        plain = Setup(name, bench.scale.max_tokens)
-        one_chunk = replace(plain, chunk=plain.max_tokens)
-        padded = replace(one_chunk, multiple=8)
-        setups = {
-            "plain": plain,
-            "one chunk": one_chunk,
-            "padded": padded,
-            "padded, recorded": replace(padded, recorded=True),
-            "compiled": replace(plain, compile=True),
-            "compiled, one chunk": replace(one_chunk, compile=True),
-            "compiled, padded, recorded": replace(padded, compile=True, recorded=True),
-        }
-        for form, setup in setups.items():
+    scale = bench.scale
+    for name in scale.presets:
+        for form, setup in with_fewer_launches(Setup(name, scale.max_tokens)).items():
             actions[f"{name}, {form}"] = partial(measure, bench, setup)
+    for size in scale.other_batches:
+        if size < scale.max_tokens:
+            forms = with_fewer_launches(Setup(scale.presets[0], size))
+            for form in ("plain", "padded, recorded", "compiled, padded, recorded"):
+                name = f"{size:,} tokens, {form}"
+                actions[name] = partial(measure, bench, forms[form])
     return actions
+
+
+def with_fewer_launches(plain: Setup) -> dict[str, Setup]:
+    """Return what lowers the launches of a setup, one thing by itself and all together."""
+    one_chunk = replace(plain, chunk=plain.max_tokens)
+    padded = replace(one_chunk, multiple=8)
+    return {
+        "plain": plain,
+        "one chunk": one_chunk,
+        "padded": padded,
+        "padded, recorded": replace(padded, recorded=True),
+        "compiled": replace(plain, compile=True),
+        "compiled, one chunk": replace(one_chunk, compile=True),
+        "compiled, padded, recorded": replace(padded, compile=True, recorded=True),
+    }
 
 
 def by_turns(bench: Bench, cudnn: bool) -> Record:
