@@ -165,7 +165,7 @@ assert (
 # Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this:
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Above: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Below: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Above: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Below: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}}
 def learning_curves(records, x, alt, own=()):
     """Draw the losses of a log, and its scores below."""
     checks = [record for record in records if record.get("score") is not None]

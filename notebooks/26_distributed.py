@@ -616,7 +616,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # ### What fails, and how it shows
 #
-# :::{admonition} Seven failures, their causes, and what to do
+# :::{admonition} Eight failures, their causes, and what to do
 # :class: dropdown
 # | you see | the cause | what to do |
 # |---|---|---|
@@ -626,9 +626,10 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 # | `invalid device ordinal` | more processes than GPUs | `--nproc-per-node=gpu` takes as many as there are |
 # | one process out of memory, broken connections in the others | only the first is a cause | look for *root cause* in what `torchrun` prints; halve `max_tokens`, double `grad_accum_steps` |
 # | *Expected to have finished reduction in the prior iteration* | a weight took no part in the loss: a layer that nobody calls, a second embedding table | after a backward pass of one process, `[n for n, p in model.named_parameters() if p.grad is None]` names it |
-# | an error about sizes, or a slightly wrong loss | other code or another corpus on one machine | one container, one shared folder |
+# | "the processes of this run were not all given the same" settings, which it names | another option or another corpus on one machine | one command for all, one shared folder |
+# | an error about sizes, or a slightly wrong loss | other code on one machine | one container |
 #
-# The last is the nastiest: each process makes the plan from its own copy of the corpus, and only process 0 compares that copy with the run's settings (exercise 6). The table comes from what PyTorch and its libraries say and from the code of this chapter, not from experience with a cluster.
+# The last is the nastiest: when a run starts, `train` compares the settings and the corpora of all processes, and can't compare their code. The table comes from what PyTorch and its libraries say and from the code of this chapter, not from experience with a cluster.
 # :::
 #
 # ## How fast it can be
@@ -800,7 +801,7 @@ home.cleanup()
 # :class: dropdown
 # Usually because one process has a batch more. Let process 0 have 101 batches and process 1 have 100. After step 100 process 1 leaves its loop; process 0 reaches the all-reduce of step 101 and waits for a partner that will never call. Its GPU even shows 100 percent load, because on a GPU waiting is a busy loop. The message after the timeout, 20 minutes here, doesn't mention batches at all.
 #
-# The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough.
+# The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough. Whether patience is at an end, they decide by the score that process 0 measured.
 # :::
 #
 # ### Random numbers of each process

@@ -46,7 +46,7 @@ from annotated_transformer.transformer import Transformer, TransformerConfig
 # %% [markdown]
 # ## Whole or not at all
 #
-# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. A killed process leaves `NAME.PID.unfinished` behind, with the number of the process. The next training run or `prepare` there removes its own of these and no others, and you can delete the rest.
+# A process can be killed in the middle of writing a file, and half a file is worse than none. So we write under another name, flush to disk, and rename, which is a single step for the file system. The same works for a folder that doesn't exist yet. Whatever else in the book must survive a kill uses this: checkpoints, prepared corpora, exports. A killed process leaves `NAME.PID.unfinished` behind, with the number of the process. The next command that writes the same file or folder removes its own of these and no others, and you can delete the rest. It can't know whether their writer is still at work; such a writer ends with an error that says so.
 #
 # Several files that belong together are all written aside before the first of them gets its name. A disk that is full then leaves the old ones as they were.
 #
@@ -76,8 +76,9 @@ def naming_a_full_disk(path: Path) -> Iterator[None]:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Give a path to write a file or folder to; it gets its name at the end, whole, or not at all.
 
-    An existing file is replaced; an existing folder that is not empty raises OSError. A full disk
-    raises DiskFull.
+    An existing file is replaced. Raises BlockingIOError for a folder that is there and not empty,
+    and if another process, which writes the same, has removed what was half-written; DiskFull for
+    a full disk.
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     try:
@@ -89,6 +90,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
                     with written.open("r+b") as file:
                         os.fsync(file.fileno())
             aside.replace(path)
+    except OSError as error:
+        is_own = Path(str(error.filename)).is_relative_to(aside)
+        if is_own and error.errno in (errno.ENOENT, errno.ENOTEMPTY):
+            raise BlockingIOError(
+                f"another process writes {path} at the same time: wait for it, "
+                "or take another name"
+            ) from error
+        raise
     finally:
         remove(aside)
 

@@ -848,15 +848,22 @@ def test_an_average_replaces_nothing_else(trained: Path, tmp_path: Path) -> None
     )
     assert result.code == 2 and ": 3, asked for: 9" in result.err
     assert not (tmp_path / "none").exists()
-    (tmp_path / "killed").mkdir()  # in the first write of all
-    (tmp_path / "killed" / "averaged.json.123.unfinished").write_text("{")
-    assert (
-        run(
-            "average", "--run", trained, "--last", 1, "--output", tmp_path / "killed"
-        ).code
-        == 0
-    )
-    assert not [*(tmp_path / "killed").glob("*.unfinished")]
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    for name in ("averaged.json", "test.tsv"):  # in the first write of all, in the last
+        (killed / f"{name}.123.unfinished").write_text("{")
+        mean = ["average", "--run", trained, "--last", 1, "--output", killed]
+        assert run(*mean).code == 0
+        assert not [*killed.glob("*.unfinished")]
+
+
+def test_nothing_has_to_be_removed_once_a_folder_was_found_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nothing stays when the command is killed there."""
+    monkeypatch.setattr(shutil, "rmtree", lambda *arguments, **options: None)
+    cli.check_output(tmp_path / "run")
+    assert not [*tmp_path.iterdir()]
 
 
 # --- Translating ---
@@ -910,6 +917,10 @@ def test_files_and_several_translations(tmp_path: Path) -> None:
     assert (result.code, result.out) == (0, "") and f"are in {target}" in result.err
     best = target.read_text().splitlines()
     assert len(best) == 3 and best[0] and not best[1] and best[2]
+    target.unlink()
+    (tmp_path / "text.en.123.unfinished").write_text("A d")  # of a call that was killed
+    assert run(*command, "--output", target).code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"text.de", "text.en"}
     assert run(*command).out == target.read_text()
     result = run(*command, "--nbest", 3)
     rows = [row.split("\t") for row in result.out.splitlines()]

@@ -119,7 +119,8 @@ def test_settings_are_trained_by_the_command_line_and_scored(tmp_path: Path) -> 
     assert line["pairs"] == 100 and line["preset"] == "tiny" and line["sentences"] > 0
     assert line["best_step"] in (2, 4) and line["hours"] >= 0 and line["bleu"] >= 0
     assert run("experiments.settings", tmp_path / "log", **brief)[1] == lines
-    for training in load("experiments.settings").TRAININGS:
+    module = load("experiments.settings")
+    for training in (*module.TRAININGS, *module.ON_GPU):
         names = {field.name for field in fields(TrainingConfig)}
         own = {name: value for name, value in asdict(training).items() if name in names}
         assert TrainingConfig(**own) and preset(training.preset)

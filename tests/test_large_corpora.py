@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +377,106 @@ def test_two_processes_do_not_write_one_folder(
     monkeypatch.setattr(large_corpora, "read_rows", again)
     with pytest.raises(BlockingIOError, match="another process"):
         prepare([table], tmp_path / "out", vocabulary_size=400)
+
+
+@pytest.mark.parametrize("size", [400, 500])
+def test_a_call_that_finds_the_folder_made_when_it_has_the_lock_does_nothing(
+    size: int,
+    table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of another vocabulary, it is refused, as it always is."""
+    output = tmp_path / "out"
+    lock = large_corpora.folder_lock
+
+    @contextmanager
+    def late_lock(folder: Path) -> Iterator[None]:
+        monkeypatch.setattr(large_corpora, "folder_lock", lock)
+        prepare([table], output, vocabulary_size=size)  # the other call
+        monkeypatch.setattr(large_corpora, "read_rows", fails(AssertionError("again")))
+        with lock(folder):
+            yield
+
+    monkeypatch.setattr(large_corpora, "folder_lock", late_lock)
+    if size == 400:
+        summary = prepare([table], output, vocabulary_size=400)
+        assert summary == json.loads((output / "summary.json").read_bytes())
+        assert capsys.readouterr().out == f"{output} is prepared already\n"
+    else:
+        with pytest.raises(FileExistsError, match="take another"):
+            prepare([table], output, vocabulary_size=400)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_cache_is_removed_by_the_one_who_has_the_lock(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_cache = large_corpora.remove_cache
+    removed = []
+
+    def remove(cache: Path) -> None:
+        with pytest.raises(BlockingIOError), large_corpora.folder_lock(cache):
+            pass
+        remove_cache(cache)
+        removed.append(cache)
+
+    monkeypatch.setattr(large_corpora, "remove_cache", remove)
+    prepare([table], tmp_path / "out", vocabulary_size=400)
+    assert len(removed) == 1 and not removed[0].exists()
+
+
+AT_WORK = """
+import signal, sys, time
+from annotated_transformer.toolkit import cli, large_corpora
+
+def encode_rows(*arguments, **options):
+    print("encoding", flush=True)
+    time.sleep(300)
+
+large_corpora.encode_rows = encode_rows
+# As in a terminal; what a shell starts in the background ignores Ctrl-C
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "send", "code"),
+    [
+        (signal.SIGTERM, os.kill, -signal.SIGTERM),
+        (signal.SIGKILL, os.kill, -signal.SIGKILL),
+        (signal.SIGINT, os.killpg, 130),
+    ],
+)
+def test_workers_end_with_the_process_that_was_told_to_end(
+    kind: int, send: Callable[[int, int], None], code: int, table: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C, which a terminal sends to all of them, is no traceback."""
+    options = ["--output", "out", "--vocabulary-size", "400", "--workers", "2"]
+    environment = {**os.environ, "HF_HOME": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", AT_WORK, "prepare", str(table), *options],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"e"
+        send(process.pid, kind)
+        # The pipes end with the last process that has them
+        errors = process.communicate(timeout=60)[1].decode()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == code
+    assert errors.splitlines()[-1] == "a vocabulary of 400 entries: encoding"
 
 
 # --- A folder that is there ---

@@ -139,6 +139,25 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old" and names(tmp_path) == ["config.json"]
 
 
+def test_another_that_writes_the_same_is_named_as_the_cause(tmp_path: Path) -> None:
+    """It removes what is half-written, as if its writer had been killed, or is done first."""
+    message = f"another process writes {tmp_path / 'model'} at the same time"
+    expected = pytest.raises(BlockingIOError, match=message)
+    with expected, atomic_write(tmp_path / "model") as aside:
+        aside.mkdir()
+        clear(tmp_path, "model")
+        (aside / "model.bin").touch()
+    with expected, atomic_write(tmp_path / "model") as aside:
+        aside.write_text("{}")
+        clear(tmp_path, "model")
+    with expected, atomic_write(tmp_path / "model") as aside:
+        aside.mkdir()
+        (tmp_path / "model" / "other").mkdir(parents=True)
+    assert names(tmp_path) == ["model"] and (tmp_path / "model" / "other").exists()
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "config") as aside:
+        (tmp_path / "missing").open()
+
+
 def test_files_have_the_mode_that_the_user_asks_for(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
 
@@ -321,7 +321,7 @@ def check_output(folder: Path) -> None:
     if not existing.is_dir():
         raise NotADirectoryError(f"{existing} is a file: take another folder")
     try:
-        with TemporaryDirectory(dir=existing, suffix=".unfinished"):
+        with TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise PermissionError(
@@ -627,6 +627,7 @@ def average(run: Path, output: Path, last: int = 5, half: bool = False) -> None:
     """
     run_folder.save_average(run, output, last, half)
     for name in HELD_OUT_FILES.values():
+        model_io.clear(output, name)
         if (run / name).exists():
             run_folder.write_text(output / name, (run / name).read_text("utf-8"))
     say(f"the mean of {last} checkpoints is in {output}")
@@ -710,6 +711,7 @@ def write_lines(lines: Iterable[str], path: Path | None) -> None:
     """Write lines into a file, whole or not at all, or to standard output."""
     text = "".join(f"{line}\n" for line in lines)
     if path is not None:
+        model_io.clear(path.parent, path.name)
         run_folder.write_text(path, text)
         say(f"the translations are in {path}")
     else:

@@ -10,7 +10,10 @@ import json
 import math
 import os
 import re
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -534,18 +537,19 @@ def read_summary(output: Path) -> dict[str, Any]:
 def already_prepared(
     output: Path, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the summary of a folder with the same settings, or None if nothing is there.
+    """Say that a folder with the same settings is there, and return its summary.
 
-    Raises FileExistsError for anything else.
+    Returns None if nothing is there; raises FileExistsError for anything else.
     """
     summary = read_summary(output)
-    if summary and summary["key"] not in [
-        key_of(settings, version) for version in KNOWN_VERSIONS
-    ]:
+    if not summary:
+        return None
+    if summary["key"] not in [key_of(settings, version) for version in KNOWN_VERSIONS]:
         raise FileExistsError(
             f"{output} is there and is not this corpus: take another output"
         )
-    return summary or None
+    print(f"{output} is prepared already")
+    return summary
 
 
 def held_out_of_wmt14(rows: Any) -> dict[int, str]:
@@ -615,21 +619,65 @@ def small_vocabulary(tokenizer: Tokenizer, wanted: int) -> str:
     )
 
 
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, the one that led to it, the one that led to that, and so on."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def follow(parent: int) -> None:
+    """Let this process, a worker, end when the process that started it has ended.
+
+    Ctrl-C, which a terminal sends to all of them, is left to the parent: it ends its workers.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.1)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def workers_that_follow() -> Iterator[None]:
+    """Let all processes that `datasets` starts in the block end with this one.
+
+    Ctrl-C raises KeyboardInterrupt, whatever the library makes of it.
+    """
+    from multiprocess.util import register_after_fork
+
+    parent = os.getpid()
+    block = threading.Event()  # any object: it is registered until that is gone
+    register_after_fork(block, lambda _: follow(parent))
+    try:
+        yield
+    except Exception as error:
+        for cause in causes_of(error):
+            if isinstance(cause, KeyboardInterrupt):
+                raise cause from None
+        raise
+
+
 def encode(
     rows: Any, tokenizer: Tokenizer, rules: Rules, workers: int, cache_file: Path
 ) -> Any:
     """Return the columns that `encode_rows` makes; a file that holds them already is read."""
-    encoded = rows.map(
-        encode_rows,
-        with_indices=True,
-        batched=True,
-        remove_columns=rows.column_names,
-        fn_kwargs={"tokenizer": tokenizer, "rules": rules},
-        num_proc=workers if workers > 1 else None,
-        cache_file_name=str(cache_file),
-        new_fingerprint=cache_file.stem,
-        desc="encoding",
-    )
+    with workers_that_follow():
+        encoded = rows.map(
+            encode_rows,
+            with_indices=True,
+            batched=True,
+            remove_columns=rows.column_names,
+            fn_kwargs={"tokenizer": tokenizer, "rules": rules},
+            num_proc=workers if workers > 1 else None,
+            cache_file_name=str(cache_file),
+            new_fingerprint=cache_file.stem,
+            desc="encoding",
+        )
     return encoded.data
 
 
@@ -710,14 +758,12 @@ def naming_full_disk(output: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the libraries raise many unrelated types
-        cause: BaseException | None = error
-        while cause is not None:
+        for cause in causes_of(error):
             if isinstance(cause, OSError) and cause.errno in FULL_DISK:
                 raise OSError(
                     f"there is no space left on the disk of {output.absolute().parent}: "
                     "make room and call again, which goes on"
                 ) from error
-            cause = cause.__cause__ or cause.__context__
         raise
 
 
@@ -795,29 +841,29 @@ def prepare(
     cache = output.with_name(f"{output.name}.prepare.cache")
     summary = already_prepared(output, settings)
     if summary is not None:
-        print(f"{output} is prepared already")
         remove_rest_of_killed_call(output, cache)
         return summary
 
-    with (
-        progress_bars(),
-        naming_full_disk(output),
-        folder_lock(cache),
-        atomic_write(output) as folder,
-    ):
+    with progress_bars(), naming_full_disk(output), folder_lock(cache):
         clear(output.parent, output.name)
-        rows = read_rows(name, paths, columns, str(cache / key))
-        rows, parts = choose_rows(rows, limit, is_wmt14=not paths)
-        say_progress(f"{len(rows):,} rows are read")
-        rules = Rules(parts, texts_of(rows, parts), max_ratio)
-        vocabulary = given_tokenizer or learn_vocabulary(rows, rules.held_out, size)
-        say_progress(f"a vocabulary of {len(vocabulary):,} entries: encoding")
-        cache_file = cache / key / f"{key}.arrow"
-        encoded = encode(rows, vocabulary, rules, workers, cache_file)
-        counts = write_folder(folder, rows, encoded, vocabulary)
-        summary = {"key": key, "settings": settings, **counts}
-        (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
-    remove_cache(cache)
+        if output.exists():  # another call has made it in the meantime
+            remove_cache(cache)
+        summary = already_prepared(output, settings)
+        if summary is not None:
+            return summary
+        with atomic_write(output) as folder:
+            rows = read_rows(name, paths, columns, str(cache / key))
+            rows, parts = choose_rows(rows, limit, is_wmt14=not paths)
+            say_progress(f"{len(rows):,} rows are read")
+            rules = Rules(parts, texts_of(rows, parts), max_ratio)
+            vocabulary = given_tokenizer or learn_vocabulary(rows, rules.held_out, size)
+            say_progress(f"a vocabulary of {len(vocabulary):,} entries: encoding")
+            cache_file = cache / key / f"{key}.arrow"
+            encoded = encode(rows, vocabulary, rules, workers, cache_file)
+            counts = write_folder(folder, rows, encoded, vocabulary)
+            summary = {"key": key, "settings": settings, **counts}
+            (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
+        remove_cache(cache)
     say(outcome_report(counts["pairs"]))
     return summary
 

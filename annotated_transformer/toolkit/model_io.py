@@ -53,8 +53,9 @@ def naming_a_full_disk(path: Path) -> Iterator[None]:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Give a path to write a file or folder to; it gets its name at the end, whole, or not at all.
 
-    An existing file is replaced; an existing folder that is not empty raises OSError. A full disk
-    raises DiskFull.
+    An existing file is replaced. Raises BlockingIOError for a folder that is there and not empty,
+    and if another process, which writes the same, has removed what was half-written; DiskFull for
+    a full disk.
     """
     aside = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     try:
@@ -66,6 +67,14 @@ def atomic_write(path: Path) -> Iterator[Path]:
                     with written.open("r+b") as file:
                         os.fsync(file.fileno())
             aside.replace(path)
+    except OSError as error:
+        is_own = Path(str(error.filename)).is_relative_to(aside)
+        if is_own and error.errno in (errno.ENOENT, errno.ENOTEMPTY):
+            raise BlockingIOError(
+                f"another process writes {path} at the same time: wait for it, "
+                "or take another name"
+            ) from error
+        raise
     finally:
         remove(aside)
 
