@@ -804,7 +804,7 @@ hazy = [record["changed"] for record in records if record["peak"] < 0.6]
 assert max(hazy) < min(effects)
 first = [record["peak"] for record in records if record["head"].startswith("decoder 1")]
 cost = sorted(lost["decoder", 0, head] for head in range(4))
-# Of another processor's model, one of the four costs more
+# Trained on another processor, one of the four costs more
 assert min(first) > 0.8 and cost[2] < 4
 
 # %% [markdown]

@@ -786,9 +786,11 @@ def check_others(run: Run) -> None:
     """Raise ValueError, in all processes, if they were not all given the same."""
     own = {"folder": run.folder is not None, **settings_of(run)}
     all_settings = [json.loads(text) for [text] in gather_texts([json.dumps(own)])]
+    first, *others = all_settings
     different = set[str]()
-    for settings in all_settings:
-        different |= {name for name in own if settings.get(name) != own[name]}
+    for other in others:
+        names = {*first, *other}
+        different |= {name for name in names if first.get(name) != other.get(name)}
     if different:
         raise ValueError(
             "the processes of this run were not all given the same "

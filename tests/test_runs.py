@@ -345,3 +345,19 @@ def test_a_run_that_learns_says_nothing(capsys: pytest.CaptureFixture[str]) -> N
     lines = dying(None, TrainingConfig(steps=620, max_tokens=150, warmup=100))
     assert len(lines) == 13 and not any("warnings" in line for line in lines)
     assert "Likely causes" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_setting_that_only_one_process_has_is_refused_by_both(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that are as in older versions are left out."""
+
+    def gather(texts: list[str]) -> list[list[str]]:
+        settings = json.loads(texts[0])
+        other = json.dumps(settings | {"training.pad_to_multiple_of": 8})
+        return [texts, [other]] if rank == 0 else [[other], texts]
+
+    monkeypatch.setattr(runs, "gather_texts", gather)
+    with pytest.raises(ValueError, match=r"the same training\.pad_to_multiple_of: "):
+        dying(None, DEADLY)

@@ -56,7 +56,7 @@ TRAININGS = (
     Training(200_000, "everyday", 6000, 2048, 1.0, 1000, 6000, 1000),
     Training(200_000, "small", 6000, 2048, 1.0, 1000, 12_000, 1000),
 )
-# On a GPU; with larger batches, of which it makes as many in the same time
+# On a GPU, where small batches leave most of it idle (chapter 25)
 ON_GPU = (
     Training(200_000, "everyday", 6000, 2048, 1.0, 1000, 6000, 1000),
     Training(200_000, "small", 6000, 4096, 1.0, 1000, 10_000, 1000),
