@@ -784,6 +784,9 @@ def check_run(run: Run) -> None:
 # %% tags=["export"]
 def check_others(run: Run) -> None:
     """Raise ValueError, in all processes, if they were not all given the same."""
+    _, world_size = rank_and_world_size()
+    if world_size == 1:
+        return
     own = {"folder": run.folder is not None, **settings_of(run)}
     all_settings = [json.loads(text) for [text] in gather_texts([json.dumps(own)])]
     first, *others = all_settings
