@@ -327,7 +327,7 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
         raise FileNotFoundError(
             f"{folder} holds no model: {', '.join(missing)} missing"
         )
-    config_text = (folder / CONFIG).read_bytes().decode(errors="replace")
+    config_text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     weights, notes = read_tensors(folder / WEIGHTS)
     present = {"tokenizer": tokenizer.sha256, "config": config_text}

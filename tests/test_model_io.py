@@ -398,6 +398,13 @@ def test_the_configuration_of_another_model_is_refused(
         load_model(saved)
 
 
+def test_the_line_ends_of_windows_are_no_other_configuration(saved: Path) -> None:
+    """As git may write them."""
+    path = saved / "config.json"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    load_model(saved)
+
+
 @pytest.mark.parametrize("content", ["", "[1, 2]", "{", "\x00"])
 def test_a_configuration_that_is_none_is_refused(saved: Path, content: str) -> None:
     (saved / "config.json").write_text(content)

@@ -17,8 +17,13 @@ from mdit_py_plugins.dollarmath import dollarmath_plugin
 from tokenizers import pre_tokenizers
 from torch import nn
 
-from annotated_transformer import load_pretrained, translate
+from annotated_transformer import load_pretrained, preset, translate
+from annotated_transformer.attention import attention
+from annotated_transformer.masks import EOS, causal_mask
+from annotated_transformer.multi_head_attention import split_heads
+from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.toolkit.downloads import MissingData, multi30k
+from annotated_transformer.toolkit.presets import parameter_count
 from tools.chapters import ROOT
 
 NAMES = (
@@ -178,7 +183,11 @@ import multiprocessing as mp
 import sys
 
 import torch
-from annotated_transformer import load_pretrained, translate
+from annotated_transformer import load_pretrained, preset, translate
+from annotated_transformer.attention import attention
+from annotated_transformer.masks import EOS, causal_mask
+from annotated_transformer.multi_head_attention import split_heads
+from annotated_transformer.positional_encoding import sinusoid
 
 def serve(queue, model_and_tokenizer):
     queue.put(translate(*(model_and_tokenizer or load_pretrained()), ["Guten Morgen!"]))
@@ -263,3 +272,108 @@ def test_what_is_said_of_pytorchs_modules_is_so() -> None:
     hidden = torch.ones(1, 3, dtype=torch.bool)
     output, weights = with_place(x, x, x, key_padding_mask=hidden)
     assert weights.shape == (1, 3, 4) and output.isfinite().all()
+
+
+def test_what_is_said_of_a_forgotten_transpose_is_so() -> None:
+    """Heads joined without it: a position is made of later words, though the mask is right."""
+    said = text_of(PAGES["questions"])
+    assert "row 0 is made of words 0 and 1, and row 1 of all four" in said
+    x = torch.randn(1, 4, 6, requires_grad=True)
+    heads = split_heads(x, 2)
+    joined = attention(heads, heads, heads, causal_mask(4))[0].reshape(1, 4, 6)
+    made_of = []
+    for row in joined[0, :2]:
+        (gradient,) = torch.autograd.grad(row.sum(), x, retain_graph=True)
+        made_of.append(gradient[0].abs().sum(-1).nonzero().flatten().tolist())
+    assert made_of == [[0, 1], [0, 1, 2, 3]]
+
+
+def test_what_is_said_of_the_places_is_so() -> None:
+    """Position 0, its neighbor, and words of width 512 that never meet."""
+    said = text_of(PAGES["questions"])
+    table = sinusoid(1024, 512).double()
+    lengths = table.norm(dim=1)
+    assert (lengths - 16).abs().max() < 1e-4 and "its length is 16 at a width" in said
+    distances = torch.cdist(table, table).fill_diagonal_(torch.inf)
+    assert f"{distances.min():.1f}" == f"{distances[0, 1]:.1f}" == "3.7"
+    assert said.count("3.7 apart") == 2
+    words = torch.randn(2000, 512, generator=torch.Generator().manual_seed(0)).double()
+    nearest = torch.inf
+    for place in table[1:50]:
+        apart = torch.cdist(words, words + place - table[0])
+        nearest = min(nearest, apart.fill_diagonal_(torch.inf).min().item())
+    assert nearest > 26 and "come closer to each other than 26" in said
+
+
+def test_what_is_said_of_tied_weights_and_counts_is_so() -> None:
+    said = text_of(PAGES["questions"])
+    torch.manual_seed(0)
+    states = nn.functional.layer_norm(torch.randn(1000, 512), (512,))
+    labels = torch.randint(37_000, (1000,))
+    embedding, linear = nn.Embedding(37_000, 512), nn.Linear(512, 37_000, bias=False)
+    assert f"at {linear.weight.std():.3f}" in said
+    first = nn.functional.cross_entropy(linear(states), labels).item()
+    other = nn.functional.cross_entropy(states @ embedding.weight.T, labels).item()
+    assert abs(other - 95) < 2 and "begins near 95" in said
+    assert abs(first - 10.7) < 0.1 and "near 10.7 if" in said
+    layers = parameter_count(preset("base")) - 37_000 * 512
+    counts = [layers / 1e6, *((layers + n * 37_000 * 512) / 1e6 for n in (1, 2, 3))]
+    shown = [f"{count:.1f}" for count in counts]
+    assert shown == re.findall(r"(\d+\.\d) million\. The rest", said) + list(
+        *re.findall(
+            r"makes (\S+) million with one table, (\S+) with two and (\S+) with", said
+        )
+    )
+    biases = 18 * 4 * 512 + 7_853
+    tables = (5_893 + 2 * 7_853) * 512
+    assert f"{layers + biases + tables:,}" in said
+
+
+def test_what_is_said_of_the_spread_of_scores_is_so() -> None:
+    """Of the captions model, over four captions, before the softmax."""
+    model, tokenizer = load_pretrained("captions-de-en")
+    spreads: dict[nn.Module, list[float]] = {}
+
+    def note(module: nn.Module, inputs: tuple[torch.Tensor, ...], _: object) -> None:
+        query = split_heads(module.query(inputs[0]), module.heads)
+        key = split_heads(module.key(inputs[1]), module.heads)
+        scores = query @ key.mT / query.size(-1) ** 0.5
+        spreads.setdefault(module, []).append(scores.std(-1).mean().item())
+
+    for layer in model.encoder.layers:
+        layer.self_attention.register_forward_hook(note)
+    for text in (
+        "Zwei Hunde spielen im Schnee.",
+        "Ein Mann fährt auf einem Fahrrad durch die Stadt.",
+        "Eine Frau liest ein Buch im Park.",
+        "Drei Kinder spielen Fußball auf einer Wiese.",
+    ):
+        model.encode(torch.tensor([[*tokenizer.encode(text), EOS]]))
+    first, *others = [sum(found) / len(found) for found in spreads.values()]
+    assert round(first) == 13 and [round(other) for other in others] == [2, 2]
+    said = "spread by 13 in the first layer of the encoder, and by about 2 in the other two"
+    assert said in text_of(PAGES["questions"])
+
+
+def test_what_is_said_of_a_rotation_before_the_projection_is_so() -> None:
+    """Turned last, scores depend on distances alone."""
+    assert "they differ by several units" in text_of(PAGES["questions"])
+    table = sinusoid(8, 16).double()
+    sin, cos = table[:, 0::2], table[:, 1::2]
+
+    def turn(x: torch.Tensor) -> torch.Tensor:
+        a, b = x[:, 0::2], x[:, 1::2]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(1)
+
+    torch.manual_seed(0)
+    W_Q, W_K = torch.randn(2, 16, 16, dtype=torch.float64) / 4
+    query, key = torch.randn(2, 1, 16, dtype=torch.float64).expand(2, 8, 16)
+    scores = {
+        "after": turn(query @ W_Q) @ turn(key @ W_K).T,
+        "before": (turn(query) @ W_Q) @ (turn(key) @ W_K).T,
+    }
+    spread = {
+        name: (s.diagonal().max() - s.diagonal().min()).item()
+        for name, s in scores.items()
+    }
+    assert spread["after"] < 1e-5 and spread["before"] > 2

@@ -358,6 +358,7 @@ def test_a_setting_that_only_one_process_has_is_refused_by_both(
         other = json.dumps(settings | {"training.pad_to_multiple_of": 8})
         return [texts, [other]] if rank == 0 else [[other], texts]
 
+    monkeypatch.setattr(runs, "rank_and_world_size", lambda: (rank, 2))
     monkeypatch.setattr(runs, "gather_texts", gather)
     with pytest.raises(ValueError, match=r"the same training\.pad_to_multiple_of: "):
         dying(None, DEADLY)
