@@ -1,5 +1,6 @@
 """The pages of questions and symptoms, and those for newcomers: each link leads somewhere."""
 
+import math
 import os
 import re
 import subprocess
@@ -22,6 +23,7 @@ from annotated_transformer.attention import attention
 from annotated_transformer.masks import EOS, causal_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
+from annotated_transformer.schedule import learning_rate
 from annotated_transformer.toolkit.downloads import MissingData, multi30k
 from annotated_transformer.toolkit.presets import parameter_count
 from tools.chapters import ROOT
@@ -377,3 +379,46 @@ def test_what_is_said_of_a_rotation_before_the_projection_is_so() -> None:
         for name, s in scores.items()
     }
     assert spread["after"] < 1e-5 and spread["before"] > 2
+
+
+def test_what_is_said_of_adam_in_half_precision_is_so() -> None:
+    """An epsilon of 0, and a weight without a gradient."""
+    assert "a weight without a gradient is divided 0 by 0" in text_of(
+        PAGES["questions"]
+    )
+    weight = nn.Parameter(torch.ones(2, dtype=torch.float16))
+    weight.grad = torch.tensor([0, 0.1], dtype=torch.float16)
+    torch.optim.Adam([weight], lr=1e-3, betas=(0.9, 0.98), eps=1e-9).step()
+    assert weight.isnan().tolist() == [True, False]
+
+
+def test_what_is_said_of_rounded_layers_and_joined_pieces_is_so() -> None:
+    said = text_of(PAGES["questions"])
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    rounded = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear})
+    fast = "`torch.backends.mha.set_fastpath_enabled(False)`"
+    assert rounded is not layer and fast in said
+    assert isinstance(rounded.self_attn.out_proj, nn.Linear)
+    assert not isinstance(rounded.linear1, nn.Linear)
+    x = torch.randn(1, 3, 16)
+    with torch.no_grad():
+        with pytest.raises(AttributeError):
+            rounded(x)
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            rounded(x)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+
+    assert '`re.sub(r"@@( |$)", "", text)`' in said
+    assert re.sub(r"@@( |$)", "", "He@@ llo Worl@@ d@@") == "Hello World"
+
+
+def test_what_is_said_of_penalties_and_first_words_is_so() -> None:
+    said = text_of(PAGES["questions"])
+    assert "about 0.4 for ten tokens and 0.5 for twenty-five" in said
+    assert [round(0.6 * n / (n + 5), 2) for n in (10, 25)] == [0.4, 0.5]
+    assert f"is a probability of {math.exp(-1.18):.0%} for" in said
+    assert f"$2^{{-0.96}} = {2**-0.96:.0%}".replace("%", "\\%") in said
+    rate = learning_rate(110_000, 512, 4000)
+    assert f"the paper's rate is still {rate:.5f}, a fifth of its peak" in said
