@@ -80,7 +80,7 @@ show(
 #
 # ## Train one yourself
 #
-# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, on a busy machine a few; a line for every fifty steps shows how far it is.
+# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few minutes on a busy machine. Every fifty steps it prints the loss.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import (
@@ -138,11 +138,12 @@ y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, from the command line. In Python, `train` takes them in place of `training`:
+# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, from the command line. In Python, read them, train a tokenizer on them, and give both to `train`, with a model of that vocabulary:
 #
 # ```python
 # from annotated_transformer import read_pairs, filter_pairs
 # pairs, dropped = filter_pairs(read_pairs("pairs.tsv"))   # one pair per line, separated by a tab
+# tokenizer = Tokenizer.train(pairs, vocabulary_size=2000)
 # ```
 #
 # ## The map
@@ -242,7 +243,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. In English-German the base model beat all earlier models, ensembles included, at a third of the cost of the cheapest single one, in twelve hours on eight GPUs. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. In English-German the base model beat all earlier models, ensembles included. It was trained in twelve hours on eight GPUs, with a third of the operations that the cheapest earlier single model had needed. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
 #
 # ## Send it to a friend
 #
@@ -265,7 +266,7 @@ show_drawing(
 #
 # **1. Find its limits** (★, 5 min). Translate ten sentences of your own with `model`. Which kinds go wrong first: long ones, rare words, questions, negation?
 #
-# **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How many unseen sentences come out right, and how many of those it was trained on?
+# **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How many unseen sentences come out right, and how many sentences from its training?
 
 # %% tags=["hide-cell", "nbval-skip"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Hardly any unseen sentence is right, but each one that it was trained on is: the model has learned

@@ -100,7 +100,7 @@ for position in (1, 2, 5, 10):
 assert moved[9] < 0.01 * moved[0]
 
 # %% [markdown]
-# Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows from outside: in {cite:t}`bahdanau2015neural`, the scores of the model with one vector fall as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
+# Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows in the translations: in {cite:t}`bahdanau2015neural`, those by the model with one vector get worse as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
 #
 # The second cost is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one. [Chapter 12](12_why_self_attention.ipynb#time-and-memory-measured) times it.
 #
@@ -129,10 +129,10 @@ assert moved[9] < 0.01 * moved[0]
 # | $\alpha_{ij}$ | weight | the share; the shares of a row sum to 1 |
 # | $c_i$, context | output | the blend |
 #
-# In Bahdanau's attention, key and value are one and the same vector, $h_j$. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product. To the blend it makes no difference where the scores come from. Below, *likes* blends the five words twice, with scores from an untrained network and with the dot products of chapter 3. You'll meet the second line again there: *likes* fetches something living from *cat* and something edible from *fish*.
+# In Bahdanau's attention, key and value are one and the same vector, $h_j$. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product; the blend is made in the same way.
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what likes gets by either score", "code_prompt_hide": "Hide the two blends"}
 from book.example import OFFERED, W_K, W_Q, W_V
 
 
@@ -169,12 +169,12 @@ assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
 #
 # ## The distance between two words
 #
-# One way to avoid waiting is a convolution, which sees a window of $w$ words at every position at once. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
+# One way to avoid waiting is a convolution. At each position it reads a window of $w$ words, and all positions are computed at the same time. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
 #
 # - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $w - 1$ words further, so the number of layers between two words grows in proportion to their distance.
 # - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below, so the number of layers grows like the logarithm of the distance. (ByteNet's go up to 16 words apart and then begin again.)
 # - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. In translation it matched attention.
-# - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims to be the first that turns one sequence into another with nothing else.
+# - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims the first model that turns one sequence into another by self-attention alone, without recurrence or convolution.
 
 
 # %%
@@ -262,7 +262,7 @@ show(
 )
 
 # %% [markdown]
-# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. Its state is 32 numbers, and to name the word $k$ steps back *at every step*, it has to carry the last $k$ words in them, in order, and push all of them along by one place each time. Sixteen kinds of words are 4 bits each, so 32 words ago means 128 bits in 32 numbers: room enough in principle, but hard to learn. Five times the training helps a little:
+# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. Its state is 32 numbers, and to name the word $k$ steps back *at every step*, it has to carry the last $k$ words in them, in order, and push all of them along by one place each time. Each word, one of sixteen, is 4 bits of information. At $k = 32$ the state has to hold 128 bits in its 32 numbers, which is possible in principle but hard to learn. Five times the training helps a little:
 
 # %% tags=["hide-input"]
 longer = mean(r["accuracy"] for r in log if r.get("steps") == 5000)

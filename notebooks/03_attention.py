@@ -28,7 +28,7 @@ from torch import Tensor
 # %% [markdown]
 # Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. In the next sentence it will be other words, so fixed wiring can't do it.
 #
-# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) reads word by word and carries everything along in one vector. By the time it reaches *likes*, the cat has been squeezed into that vector with all the rest, and the longer the sentence, the more the squeezing loses. **Attention** leaves every word where it is and lets each one fetch what it needs, directly.
+# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) squeezes what it has read into one vector. **Attention** leaves every word where it is and lets each one fetch what it needs, directly.
 #
 # Before you look at the figure: if *likes* had a total of 1 to spend on the five words, itself included, how would you divide it?
 
@@ -132,7 +132,7 @@ print("legs:", answer.item(), " depends on the query:", answer.requires_grad)
 #
 # ## A lookup that is soft
 #
-# Take a little of everything instead: score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. Dividing the scores by their sum won't do, because a negative score would get a negative share. We first make every score positive with a function that keeps their order, the exponential, and then divide. The result is the **softmax** of the scores:
+# Take a little of everything instead: score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. Dividing the scores by their sum won't do, because a negative score would get a negative share. We first make every score positive with a function that keeps their order, the exponential, and then divide. The result is the **softmax** of the $S$ scores:
 #
 # $$
 # \operatorname{softmax}(s)_j = \frac{e^{s_j}}{\sum_{i=1}^{S} e^{s_i}}
@@ -155,7 +155,7 @@ torch.testing.assert_close(softmax(s), s.softmax(dim=-1))  # PyTorch's own
 torch.testing.assert_close(softmax(s), softmax(s + 1000))
 
 # %% [markdown]
-# For the animals, the score of a key is minus its distance to the query, divided by a temperature: the lower it is, the pickier we are.
+# For the animals, the score of a key is minus its distance to the query, divided by a temperature. The lower the temperature, the more of the answer comes from the nearest key.
 
 
 # %%
@@ -380,9 +380,9 @@ show_steps(
 # %% [markdown]
 # *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately. *Fish*, with its two readings, asks for nouns, verbs and adjectives at once, and no weight in its row is above 0.4.
 #
-# What a word fetches is then added to it ([chapter 11](11_by_hand.ipynb#the-first-head) goes on by hand). One more matrix, $W^O$, brings the three numbers back to six features, and *likes* is still a verb, but one that knows of something living and something edible.
+# What a word fetches is later brought back to six features, by one more matrix, $W^O$, and added to it ([chapter 9](09_layers.ipynb#let-each-part-add)). *Likes* is then still a verb, but one that knows of something living and something edible.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show this matrix, and what becomes of likes", "code_prompt_hide": "Hide the matrix"}
 W_O = torch.zeros(3, 6, dtype=torch.float64)
 W_O[0, 4] = 1.0  # living to living
 W_O[1, 2] = 2.0  # dark to adjective
@@ -470,7 +470,7 @@ show_steps(
 # %% [markdown]
 # Two hundred updates, a few seconds, and *cat* asks for adjectives, *black* can be found as one, and what comes back is the right word. The gradient reached the query because the lookup is soft. Everything that a trained Transformer knows about where to look came about in this way, out of nothing but the loss.
 #
-# *Fish* looks at *black*, too, which is what we trained it to do, and wrong: the fish isn't black. With two adjectives in a sentence, neither noun could tell which one is its own, because attention sees what the words are and not where they stand. [Chapter 8](08_positional_encoding.ipynb) tells it where each word stands.
+# *Fish* looks at *black*, too, because we trained it to. But the fish isn't black. With two adjectives in a sentence, neither noun could tell which one is its own, because attention sees what the words are and not where they stand. [Chapter 8](08_positional_encoding.ipynb) tells it where each word stands.
 #
 # ## The code
 #
@@ -484,7 +484,7 @@ from annotated_transformer import check
 print(check("attention", lambda query, key, value, mask: attend(query, key, value)[0]))
 
 # %% [markdown]
-# Here is ours. Its leading axes may be anything, such as sentences and heads; $T$ positions ask, and $S$ positions answer.
+# Here is ours. Query, key and value may have any axes in front of the last two, such as one for the sentences of a batch. $T$ is the number of queries, $S$ the number of keys.
 
 # %% tags=["export"]
 # Boolean, True where a query may attend to a key; None hides nothing
@@ -621,7 +621,7 @@ show_steps(steps, "Width of queries and keys:", start=3)
 # ## What to remember
 #
 # - Attention is a soft lookup: score each key, turn the scores into weights that sum to 1, mix the values.
-# - A query looks for, a key is found by, a value is handed over. Rows ask, columns answer.
+# - The query says what a word looks for, the key what it can be found by, the value what it hands over. In a matrix of weights, each row is a query and each column a key.
 # - The three matrices are learned. Gradients reach them because the lookup is soft.
 # - Dot products spread like $\sqrt{d_k}$, and are divided by it so that no query decides by accident.
 # - A hidden key gets the score minus infinity, before the softmax.
@@ -713,7 +713,7 @@ for d in (4, 64, 512):
     assert 0.5 < spread / math.sqrt(d) < 0.9
 
 # %% [markdown]
-# **6. The gradient by hand** (★★★, an hour; open). Let $G$ be the gradient of a loss with respect to the output. Derive the gradients with respect to $V$, the weights, the scores and $Q$, each in one line with matrices, and check them against `torch.autograd.grad`. Where in your lines do you see a starved query?
+# **6. The gradient by hand** (★★★, an hour; open). Let $G$ be the gradient of a loss with respect to the output. Derive the gradients with respect to $V$, the weights, the scores and $Q$, each in one line with matrices, and check them against `torch.autograd.grad`. Where do your lines show that a query with one weight near 1 gets hardly any gradient?
 
 # %% [markdown]
 # ## Second reading: what the division does to gradients

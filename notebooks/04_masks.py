@@ -63,7 +63,7 @@ for padding in (0, 2, 10, 30):
 #
 # ## How to hide a key
 #
-# A hidden key must get the weight zero, and the others must share what it leaves. We compare four ways with hiding nothing, for the query *likes* and with two padding tokens that are a little like a noun and score $3 \cdot 1 / \sqrt 4 = 1.5$.
+# A hidden key must get the weight zero, and the others must share what it leaves. Here are four ways to hide a key, and for comparison hiding nothing. The query is *likes*, and two padding tokens are a little like a noun, so that each scores $3 \cdot 1 / \sqrt 4 = 1.5$.
 
 # %%
 filling = torch.tensor([[1.0, 0, 0, 0, 0, 0]] * 2, dtype=torch.float64)
@@ -134,7 +134,7 @@ UNK = 3  # <unk>
 #
 # The square brackets are 1, or True, where what they hold is true. It looks as if comparing with `PAD` were enough.
 #
-# **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)` and `causal_mask(length)`, the second without `tril`. The [checker](E_checker.ipynb#the-parts-it-knows) knows three common mistakes of the first and four of the second. The obvious first try is one:
+# **Exercise 1. Write them first** (★, 10 min). Write `padding_mask(tokens)`. (Its second part comes [below](#the-causal-mask).) The [checker](E_checker.ipynb#the-parts-it-knows) knows three common mistakes, and the obvious first try is one of them:
 
 # %%
 from annotated_transformer import check
@@ -199,7 +199,7 @@ assert largest["with the mask"] < 1e-12 and largest["without"] > 1
 # %% [markdown]
 # ### Padded queries
 #
-# Padded positions also ask: each has a row of its own in the matrix. Hiding those rows, too, sounds tidy, and destroys the sentence. A row without any open key becomes NaN ("not a number"), because softmax divides zero by zero. No word attends to that row, but in the next layer its weight is 0, and $0 \cdot \text{NaN}$ is NaN: two useless rows take the good ones with them.
+# Padded positions also ask: each has a row of its own in the matrix. Hiding those rows, too, sounds tidy, and destroys the sentence. A row without any open key becomes NaN ("not a number"), because softmax divides zero by zero. In the next layer every word gives that row the weight 0. But $0 \cdot \text{NaN}$ is NaN, so the rows of the padding spoil the rows of the words.
 #
 # The rule is: *mask keys*, and keep a key open in every row. A padded query may compute what it likes, since no word attends to it and the loss skips it. In this book no row is ever empty: a source ends with `</s>`, which every query may see, and a target begins with `<s>`, which is in no query's future.
 
@@ -209,6 +209,8 @@ assert largest["with the mask"] < 1e-12 and largest["without"] > 1
 # A decoder writes from left to right, but in training the whole sentence is known, and we want the predictions at all positions in one pass. With the **causal mask**, position $t$ may look at itself and to its left, never to its right:
 #
 # $$ M^\text{causal}_{ts} = [\,s \leq t\,] $$ (eq-causal-mask)
+#
+# **Exercise 1, second part.** Write `causal_mask(length)` without `tril`. The checker knows four common mistakes.
 #
 # A position may see itself because it predicts the word *after* it: [the targets are shifted](10_transformer.ipynb#the-target-shifted-by-one).
 #
@@ -226,7 +228,7 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 # %% [markdown]
-# `tril` keeps the lower triangle. The reference is PyTorch's own attention, which can apply this mask by itself. And we ask what we really want to know: if the future changes, does the past?
+# `tril` keeps the lower triangle. PyTorch's own attention can apply this mask by itself, and serves as the reference. Then comes the test that matters: if the future changes, does the past?
 #
 # :::{margin}
 # `triu`, the upper triangle, would show each word itself and its future, but not its past.
@@ -396,7 +398,7 @@ print("open of 25: with &", open_with_and, " with |", open_with_or)
 
 
 # %% [markdown]
-# Code where True hides writes *or*. Mix the two conventions, and the mask opens wide.
+# If True means *hidden*, the two masks are joined by *or*. If it means *may attend*, as here, *or* opens every pair that either of them would open.
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-toggles", "caption": "Which positions may each row see? Choose the masks that are on. Three targets of unequal length, the short ones padded. All scores are equal here, so that open keys share the weight evenly: what a mask takes from one key, the others in the row get."}}
@@ -464,8 +466,6 @@ show(
 # ### Why the source's mask in cross-attention?
 #
 # Because the keys there are source positions. The target's mask, $T \times T$, doesn't fit scores of $T \times S$, unless the two lengths happen to be equal, as in the figure. Then it hides the wrong keys.
-#
-# What a mask is worth can't be read off a loss: without the causal mask the loss is lower, and the model is worthless. Masks buy correctness.
 
 # %% [markdown]
 # ## What to remember

@@ -68,7 +68,7 @@ show(
 # %% [markdown]
 # With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other. (Part of that is the smaller divisor: a head of width 2 divides its scores by $\sqrt 2$, where the single head divided by 2. With the same divisor it would be 0.61 and 0.40.) Each head has a total of 1 of its own to give, so one answer no longer costs the other.
 #
-# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches a little of everything. Trained heads have the same problem, and [the maps below](#how-heads-differ) show how they deal with it.
+# The figure also shows what a head does when it has no question. *Likes* has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches a little of everything.
 #
 # ## The formula
 #
@@ -81,7 +81,7 @@ show(
 # \end{aligned}
 # $$ (eq-multi-head)
 #
-# Here $Q$, $K$ and $V$ are no longer projections, as in chapter 3, but the words' own vectors; in self-attention all three are $X$. In code it is a loop:
+# In chapter 3, $Q$, $K$ and $V$ were the projections. Here they are the words' own vectors, and in self-attention all three are $X$. In code it is a loop:
 
 # %%
 from annotated_transformer.attention import attention
@@ -106,7 +106,7 @@ print(f"adjective that cat gets: one head {one[2, 2]:.2f}, two heads {two[2, 2]:
 #
 # ## Each head sees the whole word
 #
-# Many drawings look as if each head got a slice of the word. Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
+# Many drawings look as if each head got a slice of the word. They mislead. Let $d_\text{model}$ be the width of a word's vector, 512 in the paper's base model. Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
 #
 # | matrix | rows | columns | in the base model |
 # |---|---|---|---|
@@ -257,11 +257,9 @@ show(
 # %% [markdown]
 # Joining and projecting is only the fast way to compute this sum, which [chapter 11](11_by_hand.ipynb#the-second-head-and-) does by hand. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, as [chapter 21](21_attention_maps.ipynb#take-a-head-away) does in a trained model.
 #
-# Note the shape of $W^O$, $h\, d_v \times d_\text{model}$. With $d_k$ columns, as it is sometimes printed, the output could not be added to the words.
-#
 # ## The width of a head
 #
-# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. Our module takes both widths if you give them; if you don't, `head_width` divides.
+# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. `head_width` divides; our module takes other widths, too.
 
 
 # %% tags=["export", "hide-input"]
@@ -400,7 +398,7 @@ for h in [1, 4, 8, 16, 32]:
 assert count == 4 * 512**2
 
 # %% [markdown]
-# No multiplications, either: a score takes $d_k$ of them, and there are $h$ scores for each pair of words, $h \cdot d_\text{model} / h = d_\text{model}$ at any $h$. What grows is the last column, the weights (here for 30 words), and each needs an exponential.
+# They cost no multiplications, either. One score takes $d_k = d_\text{model} / h$ of them, and each pair of words has $h$ scores, so a pair takes $d_\text{model}$ multiplications for any $h$. What grows is the number of weights, the last column (for 30 words), and each weight needs an exponential.
 #
 # ## How many heads to take
 #
@@ -420,7 +418,7 @@ assert count == 4 * 512**2
 #
 # ## How heads differ
 #
-# Nothing in the loss asks them to. They start from different random matrices, and each is moved by its own errors. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one. Each row is the word that is about to be written.
+# Nothing in the loss asks heads to differ. They start from different random matrices, so each gets a different gradient. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one. Each row is the word that is about to be written.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). An empty cell is a weight of 0, a full one 1."}}
 from itertools import combinations

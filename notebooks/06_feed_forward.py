@@ -55,7 +55,7 @@ for output in (once, twice):
 torch.testing.assert_close(twice, 2 * once)
 
 # %% [markdown]
-# Ten such layers are ten matrices in a row, and their product is one matrix. With more words, the softmax makes the *weights* depend on the input in a curved way, but what they mix, $x W^V$, is still linear in $x$.
+# Ten such layers are ten matrices in a row, and their product is one matrix. With more words, attention as a whole is no longer linear, because the weights come from a softmax. But the weights only decide how much to take from each word. What is made of a word, $x W^V$, stays linear.
 #
 # A linear map is too weak for even the simplest conclusion. Let $a$ and $b$ be 0 or 1, and suppose that $f(a, b) = ua + vb + c$ computes "$a$ *and* $b$". Then
 #
@@ -80,7 +80,7 @@ torch.testing.assert_close(twice, 2 * once)
 #
 # ## The network
 #
-# The feed-forward network is many such units, side by side. The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is spread out to $d_\text{ff} = 2048$ sums, whatever is negative there becomes zero, and a second matrix brings the rest back to 512:
+# The feed-forward network is many such units, side by side. The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is multiplied out to $d_\text{ff} = 2048$ sums. Negative sums become zero, and a second matrix makes 512 numbers of the 2048 again:
 #
 # $$ \text{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2 $$ (eq-ffn)
 
@@ -103,7 +103,7 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown]
-# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. That is all "position-wise" takes.
+# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. This is why the paper calls the network *position-wise*.
 #
 # :::{margin}
 # The dropout between the layers isn't in the paper; here it is an option, 0 by default.
@@ -219,7 +219,7 @@ for d_ff in (8, 64, 512):
     print(f"d_ff {d_ff:3}  unexplained: {unexplained:.2f}")
 
 # %% [markdown]
-# On fresh inputs, eight random units explain next to nothing and 512 nearly everything. Training chooses the questions as well. The output must return to the input's width, because it is added to the input ([chapter 9](09_layers.ipynb#let-each-part-add)).
+# *Unexplained* is the part of the product's variance that the network misses on fresh inputs: with eight random units nearly all of it, with 512 a twentieth. In a real network the patterns are learned as well. The output must return to the input's width, because it is added to the input ([chapter 9](09_layers.ipynb#let-each-part-add)).
 #
 # The paper varies $d_\text{ff}$ alone in two of the rows (C) of Table 3. Four times the model's width is a choice that worked; nothing in the formula demands it.
 #
@@ -327,7 +327,7 @@ show_steps({word: bars(word) for word in asked}, "The unit of which word?")
 #
 # ## Its share of the model
 #
-# One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all. The attention beside it has $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer sit here, and in the whole model the 12 networks hold 25.2 M of 63 M parameters ([chapter 10](10_transformer.ipynb#counting-parameters) counts them; the paper says 65), 40%. Attention gave the paper its title, but the largest share of the model is feed-forward.
+# One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all. The attention beside it has $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer's parameters sit here. In the whole model the 12 networks hold 25.2 M of 63 M parameters, or 40%. (The paper says 65 M; [chapter 10](10_transformer.ipynb#counting-parameters) counts.) Attention gave the paper its title, but the largest share of the model is feed-forward.
 #
 # The work is divided in the same way, since a position uses each weight once: two thirds of a layer's multiplications, as long as sentences are short.
 

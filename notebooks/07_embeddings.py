@@ -142,8 +142,6 @@ torch.testing.assert_close(logits, states @ embedding.weight.T)
 # | source words | look up | $(B, S) \to (B, S, D)$ | the words of the source |
 # | target words | look up | $(B, T) \to (B, T, D)$ | the words of the target |
 # | output | dot products | $(B, T, D) \to (B, T, \lvert V\rvert)$ | all |
-#
-# As input, a row learns only when its word occurs. As output, every row takes part each time.
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the rows that learn, counted", "code_prompt_hide": "Hide the rows that learn, counted"}
@@ -281,7 +279,7 @@ by_hand = -logits.log_softmax(dim=-1)[torch.arange(8), tokens.flatten()].mean()
 torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 
 # %% [markdown]
-# When the model translates, the largest logit is the largest probability, and a search that compares probabilities takes the log-softmax itself.
+# A translator that always takes the most probable word needs no softmax, since the largest logit has the largest probability. A search that compares whole sentences applies the log-softmax itself.
 #
 # ### What one softmax too many breaks
 #
@@ -325,9 +323,9 @@ for name, std in starts.items():
     print(f"{name:14} word {word:5.2f}  share {share:4.0%}  loss - ln |V| {above:5.1f}")
 
 # %% [markdown]
-# *Share* is the word's part of the squared size of word plus position. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance.
+# *Word* is the size of a word's numbers after the factor, and *share* is the word's part of the squared size of word plus position. With tensor2tensor's start it is two thirds, $1 / (1 + 0.5)$. The last column says how far the loss starts above $\ln |V|$, where every word has the same chance.
 #
-# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 in the loss ([departures](../book/departures.md#the-model) has the conditions). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. Leave the factor out, and the input is right but the output isn't.
+# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor, the model gets 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 in the loss ([departures](../book/departures.md#the-model) has the conditions). With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. With size 1 and no factor, the input is right, but the logits are still 22.6 times too large.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-embedding-scale", "caption": "Which start makes both ends fit? Size of a scaled word at the input (circle) and of a logit at the output (square), in the base model before training. Both should be near 1 (solid line). The dotted pink line is the size of the positions that are added to the words, 0.71. Only tensor2tensor's start gets both right."}}
 records = [

@@ -30,7 +30,7 @@ from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 
 # %% [markdown]
-# Attention moves information between words; a network works within each word. The paper alternates the two, six times over. The obvious way to build that is to hand the output of each part to the next one.
+# Attention moves information between words; the feed-forward network, in this chapter *the network* for short, works within each word. The paper's encoder alternates the two, six times over. The obvious way to build that is to hand the output of each part to the next one.
 #
 # Suppose we do just that, with random weights, as they are before training, and send *the black cat likes fish* through it: five random vectors, as different as five words of an untrained table. Before you look: what will have become of the five words after two attentions and two networks?
 
@@ -333,7 +333,7 @@ label = "Post-norm has its norm on the stream; in the other two it is on the bra
 show_drawing(parts, 356, 296, alt=label)
 
 # %% [markdown]
-# These are three different models, and weights trained in one form are useless in another. Take a sub-layer simple enough for pencil and paper, $f(x) = 2x$, at $x = (1, 3)$, whose mean is 2 and deviation 1:
+# The figure shows a third form, *swapped*: $x + \text{LayerNorm}(f(x))$, a common mistake. These are three different models, and weights trained in one are useless in another. Take a sub-layer simple enough for pencil and paper, $f(x) = 2x$, at $x = (1, 3)$, whose mean is 2 and deviation 1:
 #
 # - Post-norm: $(1, 3) + (2, 6) = (3, 9)$ has mean 6 and deviation 3. Result: $(-1, 1)$.
 # - Pre-norm: the sub-layer gets $(-1, 1)$ and returns $(-2, 2)$. Result: $(1, 3) + (-2, 2) = (-1, 5)$.
@@ -490,15 +490,13 @@ class Encoder(nn.Module):
 # %% [markdown]
 # ## The decoder layer
 #
-# The decoder's third sub-layer stands between the two: **cross-attention**. Its queries come from the target and its keys and values from the memory, which every layer projects with its own $W^K$ and $W^V$. This makes three uses of attention in one model:
+# Between self-attention and the network, a decoder layer has one more sub-layer: **cross-attention**. Its queries come from the target and its keys and values from the memory, which every layer projects with its own $W^K$ and $W^V$. This makes three uses of attention in one model:
 #
 # | attention | queries | keys, values | weights | mask hides |
 # |---|---|---|---|---|
 # | encoder, self | source | source | $(B, H, S, S)$ | padding of the source |
 # | decoder, self | target | target | $(B, H, T, T)$ | padding and the future |
 # | decoder, cross | target | memory | $(B, H, T, S)$ | padding of the source |
-#
-# Cross-attention has no causal mask, since the whole source is there before the first word is written.
 
 
 # %% tags=["export"]

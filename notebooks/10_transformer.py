@@ -233,7 +233,7 @@ def initialize(model: nn.Module) -> None:
 
 
 # %% [markdown]
-# The folded `make_encoder` and `make_decoder` make each layer anew from its parts, `make_positions` takes the sinusoids unless the configuration says otherwise, and `initialize` draws the [first weights](#how-weights-start).
+# The folded code builds the two stacks from the parts of the earlier chapters (`make_encoder`, `make_decoder`, `make_positions`); `initialize` draws the [first weights](#how-weights-start).
 #
 # ### From tokens to logits
 #
@@ -577,7 +577,7 @@ assert all(text.endswith((".", "?")) for text in completed)
 assert completed[1].endswith("?")
 
 # %% [markdown]
-# After 300 updates it knows that what begins with *does* ends with a question mark and takes the bare *arrive*, and that after *must* comes *laugh* and not *laughs*. Nobody gave it a rule; it was only asked for the next word. What it writes is good English about nothing in particular, because no source says what to write. That is the whole difference between continuing and translating, and even that can be bridged: [chapter 24](24_since_2017.ipynb#a-model-of-todays-kind) goes on from here, with a single stack of today's parts that learns to translate.
+# After 300 updates it knows that what begins with *does* ends with a question mark and takes the bare *arrive*, and that after *must* comes *laugh* and not *laughs*. Nobody gave it a rule; it was only asked for the next word. What it writes is good English about nothing in particular, because no source says what to write. That is the whole difference between continuing and translating. A single stack can translate, too, if the source stands in front as part of its text: [chapter 24](24_since_2017.ipynb#a-model-of-todays-kind) builds one.
 #
 # ## What each part is worth
 #
@@ -685,7 +685,7 @@ longer = "transformer, twice as long"
 assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 
 # %% [markdown]
-# Positions, by far. Below them every rung sees a bag of words and gets at most 37 of 100 sentences right. Who chases whom is a guess: with attention, two seeds choose the cat and one the dog; with four heads, all three choose the dog. With positions, 71 of 100 sentences are right. Yet two seeds of three write *The cat chases the dogs*, with the words in order and a detail lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer). New in it are the norms, parts that work one after the other, and an encoder, in which the source words look at one another; additions were there from the first rung. With it, both sentences are right from every seed, and the second layer takes the last step, to 95 of 100.
+# Positions, by far. Each rung was trained three times, from three seeds. Without positions, all rungs see a bag of words and get at most 37 of 100 sentences right; who chases whom is a guess, on which even the seeds of one rung can disagree. With positions, 71 of 100 are right, yet two seeds of three write *The cat chases the dogs*: the order is right and a detail is lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed, and 88 of 100 in all. A second layer brings 95.
 #
 # Not every part pays at this size. The padding mask changes nothing, since these batches hold hardly any padding. The shared table gains nothing by being shared, either: three separate tables, scaled in the same way, reach a loss of 0.27, the shared one 0.29. What helps is the scale; sharing saves weights.
 #
@@ -1065,7 +1065,7 @@ assert repeats[False] < 0.9 < repeats[True]
 # %% [markdown]
 # ### Counting parameters
 #
-# Base has 63.05 million parameters: three tenths in the table, three in the 18 attentions and four in the 12 networks. The paper says 65. (If you find 82 million somewhere, the table was counted twice.)
+# Base has 63.05 million parameters: 30% of them in the table, 30% in the 18 attentions and 40% in the 12 feed-forward networks. The paper says 65. (If you find 82 million somewhere, the table was counted twice.)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the sum for base", "code_prompt_hide": "Hide the sum"}
 attention, network, norm = 4 * 512**2, 2 * 512 * 2048 + 2048 + 512, 2 * 512
@@ -1198,7 +1198,7 @@ for name, millions in IN_PAPER.items():
 # %% [markdown]
 # ### Six operations per weight
 #
-# Training takes six operations for each weight and each pair of tokens that meets it, $9.5 \cdot 10^{17}$ in all for the paper's base model. What fills the memory is something else: the logits of one batch, for 25,000 target words, take 3.7 GB.
+# Training takes six operations each time a token meets a weight, $9.5 \cdot 10^{17}$ in all for the paper's base model. What fills the memory is something else: the logits of one batch, for 25,000 target words, take 3.7 GB.
 #
 # :::{admonition} Where the six come from, and what the paper's number counts instead
 # :class: dropdown

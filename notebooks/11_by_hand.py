@@ -45,9 +45,9 @@ from book.example import W_O as W_O_6
 # %% [markdown]
 # <p id="blank" hidden><a href="#by-hand">Fill in the results again</a></p>
 #
-# In code, the rule is `two`; softmax and [layer normalization](09_layers.ipynb#layer-normalization) follow it at each of their steps:
+# The folded code has this rule as `two`, and a softmax, a [norm](09_layers.ipynb#layer-normalization) (of `mean_and_deviation`) and a head that follow it at each step. `WORDS` are our five words.
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show softmax and norm, rounded at each step", "code_prompt_hide": "Hide softmax and norm"}
 from book.example import WORDS
 
 
@@ -175,10 +175,10 @@ def says(tensor, *numbers):
 
 
 # %% [markdown]
-# `attend` is one head, and `self_attention` puts two side by side. (1.41 is $\sqrt{d_k} = \sqrt 2$, `CUT` holds the matrices of the two heads and `JOIN` is $W^O$; all weights are in the fold above.)
+# (`attend` is one head, `self_attention` puts two side by side; `CUT` holds the matrices of the two heads, `JOIN` is $W^O$, and 1.41 is $\sqrt{d_k} = \sqrt 2$.)
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show a head, and two side by side", "code_prompt_hide": "Hide the heads"}
 def attend(asks, answers, q, k, v):
     Q = two(asks @ q)
     K = two(answers @ k)
@@ -265,7 +265,7 @@ tables(
 )
 
 # %% [markdown]
-# Sinusoids of eight columns would have three more clocks. They are so slow that they hardly move within five words, so we leave them out, as a model that [learns its positions](08_positional_encoding.ipynb#learned-positions) may. We also leave out the factor $\sqrt{d_\text{model}} = 2.83$ that [embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) get, so that a 2 stays a 2.
+# Sinusoids of eight columns would have three more clocks, ten, a hundred and a thousand times as slow. To save paper we leave them out, as a model that [learns its positions](08_positional_encoding.ipynb#learned-positions) may. We also leave out the factor $\sqrt{d_\text{model}} = 2.83$ that [embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) get, so that a 2 stays a 2.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-given", "caption": "Which weights are given? $W^Q$ of both heads, two columns each: a row is a feature of the word that asks, a column a feature that it looks for. Keys are the first four features of the word as they are. $W^O$ has one row for each number that the heads hand over. The clock has only zeros in all of them and is not shown."}}
 says(torch.tensor(8).sqrt(), 2.83)
@@ -408,7 +408,7 @@ tables(
 #
 # With one layer, only the last row is needed: the others lead to predictions that have already been made, though they still offer keys and values. The causal mask hides nothing from the last row.
 #
-# **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. *Likes* asks head 1 for nouns with 3 and finds the only one, *cat*, with 0.95. Head 2 is even again. The sum has mean 0.07 and deviation 1.06, and the norm makes it
+# **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. *Likes* asks head 1 for nouns with 3 and finds the only one, *cat*, with 0.95. In head 2 all scores are 0 again, so each word gets 0.20. The sum has mean 0.07 and deviation 1.06, and the norm makes it
 #
 # $$
 # b = (-1.49, -1.30, -0.07, 1.82, 0.31, -0.07, 0.83, -0.07).
@@ -499,7 +499,7 @@ tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
 #
 # 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.01, 0.05, 0.29, 0.01, -0.35).$
 # 2. The state gets $g E.$ For "verb", that is each word's gradient times its own "verb", and only *likes* and *fish* have any: $0.01 \cdot 2 - 0.35 \cdot 0.5 = -0.16.$ All eight are $(0, 0, 0.06, -0.16,$ $0.10, 0.02, 0.12, -0.35).$
-# 3. A norm ignores the mean and the size of its input, so nothing can be gained in these two directions. We subtract the mean of the eight, −0.03, and $s$ times the mean of their products with $s,$ which is −0.05. Then we divide by the deviation: $(-0.16 + 0.03 - 0.57 \cdot 0.05) / 1.25 = -0.13.$
+# 3. A norm ignores the mean and the size of its input, so to move in these two directions changes nothing, and the gradient must lose its share of each. The mean of the eight is −0.03. The mean of their products with $s$ is −0.05, and $s$ for "verb" is −0.57. Less both, and divided by the deviation: $(-0.16 - (-0.03) - (-0.57) \cdot (-0.05)) / 1.25 = -0.13.$
 # 4. The weight was multiplied by the unit's 0.75, so its gradient is $-0.13 \cdot 0.75 = -0.10.$
 # 5. An update with learning rate 1 subtracts it: the −2 becomes −1.90. Do the last norm and the softmax again, and *fish* has 0.66. The loss falls from 0.43 to 0.42, by the $0.10 \cdot 0.10 = 0.01$ that the gradient promised.
 #
@@ -594,7 +594,7 @@ assert chances.argmax(-1).tolist() == [0, 1, 2, 3, 4]
 #
 # ## What to remember
 #
-# - A layer is products, a softmax for each head, a cut at zero, and a sum and a norm after each sub-layer.
+# - A layer multiplies matrices, takes one softmax in each head, sets negative numbers to zero inside the network, and adds and normalizes after each sub-layer.
 # - Positions share the vector with the words. Here they have columns of their own; in a model with hundreds of columns, training sees to it.
 # - A decoder's step needs one row of queries; the earlier words are there as keys and values.
 # - The gradient starts as "probability minus 1 for the right word" and runs back through the same numbers.

@@ -25,7 +25,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # | separable convolution | $k n d + n d^2$ | 1 | as above |
 # | restricted self-attention | $r n d$ | 1 | $n / r$ |
 #
-# The rows for contiguous windows and for separable convolutions are from the text beside the table. All entries leave out constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
+# The path $n / k$ of a convolution and the row of separable convolutions are from the text beside the table. All entries leave out constant factors. A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors and restricted attention $r$. The first column says that attention is cheaper than recurrence as long as
 #
 # $$
 # n^2 d < n d^2, \quad \text{that is,} \quad n < d.
@@ -192,10 +192,10 @@ def make_layers(d, k=3, r=64):
 # %% [markdown]
 # ## Multiplications, counted
 #
-# PyTorch counts what each of them multiplies. We double $n$ and take the logarithm to base 2 of the growth: 1 means proportional to $n$, 2 to its square. Then the same with $d$. `make_layers` builds the five with random weights, and attention with its four projections as a sixth; `by_formula` computes what {numref}`fig-table-1` draws.
+# PyTorch counts what each of them multiplies. We double $n$ and take the logarithm to base 2 of the growth: 1 means proportional to $n$, 2 to its square. Then the same with $d$. Attention with its four projections is a sixth.
 
 
-# %%
+# %% tags=["hide-input"]
 def multiplications(name, n, d):
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         make_layers(d)[name](torch.zeros(n, d))
@@ -335,13 +335,13 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 )
 
 # %% [markdown]
-# Where Table 1 has a single term, the measured exponents lie within 0.3 of its own.
+# The measured exponents agree with Table 1 to within 0.3, except where a row is a sum of terms.
 #
 # The crossover lies elsewhere. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20%. All this is one thread, before anything has been done in parallel.
 #
 # Beyond 64 words, restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
 #
-# The exponent that hurts is memory's. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([chapter 25](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
+# What hurts most is how memory grows. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([chapter 25](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
 #
 # ## Steps in a row
 #
@@ -529,7 +529,7 @@ for name, sizes in received.items():
     print(f"{name:26} {gradients}   (n = 4, 16, 64)")
 
 # %% [markdown]
-# A short path isn't all. Untrained attention averages $n$ words, and of each only a small part arrives; the dilated convolution, with a path of five layers, does better (at 127 words, in the figure). The difference shows with something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and most of the signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need one for each distance. Attention's belong to *contents*.
+# A short path isn't all. Untrained attention averages $n$ words, so only a small part of each arrives, and at 64 words the dilated convolution, with a path of four layers, lets through ten times as much. Attention's advantage shows when there is something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and most of the signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need one for each distance. Attention's belong to *contents*.
 #
 # The cliffs are steeper here than in practice. The LSTM was invented to fight this very decay, the vanishing gradient, and lets a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
 #

@@ -73,7 +73,7 @@ show_drawing(
 # %% [markdown]
 # ## Listening to a model that learns
 #
-# The cell below makes only calls of the package. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps `train` calls a function of ours that should return a score; ours returns 0 and uses the chance to write down what the model makes of two sentences that differ in a single letter:
+# The cell below makes only calls of the package. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps `train` calls our function `watch` (which is meant to return a score; ours returns 0), and it prints what the model makes of two sentences that differ in a single letter:
 #
 # - *Der Hund jagt die Katze*: the dog chases the cat;
 # - *Den Hund jagt die Katze*: the cat chases the dog. The *n* marks the dog as the one who is chased.
@@ -116,7 +116,7 @@ model = train(model, tokenizer, pairs, settings, score=watch, report=log.append)
 assert ["The dog chases the cat.", "The cat chases the dog."] in said.values()
 
 # %% [markdown]
-# Read the column on the right from top to bottom. After a hundred steps the model babbles of mornings and evenings; it has found out that English has *the* in many places and that sentences end with a full stop. At 250 it has the right animals, at 300 the right verb in both sentences, and for a hundred steps more they mean almost the same to it: the dog, or a dog, chases the cat. Then, within a hundred steps, by way of *The cat chases the cat*, it discovers what the *n* is for. *Den* marks the one who is chased, wherever it comes in the sentence. The rule is in no line of the code; it was in the examples.
+# Read the column on the right from top to bottom. After a hundred steps the model babbles of mornings and evenings; it has found out that English has *the* in many places and that sentences end with a full stop. At 250 it has the right animals, at 300 the right verb in both sentences, and for a hundred steps more they mean almost the same to it: the dog, or a dog, chases the cat. Then, within a hundred steps, by way of *The cat chases the cat*, it discovers what the *n* is for. The rule is in no line of the code; it was in the examples.
 #
 # Can the loss tell?
 
@@ -154,7 +154,7 @@ show(
 )
 
 # %% [markdown]
-# Hardly: the step from wrong to right barely shows in a curve that looks finished. How much work was it?
+# Hardly: the step from wrong to right barely shows in a curve that looks finished. Or has the model only learned its sentences by heart?
 
 # %% tags=["nbval-ignore-output"]
 first, last = log[0], log[-1]
@@ -382,7 +382,7 @@ show(
 # - Look at the validation set as often as you like, and at the test set once.
 # - No corpus has all words.
 #
-# Your code can make any number of pairs now, and count their words. To a model, it must hand numbers.
+# You can make any number of pairs now and count their words. A model, though, reads numbers.
 #
 # ## Exercises
 #

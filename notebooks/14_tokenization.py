@@ -124,7 +124,7 @@ print(*sorted(new, key=lambda word: (-len(word), word))[:4], sep="\n")
 #
 # ## Letters as tokens
 #
-# The other extreme numbers the letters, or the bytes that a file stores for them. Nothing is ever unknown then, and the vocabulary is tiny. But the validation captions have 12.9 words on average, and 73.9 bytes. Sentences in bytes are 5.7 times as long, so a translation takes 5.7 times as many steps to write, and attention has $5.7^2 = 33$ times as many weights. The model would also have to find out by itself that *H-u-n-d* belongs together, and spend layers on it.
+# The other extreme numbers the letters, or the bytes that a file stores for them. Nothing is ever unknown then, and the vocabulary is tiny. But the validation captions have 12.9 words on average, and 73.9 bytes. Sentences in bytes are 5.7 times as long, so a translation takes 5.7 times as many steps to write, and attention has $5.73^2 = 33$ times as many weights. The model would also have to find out by itself that *H-u-n-d* belongs together, and spend layers on it.
 #
 # | tokens | entries | length of a sentence | unknown |
 # |---|---|---|---|
@@ -140,9 +140,9 @@ assert round(length_in_bytes / length_in_words, 1) == 5.7
 assert round((length_in_bytes / length_in_words) ** 2) == 33
 
 # %% [markdown]
-# The third row is what we want: a **tokenizer** that cuts text into pieces, **tokens**, and numbers them by a list of the size that we choose, the **vocabulary**. It is a pair of functions, an encoder $E$ from text to numbers and a decoder $D$ back, and nothing may be lost on the way:
+# The third row is what we want: a **tokenizer** that cuts text into pieces, **tokens**, and numbers them by a list of the size that we choose, the **vocabulary**. It is a pair of functions, one that encodes a text as numbers and one that decodes them, and nothing may be lost on the way:
 #
-# $$ D(E(x)) = x \quad \text{for every text } x. $$ (eq-lossless)
+# $$ \text{decode}(\text{encode}(x)) = x \quad \text{for every text } x. $$ (eq-lossless)
 #
 # Here is what such pieces look like on our sentence. The rest of the chapter builds the tokenizer that cuts them.
 
@@ -347,7 +347,7 @@ for character in "aß語😀":
     print(character, list(character.encode("utf-8")))
 
 # %% [markdown]
-# The merges don't mind. A pair of bytes is a pair of symbols, and if *ä* is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`. We take its rule for words, too: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Marks are cut off as well, digits from letters, and English endings such as *'s*. Nothing is thrown away, and merges never cross a space. In the library, `pre_tokenizers.ByteLevel` cuts like this:
+# The merges don't mind. A pair of bytes is a pair of symbols, and if *ä* is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`. We take its rule for words, too: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Punctuation marks become pieces of their own, and so do runs of digits and English endings such as *'s*. Nothing is thrown away, and merges never cross a space. In the library, `pre_tokenizers.ByteLevel` cuts like this:
 
 # %%
 cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -358,9 +358,9 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ## A tokenizer in code
 #
-# This is the class that the other chapters use. The library does the work, with the same merges as ours. `train_bpe` lets it learn them from texts or from both sides of pairs, and returns a JSON text that lists the merges and the number of every token; `read_bpe` makes a tokenizer of that text. Both are folded below.
+# This is the class that the other chapters use. The library does the work, with the same merges as ours. `train_bpe`, folded below, lets it learn them; the JSON text that it returns lists the merges and the number of every token.
 #
-# Four numbers come first in the vocabulary and are reserved, those of [masks](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it. A text must never turn into one of them, even if it contains the four characters `</s>`.
+# The first four numbers of the vocabulary are reserved, as in [chapter 4](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it. A text must never turn into one of them, even if it contains the four characters `</s>`.
 
 
 # %% tags=["export"]
@@ -577,7 +577,7 @@ assert 1 < german[8000] - german[16_000] < 1.2
 assert german[4000] < german[260] / 4 and 8000 * 256 > 2e6
 
 # %% [markdown]
-# In bytes, a German caption has 74 tokens, with 4,000 entries 17. From 8,000 to 16,000 it loses one more, and at width 256 those last 8,000 entries cost two million parameters; nine in ten of them are [too rare to learn](#rare-entries). For these captions a few thousand entries are plenty. Compare the list of 8,000 *words* at the beginning of this chapter, which left a hole in four sentences of ten.
+# A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 entries saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nine in ten of them are [too rare to learn](#rare-entries). For these captions a few thousand entries are plenty. Compare the list of 8,000 *words* at the beginning of this chapter, which left a hole in four sentences of ten.
 #
 # Ask `len(tokenizer)` for the size of the model's table, and don't reuse the number you asked for: the grammar ran out of pairs to merge.
 

@@ -163,7 +163,7 @@ print("it should say ", target[1:])
 # %% [markdown]
 # The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$. The source gets an `</s>` but no `<s>`, since nothing has to be started there. (That `</s>` gives even an empty sentence one token to attend to.)
 #
-# `encode_pairs` does this to every pair. Millions of Python lists would take some thirty bytes for each id, so it returns an `EncodedCorpus`: all ids in one long array, sentence after sentence, and the lengths $S$ and $T$ of all examples in another. An `Example` is two slices of the long array, its `source` and its `target`.
+# `encode_pairs`, folded here, does this to every pair and returns an `EncodedCorpus`: the ids of all examples, and `lengths`, their $S$ and $T$. An `Example` is one pair of it, its `source` and its `target`.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Example and EncodedCorpus", "code_prompt_hide": "Hide Example and EncodedCorpus"}
@@ -275,37 +275,7 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 #
 # ## Neighbors along a snake
 #
-# Which sentences share a batch? An example has two lengths. Sort by source and then by target, and the target jumps from long to short whenever the source grows by one. We go back and forth instead, as a plow does. Call the longer side of an example its width, which is what {eq}`eq-rows` divides by, and take the examples width by width. Within one width go from the pairs whose target is short for their source to those whose target is long; within the next, go back. So neither length ever jumps.
-
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}}
-def snake_path(widest):
-    """All pairs of lengths up to the widest, from corner to corner."""
-    path = []
-    for w in range(1, widest + 1):
-        turn = [(w, t) for t in range(1, w)] + [(s, w) for s in range(w, 0, -1)]
-        path += turn if w % 2 == 0 else turn[::-1]
-    return np.array(path)
-
-
-path = snake_path(12)
-figure, axes = plt.subplots(figsize=(3.2, 3.2), layout="constrained")
-axes.plot(path[:, 0], path[:, 1], color=SKY, lw=1.3, marker="o", ms=3)
-ticks = range(2, 13, 2)
-axes.set(aspect="equal", xlabel="S: source", ylabel="T: target")
-axes.set(xticks=ticks, yticks=ticks)
-show_plot(
-    alt="A line that goes back and forth in L-shaped turns around the corner, growing outward.",
-)
-
-# %% [markdown]
-# A sort produces any order you like if each example gets the right key. `snake_key`, folded here, computes ours.
-#
-# :::{admonition} The key: a number for the width, plus or minus what the target has more than the source
-# :class: dropdown
-#
-# With $w = \max(S, T)$ and $W$ the widest of all, the key is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
-# :::
+# Which sentences share a batch? An example has two lengths. We sort by the longer side, its *width*, which is what {eq}`eq-rows` divides by. Among examples of one width we sort by $T - S$, upwards in one width and downwards in the next, so that neither length ever jumps: drawn, [the line](#the-snake-as-a-line) goes back and forth like a snake. `snake_key`, folded here, gives each example the number by which to sort.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show snake_key", "code_prompt_hide": "Hide snake_key"}
@@ -320,12 +290,8 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
     return (2 * width.max(initial=0) + 1) * width + turned
 
 
-# %% tags=["remove-cell"]
-field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
-assert np.array_equal(field[snake_key(field).argsort()], path)
-
 # %% [markdown]
-# How much do the turns bring? On the captions, in batches of 32:
+# Compared with sorting by source and then by target, on the captions, in batches of 32:
 
 # %% tags=["hide-input"]
 by_source = (100 * lengths[:, 0] + lengths[:, 1]).argsort(kind="stable")
@@ -342,9 +308,7 @@ assert shares["snake order"] > 0.985 > shares["by source, then target"]
 #
 # We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one.
 #
-# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled. Seed and epoch decide all of it, so a run that was interrupted can make the same plan again.
-#
-# An example longer than the budget fits into no batch, not even alone; `check_fits` raises an error for it that names the pair.
+# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled. Seed and epoch decide all of it, so a run that was interrupted can make the same plan again. (`check_fits` names an example that is longer than the budget.)
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show check_fits", "code_prompt_hide": "Hide check_fits"}
@@ -494,7 +458,7 @@ for _ in range(3):
 # - Sort so that both lengths change slowly, let chance move examples a little, cut by tokens, shuffle the batches.
 # - The plan of an epoch follows from (seed, epoch), and each sentence is in it exactly once.
 #
-# Everything is ready for the first update. Make it as long a step as later ones may be, and the model never recovers; the [next chapter](16_schedule.ipynb) shows it happen.
+# Everything is ready for the first update. If that first step is as long as later ones may be, the model never recovers, as the [next chapter](16_schedule.ipynb) shows.
 #
 # ## Exercises
 #
@@ -529,6 +493,7 @@ for jitter in (0, 3, 300):
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The centers are 2W + 1 apart. T - S takes at most w - 1 from one side and w from the other, so
 # 2W + 1 - (w - 1) - w = 2W + 2 - 2w are left, and w + 1 is at most W: that makes 4 or more.
+field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
 keys, widths = snake_key(field), field.max(axis=1)
 gaps = [keys[widths == w + 1].min() - keys[widths == w].max() for w in range(1, 12)]
 print("gaps:", [int(gap) for gap in gaps])
@@ -555,6 +520,39 @@ assert share < shares["plan, 1,024 tokens"] - 0.02
 # %% [markdown]
 # ## Second reading
 #
+# ### The snake as a line
+#
+# :::{admonition} The key: a number for the width, plus or minus what the target has more than the source
+# :class: dropdown
+#
+# With $w = \max(S, T)$ and $W$ the widest of all, the key is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
+# :::
+
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}}
+def snake_path(widest):
+    """All pairs of lengths up to the widest, from corner to corner."""
+    path = []
+    for w in range(1, widest + 1):
+        turn = [(w, t) for t in range(1, w)] + [(s, w) for s in range(w, 0, -1)]
+        path += turn if w % 2 == 0 else turn[::-1]
+    return np.array(path)
+
+
+path = snake_path(12)
+figure, axes = plt.subplots(figsize=(3.2, 3.2), layout="constrained")
+axes.plot(path[:, 0], path[:, 1], color=SKY, lw=1.3, marker="o", ms=3)
+ticks = range(2, 13, 2)
+axes.set(aspect="equal", xlabel="S: source", ylabel="T: target")
+axes.set(xticks=ticks, yticks=ticks)
+show_plot(
+    alt="A line that goes back and forth in L-shaped turns around the corner, growing outward.",
+)
+
+# %% tags=["remove-cell"]
+assert np.array_equal(field[snake_key(field).argsort()], path)
+
+# %% [markdown]
 # ### A corpus in two arrays
 #
 # :::{admonition} Where an example begins, and what the arrays may lie in

@@ -192,7 +192,7 @@ assert max(sizes.values()) > 50 * min(sizes.values())
 # %% [markdown]
 # A rate that suits the one is far too small or far too large for the other. What we want to know about a gradient isn't its size but how it compares with what is usual *for this weight*.
 #
-# **Adam** {cite:p}`kingma2015adam` therefore keeps two running averages for each weight: $m$ of its gradient $g$, which says where it has been pointing lately, and $v$ of $g^2$, which says how large it usually is, whatever its sign. Then it divides the one by the root of the other:
+# **Adam** {cite:p}`kingma2015adam` therefore keeps two running averages for each weight $\theta$: $m$ of its gradient $g$, which says where it has been pointing lately, and $v$ of $g^2$, which says how large it usually is, whatever its sign. Then it divides the one by the root of the other:
 #
 # $$
 # \begin{aligned}
@@ -300,7 +300,7 @@ assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 #
 # The divisor is a guess at first, too: after one step, the only gradient seen so far counts as the usual one. If it happened to be a tenth of the usual size or less, the step is at least ten times too long. With normally distributed gradients that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
 #
-# And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and all that lies between that and 4.64 can be had from the frequencies alone. What the layers hear first is mostly how to make frequent tokens more probable, and that advice is the same at every position. The bold run took its longest steps in the poorest directions, until all positions were alike.
+# And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. What the layers hear first is mostly how to make frequent tokens more probable, and that advice is the same at every position. The bold run took its longest steps in the poorest directions, until all positions were alike.
 
 # %% [markdown]
 # ## Up and down
@@ -363,7 +363,7 @@ show_steps(
 #
 # ### The peak
 #
-# It comes where the two terms of {eq}`eq-schedule` are equal: $n^{-0.5} = n \cdot \text{warmup}^{-1.5}$ gives $n = \text{warmup}$. The rate there is
+# It comes at $n = \text{warmup}$, where the rate is
 #
 # $$ \text{peak} = \frac{1}{\sqrt{d_\text{model} \cdot \text{warmup}}} $$ (eq-peak)
 #
@@ -430,7 +430,7 @@ show(
 )
 
 # %% [markdown]
-# The run with the long warm-up (solid) may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, although it spent two thirds of its steps on the way up. The dotted run shows that climbing alone is no protection.
+# The run with the long warm-up (solid) may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, although it spent two thirds of its steps on the way up. The dotted run climbs for 20 steps only, to a peak three times as high, and fails like the bold one.
 #
 # ## Why does a Transformer need a warm-up?
 #

@@ -60,7 +60,7 @@ def plain_loss(logits, labels):
 
 
 # %% [markdown]
-# `train` has [the previous chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, always the plain loss and without dropout, whatever the training itself uses.
+# `train`, folded here (not the package's), has [the previous chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, always the plain loss and without dropout, whatever the training itself uses.
 
 
 # %% tags=["hide-input"]
@@ -130,7 +130,7 @@ assert lost > 0.05 and dear > 0.3, (lost, dear)
 assert (chances(by_heart, watch[0]) > 0.9).float().mean() > 0.8
 
 # %% [markdown]
-# Because it has become sure. To lower the loss on its own sentences further, it pushes their words towards 100%. On new sentences it is still sure at many positions, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ nats, where 1% would have cost 4.6.
+# The loss rises because the model has become sure. To lower the loss on its own sentences further, it pushes their words towards 100%. On new sentences it is still sure at many positions, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ nats, where 1% would have cost 4.6.
 #
 # You could stop at the lowest point, as [the next chapter](18_training.ipynb#whether-it-gets-better) does under the name of early stopping. That limits the damage. A better way is to keep the model from leaning on what it has memorized.
 #
@@ -242,7 +242,7 @@ print("in evaluation:", *[layer.eval()(vector).numpy().round(2) for _ in range(2
 # | encoder: after self-attention, after the feed-forward network | 6 × 2 |
 # | decoder: after self-attention, cross-attention, feed-forward network | 6 × 3 |
 #
-# So dropout hits what a sub-layer *adds*, never the stream itself: where a component of the update is dropped, the stream passes through unchanged. The one exception is at the bottom, where dropout acts on the stream itself, the sum of embedding and position.
+# So above the bottom, dropout hits what a sub-layer *adds* and never the stream itself: where a component of the update is dropped, the stream passes through unchanged.
 #
 # The rate should be higher where there is less text for each weight. The paper takes 0.1 for base and 0.3 for the larger model, big, on 4.5 million pairs; for big on the French corpus, with eight times as many pairs, 0.1 is enough. Its Table 3 shows what is at stake for base: 24.6 BLEU without dropout, 25.8 with 0.1, 25.5 with 0.2.
 #
@@ -405,7 +405,7 @@ for p in ([0.1, 0.2, 0.3, 0.4], [0.05, 0.05, 0.05, 0.85], [0.01, 0.01, 0.01, 0.9
 #
 # $$ H(q) = -\sum_v q_v \log q_v. $$ (eq-entropy)
 #
-# With 37,000 words, the right one adds $0.9 \cdot 0.105 = 0.09$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.28$, together 1.38 nats per token. Whatever a model pays above that is the **Kullback-Leibler divergence** $\operatorname{KL}(q \,\|\, p)$, which some programs report instead. The **perplexity** leaves smoothing aside: it is $e$ to the power of the plain loss.
+# With 37,000 words, the right one adds $0.9 \cdot 0.1054 = 0.095$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.282$, together 1.38 nats per token. (A *nat* is the unit of a loss with natural logarithms.) Whatever a model pays above that is the **Kullback-Leibler divergence** $\operatorname{KL}(q \,\|\, p)$, which some programs report instead. The **perplexity** leaves smoothing aside: it is $e$ to the power of the plain loss.
 #
 # Here are all four numbers for four models. Each gives the right word the probability in the first column, and shares the rest evenly among the other words:
 
@@ -429,7 +429,7 @@ perfect = loss_by_hand(q.log()[None], torch.tensor([0]), 0.1)  # label 0 is padd
 assert perfect == 0
 
 # %% [markdown]
-# Read the last two rows. By its perplexity, the model that says 99.99% is the better one; by the smoothed loss it is the worse one, because it said more than it was asked to say. That is the price of smoothing, and the paper pays it: a perplexity of 4.92, where the same model without smoothing has 4.67 (Table 3, row D). So compare two smoothed losses only if vocabulary and $\epsilon$ are the same, and perplexities otherwise.
+# Read the last two rows. By its perplexity, the model that says 99.99% is the better one; by the smoothed loss it is the worse one, because it said more than it was asked to say. That is the price of smoothing, and the paper pays it: a perplexity of 4.92, where the same model without smoothing has 4.67 (Table 3, row D). So compare two smoothed losses only if vocabulary and $\epsilon$ are the same. Perplexities don't depend on $\epsilon$, but they need the same vocabulary, too.
 #
 # ## What smoothing does to a model
 #
@@ -558,20 +558,6 @@ class SmoothedLoss(nn.Module):
         return label_smoothed_loss(logits, labels[real], self.label_smoothing)
 
 
-# %% tags=["hide-input", "nbval-ignore-output"]
-from annotated_transformer.data import Pair
-
-pair = Pair("Die schwarze Katze jagt diesen Vogel.", "The black cat chases this bird.")
-batch = collate([*encode_pairs(tokenizer, [pair])])
-tokens = [tokenizer.decode([token]) for token in batch.target[0, 1:].tolist()]
-tokens[-1] = "</s>"
-print(f"{'':8}", *(f"{token.strip():>5}" for token in tokens), "  loss")
-for name, model in models.items():
-    with evaluating(model):
-        total = SmoothedLoss(model)(*batch)
-    print(f"{name:8}", *(f"{p:5.2f}" for p in chances(model, batch)), end=" ")
-    print(f"{total / len(tokens):6.2f}")
-
 # %% tags=["remove-cell"]
 model = models["smoothed"].double().eval()
 whole = label_smoothed_loss(
@@ -586,8 +572,6 @@ else:
     raise AssertionError
 
 # %% [markdown]
-# What the two models give to each token of *the black cat chases this bird*, and the smoothed loss per token: where the first is nearly certain, the second holds back.
-#
 # ## What to remember
 #
 # - Overfitting shows on held-out sentences only. Measure them with dropout off and hard labels.
@@ -660,6 +644,8 @@ assert abs(mean - exact) < 0.02
 
 # %% [markdown]
 # **6. A kinder share** (★★★, an evening; open). Deal the share out by similarity instead: to the ten nearest neighbors of the right word in the model's own embedding. Is a model trained like that better calibrated, and does it translate better? Use at least six seeds, pair by pair.
+#
+# **7. Write it first** is [above](#why-smooth-the-labels); `loss_by_hand` below it is the solution, with the mean over the real rows in place of the sum.
 #
 # ## Second reading: dropout
 #

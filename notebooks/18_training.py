@@ -333,11 +333,9 @@ def updates(
 
 
 # %% [markdown]
-# Adam's rate is zero because the loop sets it before each step; `fused=True` updates all weights in one pass over memory. A step is counted in this one place, and the rate follows from the count.
-#
-# This is how the loop is driven, here for ten updates of a fresh model, with two batches in each:
+# Adam's rate starts at zero because the loop sets it before each step. A step is counted in this one place, and the rate follows from the count.
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the loop at work, for ten updates of a fresh model", "code_prompt_hide": "Hide the ten updates"}
 torch.manual_seed(3)
 fresh = Transformer(preset("tiny", vocabulary_size=len(tokenizer)))
 config = Hyperparameters(steps=10, max_tokens=768, grad_accum_steps=2, warmup=5)
@@ -378,7 +376,7 @@ def validation_loss(
 #
 # ## One call
 #
-# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to continue after a kill. None of it touches the update, so it stands apart, in the [appendix on training runs](K_runs.ipynb). There `train` drives the loop above. The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more. Its `TrainingConfig` is `Hyperparameters` with the settings of such a run added. It repeats what our ten lines found (`live` has their losses):
+# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to continue after a kill. None of it touches the update, so it stands apart, in the [appendix on training runs](K_runs.ipynb). There `train` drives the loop above. The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more. Its `TrainingConfig` is `Hyperparameters` with the settings of such a run added. The cell makes the first 50 updates of our ten lines again; `live` has their losses:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -419,9 +417,7 @@ assert gaps[-1] > 2.5 and gaps[0] < 1
 #
 # Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* look at the right words, too, and *on* has turned from *auf* to the period.
 #
-# Where to look is learned first, and what to say there comes after.
-#
-# :::{admonition} Looking is not yet saying
+# :::{admonition} Where to look comes before what to say
 # :class: dropdown
 # At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". And at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
 # :::
@@ -489,7 +485,6 @@ assert min(list(found["averages"].values())[1:]) > found["averages"]["1"] + 2.5
 #
 # - The loss is a mean over all tokens of an update, so sums and counts are kept apart until the end. Accumulated batches then equal the large one.
 # - A gradient that is not finite is caught before the weights change.
-# - A run that is broken off goes on from its last checkpoint, and ends with the same weights to the bit.
 # - The loss with a neighbor's source tells whether the model reads.
 #
 # The model gives each next word a probability. Choosing the likeliest each time doesn't give the likeliest sentence, and a better search can make worse translations.

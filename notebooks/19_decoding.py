@@ -157,7 +157,7 @@ assert [round(p, 2) for p in nlargest(2, after.values())] == [0.62, 0.09]
 #
 # In **sampling**, a word is drawn by its probability: *on* in 62 of 100 draws, *asleep* in nine. Every run writes another sentence. That is what you want when you need many, or want to see what the model thinks possible, and it is how chat programs write.
 #
-# Drawn as they are, words go wrong now and then, because thousands of improbable words add up. If they have 10% at each place, a sentence of 20 words escapes them with probability $0.9^{20} = 0.12$. Three knobs sharpen the choice:
+# Drawn as they are, words go wrong now and then, because thousands of improbable words add up. If they have 10% at each place, a sentence of 20 words escapes them with probability $0.9^{20} = 0.12$. Three knobs change the shares before a word is drawn:
 #
 # - The **temperature** $\tau$ raises each probability to the power $1/\tau$. (To divide the logits by $\tau$ is the same.) Below 1 the probable words gain, above 1 the improbable ones; towards 0 sampling becomes greedy.
 # - **Top-k** keeps the $k$ most probable words.
@@ -185,7 +185,7 @@ for knobs in trials:
     print(f"{knobs!s:20}", {word: round(p, 3) for word, p in shares.items()})
 
 # %% [markdown]
-# The four probabilities are made up, so that you can check the output by hand. With $\tau = 0.5$ they are squared, to 0.25, 0.09, 0.0225 and 0.0025, and divided by their sum, 0.365. With top-p 0.7 the first word isn't enough, the second brings the sum to 0.8, and these two stay. The loop is the greedy one, with a draw for the maximum:
+# The four probabilities are made up, so that you can check the output by hand. With $\tau = 0.5$ they are squared, to 0.25, 0.09, 0.0225 and 0.0025, and divided by their sum, 0.365. With top-p 0.7 the first word isn't enough, the second brings the sum to 0.8, and these two stay. The loop is the greedy one, with a draw in place of the maximum:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -244,7 +244,7 @@ widths = [len(sharpen(after, temperature, top_p=0.9)) for temperature in (0.5, 1
 assert widths[0] == 1 and 50 < widths[1] < 80 and 4200 < widths[2] < 4400
 
 # %% [markdown]
-# Here top-p 0.9 keeps one word at a temperature of 0.5, about 65 at 1, and some 4,300 of the 6,000 at 2, where the sentences above have come apart. At that temperature top-p hardly filters; top-k would. Draws tell you something else, too: if ten of them say the same in other words, the model is sure of the meaning, and if they disagree about who does what, it is guessing.
+# After *The man is*, top-p 0.9 keeps one word at a temperature of 0.5, about 65 at 1, and some 4,300 of the 6,000 at 2. So it can't rescue a high temperature; top-k would still cut the improbable words. Draws also show how sure a model is: if ten of them say the same in other words, it is sure of the meaning, and if they disagree about who does what, it is guessing.
 #
 # ## Beam search
 #
@@ -477,7 +477,7 @@ assert (words, total) == (second_words, second)
 #
 # ## When a search may stop
 #
-# Our `search` runs to its limit. Often the best hypothesis was found long before, and poor ones run on. To stop at the *first* that finishes is tempting and wrong: one that finishes later may have the better score, as we have just seen. To stop when the best finished score is above all running *scores* is wrong, too, because a score can rise: its log-probability stays where it is if the model is certain of its next words, while the penalty grows.
+# Our `search` runs to its limit. Often the best hypothesis was found long before, and poor ones run on. To stop at the *first* that finishes is tempting and wrong: one that finishes later may have the better score, as we have just seen. To stop when the best finished score is above all running *scores* is wrong, too, because the score of a running hypothesis can rise: if the model is certain of the next words, the log-probability stays where it is, while the penalty grows.
 #
 # So how far can a running hypothesis still rise? Let $s$ be its log-probability and $m$ the length limit. For $\alpha \ge 0$ it never scores more than
 #
@@ -535,7 +535,7 @@ show(
 )
 
 # %% [markdown]
-# To reuse an old result would be wrong if a new word changed it. The [causal mask](04_masks.ipynb) guarantees that it doesn't: a position attends to itself and to those before it, in every layer, so what it computes is settled once it is written. We decode the sentence, and its first four tokens alone:
+# To reuse an old result would be wrong if a new word changed it. The [causal mask](04_masks.ipynb) guarantees that it doesn't: a position attends to itself and to those before it, in every layer, so what it computes is settled once it is written. We run the decoder over the whole sentence and over its first four tokens alone, and compare the states of these four:
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 source = torch.tensor([[*tokenizer.encode(caption), EOS]])
@@ -585,11 +585,7 @@ assert written[0] == written[1]
 #
 # ## Which one to take
 #
-# | | hypotheses per step | gives | use it for |
-# |---|---|---|---|
-# | greedy, a beam of 1 | 1 | one sentence, always the same | a quick look, validation during training |
-# | beam of 4 | at most 4 | a more probable sentence, always the same, and others behind it | translations to be read, scores to be compared |
-# | sampling | 1 | another sentence each time | many outputs for one source, seeing how sure the model is |
+# Greedy search is for a quick look and for validation during training, a beam for translations that are read or compared, and sampling for many outputs from one source.
 #
 # What does the beam buy? On 2,014 captions that the model wasn't trained on, a beam of 4 with $\alpha = 0.6$ is 0.6 BLEU ahead of greedy search (95% interval from 0.2 to 0.9). A wider beam adds hardly anything; a larger exponent does: with $\alpha = 1.4$ it is 1.2 ahead (from 0.8 to 1.6). [The curves](#beam-width-and-alpha) are below, and [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) explains such intervals.
 #
@@ -601,7 +597,7 @@ assert written[0] == written[1]
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/19_decoding.html#fig-what-if-search).
 # :::
 #
-# Your own code is a translator now. These are `search`, `best_of` and a length limit, some forty lines of plain Python, on captions of the validation set:
+# The code of this chapter is a translator. Here it translates captions of the validation set, with `search`, `best_of` and a length limit, some forty lines of plain Python in all:
 
 # %% tags=["nbval-ignore-output"]
 lines = [
@@ -626,7 +622,7 @@ assert ours == translate(model, tokenizer, lines)
 # ## What to remember
 #
 # - The most probable words don't make the most probable sentence. Beam search expands, scores and prunes; it promises nothing.
-# - Temperature, top-k and top-p sharpen a distribution before a word is drawn.
+# - Temperature, top-k and top-p reshape a distribution before a word is drawn.
 # - Scores are divided by $((5 + n)/6)^\alpha$, which helps long sentences. The penalty doesn't steer the beam. It chooses among the finished and says when to stop: when no running hypothesis can still win, even if it were certain of every word up to its limit.
 # - The KV cache works because the causal mask freezes the past. In beam search it moves with its hypothesis.
 # - A wider beam finds more probable sentences, and beyond a few hypotheses hardly better ones.

@@ -186,28 +186,11 @@ show(
 )
 
 # %% [markdown]
-# The gain from characters is the emptiest: four letters in a row are often no more than one word. Counting `<s>` and `</s>` gives away two words that can't be wrong. Leaving out the long captions doesn't change a single translation, only which ones are looked at.
+# The gain from characters is the emptiest: a run of four characters is often a piece of one word, and matches without any phrase being right. Counting `<s>` and `</s>` gives away two words that can't be wrong. Leaving out the long captions doesn't change a single translation, only which ones are looked at.
 #
 # The teacher-forced score looks harmless and is the worst of all. Under teacher forcing the decoder reads the reference so far, whatever it would have written itself, and says one more word. Such words are easy to collect during training, but nothing was translated: while the model says the second half of a sentence, it has been told the first. That this score comes out near the honest one is luck.
 #
-# *Word by place* compares the first word with the first, the second with the second, and stops where the shorter sentence ends, as one would score a classifier. Five words show what that is worth:
-
-
-# %%
-def same_place(output, reference):
-    places = list(zip(output.split(), reference.split()))
-    return 100 * sum(a == b for a, b in places) / len(places)
-
-
-for output in ("the black cat", "so the black cat likes fish"):
-    print(f"{same_place(output, 'the black cat likes fish'):5.1f} for {output!r}")
-
-# %% tags=["remove-cell"]
-assert same_place("the black cat", "the black cat likes fish") == 100
-assert same_place("so the black cat likes fish", "the black cat likes fish") == 0
-
-# %% [markdown]
-# Three words of five are perfect, and one extra word in front ruins the whole sentence.
+# *Word by place* compares the first word with the first, the second with the second, and stops where the shorter sentence ends, as one would score a classifier. Against *the black cat likes fish*, the output *the black cat* then gets 100, and *so the black cat likes fish* gets 0.
 #
 # None of this takes bad faith. A pipeline lower-cases early, a metric is handed ids, a loader drops its last batch, and a number comes out that looks like any other. Three habits protect you: turn ids back into plain text and score the text, count the lines, and report how the score was computed.
 #
@@ -365,7 +348,7 @@ assert abs(bleu_of(counts.sum(axis=0)) - honest) < 1e-6
 # %% [markdown]
 # ## The tool and its signature
 #
-# How text is cut decides which runs match. Each paper used to cut in its own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score` returns `Scores`: BLEU with its signature, and a second score, **chrF** (`CHRF`), which compares sequences of one to six characters and so forgives *dogs* for *dog*. Both sides must have as many lines (`check_lines`), and where words are written without spaces, as in Chinese (`mostly_unspaced`), each character counts as a word.
+# How text is cut decides which runs match. Each paper used to cut in its own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score`, folded here, returns BLEU with its signature, and a second score, **chrF**, which compares sequences of one to six characters and so forgives *dogs* for *dog*. Both sides must have the same number of lines.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Scores, check_lines and mostly_unspaced", "code_prompt_hide": "Hide Scores, check_lines and mostly_unspaced"}
@@ -399,7 +382,7 @@ def mostly_unspaced(lines: Sequence[str]) -> bool:
     return len(UNSPACED.sub("", text)) < len(text) / 2
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show score", "code_prompt_hide": "Hide score"}
 def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     """Score translations by corpus BLEU and chrF2, cased and as sacreBLEU tokenizes (section 6.1).
 
@@ -536,7 +519,7 @@ show(
 # %% [markdown]
 # Between greedy search and a beam of 4, a thousand captions can't decide. The larger $\alpha$ is another matter: it is 0.9 ahead, and every resample agrees. Without pairing, with draws of its own for each system, the first difference would swing more than five times as widely.
 #
-# So your own code can now tell a difference from chance. It knows only one kind of chance. The seed of the training is another: to show that a *method* is better, train both several times. And a difference that is certain may still be small. Papers are written about half a point of BLEU, which is what our model would gain from [six captions in a thousand made perfect](#what-does-half-a-point-of-bleu-mean).
+# This test knows only one kind of chance, the choice of captions. The seed of the training is another: to show that a *method* is better, train both several times. And a difference that is certain may still be small. Papers are written about half a point of BLEU, which is what our model would gain from [six captions in a thousand made perfect](#what-does-half-a-point-of-bleu-mean).
 #
 # ## What no counting can see
 #
@@ -596,7 +579,7 @@ assert sum(line in outputs for line, _ in marked_lines) >= 2
 # - BLEU multiplies clipped precisions of n-grams, n = 1 to 4, takes the fourth root, and punishes short output. It is summed over the corpus first.
 # - A score means little without its signature, its test set and the number of lines. Score plain text that the model wrote by itself.
 # - A difference comes with a paired interval. If the interval includes zero, the test set can't tell the systems apart.
-# - Scores compare strings and know nothing of *not*. Read the output, above all the worst of it.
+# - BLEU and chrF compare strings and know nothing of *not*. Read the output, above all the worst of it.
 #
 # A score tells how well a model translates, and nothing about how. The model's attention weights [can be looked at](21_attention_maps.ipynb), but what do they prove?
 

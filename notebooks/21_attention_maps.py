@@ -129,7 +129,7 @@ assert 0.16 < cross[2][said.index("likes"), -2:].sum() < 0.18
 # \end{aligned}
 # $$ (eq-heads-apart)
 #
-# The model can't hand $A_h$ over, since the fused kernel [never writes it down](25_speed.ipynb#attention-without-the-matrix), which is why it's fast. But the arguments of a call are enough to compute it once more.
+# The model can't hand over $A_h$: the fused kernel is fast because it [never writes it down](25_speed.ipynb#attention-without-the-matrix). But from the arguments of the call we can compute it again.
 #
 # **Exercise 7. Write it first** (★★, 10 min). A `MultiHeadAttention` has the linear maps `query`, `key` and `value` and a number of `heads`; `split_heads(x, heads)` cuts a projection into heads, and [chapter 3's](03_attention.ipynb#the-code) `attention` returns the weights beside its output. Write `attention_weights(module, query, key, value, mask)`. Ours:
 
@@ -178,7 +178,7 @@ def keeping_weights(model: nn.Module) -> Iterator[dict[MultiHeadAttention, Tenso
 
 
 # %% [markdown]
-# Three kinds of attention come out: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). The folded cell has `attention_modules`, which lists them by kind, the record `AttentionMaps`, and `token_names`, which says how each token reads.
+# Three kinds of attention come out: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). `attention_maps`, folded here, runs the model once and stacks the weights by kind; `attention_modules` lists the attentions of each kind.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the record, the modules, and the names of tokens", "code_prompt_hide": "Hide the record, the modules, and the names of tokens"}
@@ -212,7 +212,7 @@ def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     ]
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show attention_maps", "code_prompt_hide": "Hide attention_maps"}
 def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> AttentionMaps:
     """Return all weights for source (1, S) and target (1, T) from `<s>` on (section 3.2.3).
 
@@ -810,9 +810,9 @@ assert min(first) > 0.8 and cost[2] < 4
 # %% [markdown]
 # ### A clear map that matters little
 #
-# The hazy heads on the left change about 2% of the words at most, the sharp ones on the right 4% or more. Part of this is trivial, since a hazy head has little to lose by being flattened, and most of the rank correlation of 0.77 is the distance between the two groups. Within the sharp group, heads change between 4.0 and 8.1% of the words, and not in the order of their sharpness. In the encoder (0.93) and in cross-attention (0.88) the effect follows sharpness; in the decoder's attention to itself it doesn't (−0.05), and there the four heads of layer 1, whose maps are among the sharpest, also cost little when they are silenced: at most 3.4 BLEU.
+# Hazy heads, on the left, change about 2% of the words at most, and sharp ones, on the right, between 4.0 and 8.1%. The rank correlation says how well two orders agree: it would be 1 if the sharper of two heads always changed more. Most of our 0.77 is the distance between the two groups, which is no surprise, since a hazy head has little to lose by being flattened. Among the sharp heads, sharpness doesn't tell how much depends on one. The clearest case is the decoder's attention to itself, with a rank correlation of −0.05: the maps of its four heads in layer 1 are among the sharpest, and silencing any of them costs at most 3.4 BLEU.
 #
-# Why would a clear map matter so little?
+# How can a clear map matter little?
 #
 # - A weight says how much of a *value* is taken. The value may be small, as with sinks, or the output matrix may ignore it ({cite:t}`kobayashi2020attention` measure the product instead).
 # - Above the first layer, a column isn't a word any more. It's a state that has gathered from the whole sentence.
@@ -830,7 +830,7 @@ assert min(first) > 0.8 and cost[2] < 4
 # - Record in evaluation mode, before dropout, and see that rows sum to 1. Queries are rows.
 # - In cross-attention, name a row after the word about to be written.
 # - In the small model, one layer of cross-attention aligns words, with every head, and best with their mean.
-# - A sharp map isn't necessarily an important one. Whether a head is needed, only removing it can say; whether its map is, only flattening it.
+# - A sharp map isn't necessarily an important one. Only removing a head shows whether it is needed, and only flattening its map shows whether the map is.
 # - Give a head a name only after a score on many sentences.
 #
 # A head that is taken away leaves a hole that training might have filled. To learn what a part is worth, train the model without it.

@@ -264,8 +264,6 @@ dot_plot(
 )
 
 # %% [markdown]
-# For the width of the stream, the heads, the keys and the smoothing, dots and diamonds are close. For the number of layers, for big, for dropout and for learned positions they are far apart. Seeds don't explain that: for the layers, [four times the updates](#where-the-miniature-agrees) begin to turn the order round.
-#
 # ## Heads and their width: rows A and B
 #
 # Rows A keep $h \cdot d_k$, and so the cost, the same. One head is clearly worse than eight, here as in the paper. Four, 16 and 32 make no difference that three seeds could show, although each of 32 heads compares words by four numbers only.
@@ -305,7 +303,7 @@ assert round(bleu) == 8 and statistics.median(error for _, error in gained.value
 # %% [markdown]
 # ## Where the miniature agrees
 #
-# A row agrees with the paper if its interval leaves out zero, on the paper's side. (Learned positions have no side in the paper's perplexity, so any clear difference disagrees.) Where the interval holds zero, three seeds can't tell. Don't trust every verdict: of 38 intervals that are right 19 times in 20, about two should be wrong.
+# A row agrees with the paper if its whole interval lies on the paper's side of zero, and disagrees if it lies on the other. (Learned positions have no side in the paper's perplexity, so any clear difference disagrees.) Where the interval holds zero, three seeds can't tell. Don't trust every verdict: of 38 intervals that are right 19 times in 20, about two should be wrong.
 
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -366,11 +364,9 @@ assert after["C-N4"]["validation_loss"] < after["C-N2"]["validation_loss"]
 assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
 
 # %% [markdown]
-# Two layers, 0.15 nats behind one at first, have caught up with it, and the three of the base model have come closer to the two, from 0.6 nats behind to 0.4. The order turns towards the paper's, from the shallow end. How long it takes until the deepest is best we can't say; the paper took 40 times as many updates, each on 25 times as many tokens.
+# The model with two layers, at first 0.15 nats behind the one with a single layer, has caught up with it, and the base model is 0.4 nats behind the one with two layers, where it was 0.6. The order turns towards the paper's, from the shallow end. How long it takes until the deepest is best we can't say; the paper took 40 times as many updates, each on 25 times as many tokens.
 #
 # Which conclusions can you carry from a short training to a long one? No row of A or B contradicts the paper, and the one large effect among them, that of a single head, shows even in a model of 2 million weights. Questions of how *much* of something is good depend on the budget: depth and size need many updates before they pay, and dropout pays once a model has seen its text many times. A small experiment with the wrong budget doesn't give a vague answer to such a question. It gives a clear one, and the wrong one.
-#
-# {cite:t}`narang2021transformer` make a related point with far larger runs: most changes published as gains did nothing in another code base, at another size.
 #
 # ## Norm and depth
 #
@@ -467,7 +463,7 @@ assert all(
 # ## What to remember
 #
 # - An ablation is a difference, and a difference needs several seeds on both sides. Compare seed by seed, with an interval that fits their number.
-# - In miniature, one head, half of $d_\text{model}$, more dropout and no smoothing come out as in the paper's Table 3, by their loss. Depth and dropout, where the question is *how much*, come out the other way round, as do big and learned positions; with more updates, depth begins to turn.
+# - In miniature, one head, half of $d_\text{model}$, more dropout and no smoothing come out as in the paper's Table 3, by their loss. Depth and training without dropout, where the question is *how much*, come out the other way round, as do big and learned positions; with more updates, depth begins to turn.
 # - A deep post-norm stack needs warm-up and patience. With the norm in front, it needs no warm-up and much less patience.
 #
 # ## Exercises

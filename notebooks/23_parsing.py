@@ -13,7 +13,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter teaches the model, without any new part, to write down the structure of a sentence, as if that were another language (section 6.3 of the paper).
 #
-# Why parse, if you came to translate? Because sooner or later you'll want output that has a form: a tree, a table, a piece of code. A translator writes one symbol after the other, and nothing makes it close a bracket. On newspaper sentences, ours gets so few trees right that its score is 19.9 of 100. A few lines that forbid what can't lead to a tree raise it to 49.7, without another step of training. That, and a trick that helps a decoder to keep its place, can be used for any output with a form. (The paper's 91.3 took twelve times as many trees and a far larger model.)
+# Why parse, if you came to translate? Because sooner or later you'll want output that has a form: a tree, a table, a piece of code. A translator writes one symbol after the other, and nothing makes it close a bracket. On newspaper sentences, ours gets so few trees right that its score is 19.9 of 100. A few lines that forbid what can't lead to a tree raise it to 49.7, without another step of training. This constraint can be used for any output that has a form, and so can a second trick: the decoder copies each input word into its output, and so knows where it is. (The paper's 91.3 took twelve times as many trees and a far larger model.)
 #
 # A **parse tree** says which words of a sentence belong together, and as what:
 
@@ -79,7 +79,7 @@ show_tree(
 )
 
 # %% [markdown]
-# To a model that writes symbols, such a tree is a text with brackets. In our code a tree is a pair: a label and a list of trees, or a tag (the word's part of speech) and a word. `read_trees` makes such pairs of a text with brackets, and `leaves` lists a tree's tags and words. **Linearizing** a tree, here the one that is drawn above, takes a few lines:
+# To a model that writes symbols, such a tree is a text with brackets. In our code a tree is a pair: a label and a list of trees, or a tag (the word's part of speech) and a word. `read_trees` turns a text with brackets into such pairs, and `leaves` lists a tree's tags and words. To **linearize** a tree is to write it as a list of symbols. Here is the tree drawn above:
 
 
 # %%
@@ -166,7 +166,7 @@ print(" ".join(linearize(clean(read_trees(linked)[0]))))
 # %% [markdown]
 # ## First, the grammar's own trees
 #
-# Our [grammar](B_synchronous_grammar.ipynb#drawing-a-clause) builds each sentence from phrases, so it knows its own trees; it just never says them. We make it talk by wrapping the functions that build phrases: each now puts brackets around what it returns. Only the verb phrase, which the grammar has no name for, needs a few lines of its own. All words get the same tag, `XX`, and we take sentences of at most eleven words, so that a quarter of a minute is enough to train.
+# Our [grammar](B_synchronous_grammar.ipynb#drawing-a-clause) builds each sentence from phrases, so it knows its own trees; it just never says them. Here we have it write them down. All words get the same tag, `XX`, and we take sentences of at most eleven words, so that a quarter of a minute is enough to train.
 
 
 # %% tags=["hide-input"]
@@ -348,7 +348,7 @@ show_tree(
 # %% [markdown]
 # ### Must the output be a tree?
 #
-# Nothing in the model knows about brackets. It has learned to close them, most of the time. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. At most five may open in a row. For one hypothesis, `written` so far:
+# Nothing in the model knows about brackets. It has learned to close them, most of the time. We can also *make* it: before each step of the search, forbid what can't lead to a tree. A closing bracket must have an open one with something in it, the outermost may close only after the last word, a word can only be the next one and needs a tag, and `</s>` needs everything closed. At most five may open in a row, or a search could open brackets forever. For one hypothesis, `written` so far:
 
 
 # %%
@@ -537,7 +537,7 @@ assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 # | Recurrent Neural Network Grammar {cite:p}`dyer2016recurrent`, discriminative | 40,000 | 91.7 |
 # | the same, generative | 40,000 | 93.3 |
 #
-# (From the paper's Table 4, scored on section 23 of the treebank. The last two are made for trees, and both are ahead of the Transformer trained on the same sentences.) Don't compare ours with them: the test sentences are different, and the training set is a twelfth of theirs. What we reproduced is the method. The same model and the same search, with no part made for trees, reach an F1 of 19.9, and with brackets enforced 49.7; the curve shows the price of little data. Repeating the paper's lead over the Berkeley parser would take the whole treebank.
+# (From the paper's Table 4, scored on section 23 of the treebank. The last two build a tree step by step, and both are ahead of the Transformer trained on the same sentences.) Don't compare ours with them: the test sentences are different, and the training set is a twelfth of theirs. What we reproduced is the method: the same model and the same search, with no part made for trees. Repeating the paper's lead over the Berkeley parser would take the whole treebank.
 #
 # :::{admonition} The paper's settings for parsing
 # :class: dropdown

@@ -299,7 +299,7 @@ mean, error = compared(one, two)
 assert round(mean, 2) == 0.08 and mean > 2 * error
 
 # %% [markdown]
-# Pre-norm and SwiGLU lower the loss by far more than chance can, and so do all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases). RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
+# The intervals of pre-norm and SwiGLU are well clear of zero, and so is that of all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases). RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
 #
 # Rotary positions need care. Their interval, −0.32 ± 0.31, just misses zero, and so does the interval for *no positions at all*. Among twelve intervals, each right 19 times in 20, a wrong one is no surprise, so we call neither settled. The difference between the two, −0.10 ± 0.18, may be chance as well. In so short a training the added sinusoids seem to do more harm than good, and much of what rotation gains may come from leaving the words alone.
 #
@@ -309,11 +309,11 @@ assert round(mean, 2) == 0.08 and mean > 2 * error
 #
 # ## How they are trained
 #
-# The task is still the next token, and the optimizer still Adam, now as AdamW, which keeps weight decay out of its averages. Three questions have got new answers.
+# The task is still the next token, and the optimizer still Adam, now as AdamW: in each step it also pulls every weight a little towards zero (*weight decay*), and it keeps this pull out of its averages. Three questions have got new answers.
 #
 # **How large a model, on how much text?** {cite:t}`hoffmann2022training` trained some four hundred models. For a given amount of computation, they found, model and text should grow alike, with about 20 tokens per parameter; their *Chinchilla* has 70 billion parameters and read 1.4 trillion tokens. If a model will be used a lot, it pays to make it smaller and train it longer: Llama 3 8B read 15 trillion, some 1,900 tokens per parameter. The paper's base model, with 63 million, reads 2.5 billion target tokens, 40 per parameter, though the same sentences many times.
 #
-# **Must the end be known in advance?** A cosine schedule reaches its lowest rate at a planned last step. Stop earlier, or go on, and it was the wrong curve. *Warmup-stable-decay* (WSD, {cite:t}`hu2024minicpm`) keeps the rate constant for as long as one likes, and lets it fall only in a short last part, which may start from any checkpoint.
+# **Must the end be known in advance?** Most models let the rate fall along half a cosine, which reaches its lowest point at a planned last step. Whoever stops earlier, or goes on, has trained on the wrong curve. *Warmup-stable-decay* (WSD, {cite:t}`hu2024minicpm`) keeps the rate constant for as long as one likes, and lets it fall only in a short last part, which may start from any checkpoint.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-wsd", "caption": "When does the rate fall? Three schedules with the same peak. The paper's (dotted) falls from the end of the warm-up and has no end. A cosine (dashed) has its last step built in. Warmup-stable-decay (solid) waits, then falls in the last fifth."}}
 steps, warmup = 10_000, 1000
@@ -361,7 +361,7 @@ show(
 #
 # ## A model of today's kind
 #
-# Now everything together. [The Transformer](10_transformer.ipynb) shows in fifteen lines how the parts of the paper's model become a GPT. Here is one with all the changes, made of PyTorch's parts. From the book it takes only the functions that split and merge heads, and `rotate`, the rotation of [chapter 8](08_positional_encoding.ipynb#rotary-positions-rope). (Exercise 1 asks you to write `Block` first.)
+# Now everything together. [Chapter 10](10_transformer.ipynb) shows in fifteen lines how the parts of the paper's model become a GPT. Here is one with all the changes, made of PyTorch's parts. From the book it takes only the functions that split and merge heads, and `rotate`, the rotation of [chapter 8](08_positional_encoding.ipynb#rotary-positions-rope). (Exercise 1 asks you to write `Block` first.)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show rotate, from chapter 8", "code_prompt_hide": "Hide rotate, from chapter 8"}
 from annotated_transformer.positional_encoding import sinusoid
@@ -517,11 +517,11 @@ assert 20 <= exact <= 38, exact
 # %% [markdown]
 # None of these sentences was in its texts. In the second one it has taken the dog for another bird. The German that it made up is right, with *anrufen* at the end, where *kann* wants it; in other tries it gets a form wrong now and then.
 #
-# Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand sentences, and you have what the models that people talk to start from. (Then the hard part begins, which is data and machines.)
+# Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand sentences, and you have what the models that people talk to start from. (The hard part is in that sentence: the data and the machines.)
 #
 # ## What has not changed
 #
-# The list of what stayed is longer. Scaled dot-product attention in several heads, with the root of $d_k$ and the softmax. A residual stream that each part reads and adds to. A network for each position, wider than the stream. Tokens from subwords. The next token as the task, all positions at once, with the causal mask. And attention is computed [in blocks](25_speed.ipynb#attention-without-the-matrix) by FlashAttention, with the same result.
+# More has stayed than has changed: scaled dot-product attention in several heads, a residual stream that each part reads and adds to, a network for each position, wider than the stream, tokens from subwords, and the next token as the task, at all positions at once, with the causal mask. FlashAttention computes attention [in blocks](25_speed.ipynb#attention-without-the-matrix), with the same result.
 #
 # Newer models go on from here. *Mixtures of experts* have many feed-forward networks and let each token choose a few, so that the weights grow and the work per token hardly does: Mixtral of 2023 chooses two of eight, and DeepSeek-V3 eight of 256. *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), as the paper itself proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek).
 
@@ -531,7 +531,6 @@ assert 20 <= exact <= 38, exact
 # - A layer of today is the one of 2017 with the norm on the branch and without its mean, positions in the scores, a gate in the network, fewer keys, and no biases.
 # - Each change answers a problem, and lower loss is only one of them: grouped queries and RMSNorm are there for memory and time, pre-norm for depth.
 # - One causal stack over `source </s> target` can replace encoder and decoder, because translating is one way of continuing a text.
-# - One interval of twelve that ends just short of zero settles nothing.
 
 # %% [markdown]
 # ## Exercises

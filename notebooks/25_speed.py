@@ -107,7 +107,7 @@ assert [round(x) for x in shown["base"]] == [83, 8, 15, 62]
 #
 # ## Which part of the model does the work
 #
-# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-per-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition in the forward pass, twice that in the backward pass. Which tokens meet which matrix? Write $w = H (d_k + d_v)$, which is $2d$ in most presets. Then a sentence pair of $S$ and $T$ positions takes
+# Nearly all the work is matrix products. [The chapter on the model](10_transformer.ipynb#six-operations-per-weight) counts six operations for each weight of a matrix and each token that meets it: a multiplication and an addition in the forward pass, twice that in the backward pass. Which tokens meet which matrix? Write $w = H (d_k + d_v)$, which is $2d$ in most presets. With $L$ layers in each stack, a sentence pair of $S$ and $T$ positions takes
 #
 # $$ 6 \, \big[ \, L \, (3 d w + 2 d \, d_\text{ff}) (S + T) + L \, w \, (S^2 + T^2 + S T) + d \, |V| \, T \, \big] $$ (eq-operations)
 #
@@ -327,7 +327,7 @@ others = [share for name, (*_, share) in speeds.items() if "products" not in nam
 assert min(others) > 0.18 and max(others) < 0.67
 
 # %% [markdown]
-# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak. Those of base stand just at the corner, since a width of 512 is too narrow to get past it; big, twice as wide, has twice the intensity. All the others hang below the slope, with a fifth to two thirds of the bytes per second that the memory could deliver. (Attention has the fifth: it works in blocks of 64 positions, and our sentences have 28.) They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
+# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak. Those of base stand just at the corner, since a width of 512 is too narrow to get past it; big, twice as wide, has twice the intensity. All the others hang below the slope, with a fifth to two thirds of the bytes per second that the memory could deliver. (Attention is the one that gets only a fifth: its kernel works in blocks of 64 positions, and our sentences fill 28.) They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
 #
 # ## When a GPU waits for the program
 #
@@ -371,7 +371,7 @@ assert round(1e5 * steps[2] / 3.6e6, 1) == 1.8
 assert round(1e3 * median(sizes[25_000]["seconds"]) / UPDATES / 1983 * 1e3) == 33
 
 # %% [markdown]
-# Not at all: 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. Some 60 ms pass until it has handed over the 1,389 to 1,983 of a step, 33 to 45 microseconds for each in this virtual machine. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
+# Not at all: 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. A step has 1,389 to 1,983 kernels, depending on the batch, and each takes the program 33 to 45 microseconds to hand over in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
 #
 # Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, in which the driver records all launches of a step and replays them on one request; but a recording fits only inputs of one shape, and our batches have many.
 #
@@ -550,7 +550,7 @@ for name, function in (
 assert max(apart) < 1e-10
 
 # %% [markdown]
-# Loss and gradients are those of the readable loss, and what is kept of it in this small case shrinks from 42 MB to 11. At the paper's batch on the H200, the loss with all logits needed 11.4 GB and the one in chunks 1.0. It takes a little longer, 18.9 ms instead of 15.1, and leaves room for a larger batch.
+# The loss and its gradients stay the same, and the memory that the loss takes in this small case shrinks from 42 MB to 11. At the paper's batch on the H200, the loss with all logits needed 11.4 GB and the one in chunks 1.0. It takes a little longer, 18.9 ms instead of 15.1, and leaves room for a larger batch.
 
 # %% tags=["remove-cell"]
 losses = [H200[f"{name}, smoothing 0.1"] for name in ("all logits", "chunked_loss")]
@@ -592,7 +592,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # ## The fast loss
 #
-# The chunks and the 16 bits come together in `FastLoss`. It is used like [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module), and in fp32 it returns the same loss. It is also the one place that chooses among PyTorch's attention kernels, [never cuDNN's](#does-this-training-use-flashattention).
+# The package's `FastLoss` puts the chunks and the 16 bits together. In fp32 it returns the loss and the gradient of [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module); in bf16 the gradient differs by about a percent, as the second fold shows.
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show FastLoss", "code_prompt_hide": "Hide FastLoss"}
 Precision = Literal["fp32", "bf16"]
@@ -639,9 +639,9 @@ class FastLoss(SmoothedLoss):
 
 
 # %% [markdown]
-# Does it compute the same on captions with the `small` model, and how fast is your machine? The last line compares a training step on one thread with one large product.
+# On captions, with the `small` model. The last line of the output compares a training step on one thread with one large product.
 
-# %% tags=["hide-input", "nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show whether it computes the same, and how fast this machine is", "code_prompt_hide": "Hide the comparison"}
 torch.set_num_threads(1)
 pairs = multi30k("train")[:6000]
 tokenizer = Tokenizer.train(pairs, vocabulary_size=8000)
@@ -693,8 +693,6 @@ for name, (of_loss, of_gradient) in errors.items():
 assert 0.05 < useful / min(took) / peak < 5  # above 1 only if others keep it busy
 
 # %% [markdown]
-# A CPU's MFU is high because its products are slow and everything else keeps up.
-#
 # ## Compiling a layer
 #
 # A layer is a few dozen operations, each of which reads from memory and writes back. `torch.compile` watches a function run once and writes a program for it, in which neighbors such as addition, dropout and normalization become one loop, and on a GPU one launch. `compile_layers` compiles each *layer* in place, so that the six of a stack share a program. With `dynamic=True` the sizes of a batch are variables in it, and two programs do for nearly all batches.
@@ -782,7 +780,7 @@ casts = H100["base"]["kernels"]["copies and numbers of 16 bits"]
 assert round(casts) == 12 and round(H100["base"]["kernels"]["other"]) == 14
 
 # %% [markdown]
-# Our step is 4.6 times as fast as `torch.nn.Transformer`'s and 4.7 times as fast as `MarianMTModel`'s. Both pay for cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may be most of it; with cuDNN off for all it wasn't measured.
+# Our step is 4.6 times as fast as `torch.nn.Transformer`'s and 4.7 times as fast as `MarianMTModel`'s. Both pay for cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may explain most of the difference; we haven't measured the others with cuDNN off.
 #
 # What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step). Nothing was measured on several GPUs.
 #

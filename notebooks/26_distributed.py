@@ -108,7 +108,7 @@ show_drawing(
 #
 # ## Three things to cut
 #
-# Three things can be divided among processes: the batch, the optimizer's state, and the model itself. But a weight in training takes 16 bytes: itself, its gradient and Adam's two moments, 4 bytes each. That's 1.0 GB for base and 3.4 GB for big, which any training GPU can hold; the activations are larger, but they shrink with the share of the batch. The batch alone is enough to cut.
+# Besides the batch, one could divide the optimizer's state, or the model itself. But without activations, training takes 1.0 GB for base and 3.4 GB for big, which any training GPU can hold, and the activations shrink with the share of the batch. So it is enough to cut the batch.
 #
 # :::{admonition} What else is cut when a model doesn't fit on one GPU
 # :class: dropdown
@@ -368,7 +368,7 @@ assert round(1e3 * sent / 1.25e9) == 353 and round(1e3 * sent / 300e9, 1) == 1.5
 #
 # `by_hand` computes its whole gradient and then exchanges it, so first the network is idle and then the GPU. But the backward pass finishes the last layer's gradients first, and those could already travel.
 #
-# PyTorch's wrapper `DistributedDataParallel`, **DDP** {cite:p}`li2020pytorch`, does that. When it is made, it sends the weights of process 0 to all. In the backward pass, a hook on each parameter collects gradients in **buckets** of 25 MB, about in the order in which they become ready, and a full bucket leaves at once, beside the computation. When `backward` returns, `.grad` is that of all.
+# PyTorch's wrapper `DistributedDataParallel`, **DDP** {cite:p}`li2020pytorch`, does that. When it is made, it sends the weights of process 0 to all. In the backward pass, a hook on each parameter collects gradients in **buckets** of 25 MB, about in the order in which they become ready, and a full bucket leaves at once, beside the computation. When `backward` returns, `.grad` holds the gradient joined from all processes.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-overlap", "caption": "What does it save to exchange early? One step, first with the exchange after the backward pass, then with four buckets that leave as they become full. The lengths are made up: forward 1, backward 2, exchange 1.6, Adam 0.3. Only the last bucket is still waited for."}}
 style()
@@ -408,10 +408,10 @@ show_plot(
 #
 # ### The lines of the training loop
 #
-# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the tokens, by whose number each loss is divided, are counted over all of them.
+# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the tokens, by whose number each loss is divided, are counted over all of them (`all_reduce_mean`, folded here).
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show all_reduce_mean", "code_prompt_hide": "Hide all_reduce_mean"}
 def rank_and_world_size() -> tuple[int, int]:
     """Return the number of this process and of all that train together: (0, 1) for one alone."""
     if not dist.is_initialized():
@@ -478,7 +478,7 @@ class DataParallelLoss(SmoothedLoss):
 #     train(model, tokenizer, pairs, settings, validation=validation, folder="run")
 # ```
 #
-# For a test we add four things:
+# In this test four things are different:
 #
 # - the seed depends on the rank, so that a missing broadcast would show;
 # - numbers are in double precision, to tell a mistake from rounding;

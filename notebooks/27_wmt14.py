@@ -194,7 +194,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 # run train --prepared wmt14-en-de --preset big --output big
 # ```
 #
-# **Large batch**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's, and report 29.3 BLEU where the paper has 28.4, on WMT16's training data. The second command below does the same. For base we know of no published run, and take half that batch with the same rate:
+# **Large batch**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's. Trained on WMT16's data, it reached 29.3 BLEU, where the paper's has 28.4. The second command below does the same. For base we know of no published run, and take half that batch with the same rate:
 #
 # ```bash
 # run train --prepared wmt14-en-de --preset base --max-tokens 200000 \
@@ -319,7 +319,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #      --max-tokens 200000 --lr-scale 1.43 --steps 12500 --save-every 200 --output base-large
 #  ```
 #
-# Submit it twice with `sbatch train.sh`: the second job waits for the first, and goes on where its time was over. With two machines, clone and folder must be on a disk that both see; without Slurm, type [the two commands](26_distributed.ipynb#several-machines) of the chapter before.
+# Submit it twice with `sbatch train.sh`: the second job waits for the first, and goes on where the first ran out of time. With two machines, clone and folder must be on a disk that both see; without Slurm, type [the two commands](26_distributed.ipynb#several-machines) of the chapter before.
 #
 # ## Watching it from another terminal
 #
@@ -583,7 +583,7 @@ assert "is not finite; it was not used" in _
 # %% [markdown]
 # The last command in the fold above was meant to fail: with an absurd rate the gradient overflows, and the run stops before any weight is spoiled ([what to do](#a-loss-that-is-not-a-number)).
 #
-# The figure has two ways to be ill. Above, base on an H100 with a warm-up that is too short, and with a longer one. Below, each English sentence is paired with the German of its neighbor, as when one file has lost a line.
+# The figure shows two runs that fell ill. The upper half shows base on an H100 with a warm-up that is too short, and again with a longer one. In the lower half each English sentence was paired with the German of its neighbor, as when one file has lost a line.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 held_out = {*validation, *test}
@@ -650,7 +650,7 @@ show_plot(
 )
 
 # %% [markdown]
-# The score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the network, and what only GPUs have.
+# The score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the downloads, and the exchange between GPUs.
 
 # %% [markdown]
 # ## What to remember
@@ -663,8 +663,6 @@ show_plot(
 # ## The end of the book
 #
 # The model began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have built the model that these commands train, which is [one page](../book/model.md), and you can open every other line that they run. If a run goes wrong, you know in which file to look and what its numbers should be.
-#
-# The models in use today differ from this one in details that you can now judge: where the [norm](09_layers.ipynb#before-or-after-post-norm-and-pre-norm) sits, how [positions](08_positional_encoding.ipynb#rotary-positions-rope) enter, whether there is an encoder at all. {cite:t}`xiong2020layer` on the norm, {cite:t}`shaw2018self` on positions as distances and {cite:t}`ott2018scaling` on size are good next readings. You will recognize most of what you find there.
 
 # %% [markdown]
 # ## Exercises
