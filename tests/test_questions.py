@@ -8,6 +8,7 @@ import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import nbformat
@@ -20,7 +21,7 @@ from torch import nn
 
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
-from annotated_transformer.masks import EOS, causal_mask
+from annotated_transformer.masks import BOS, EOS, PAD, causal_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.schedule import learning_rate
@@ -187,7 +188,7 @@ import sys
 import torch
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
-from annotated_transformer.masks import EOS, causal_mask
+from annotated_transformer.masks import BOS, EOS, PAD, causal_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
 
@@ -422,3 +423,67 @@ def test_what_is_said_of_penalties_and_first_words_is_so() -> None:
     assert f"$2^{{-0.96}} = {2**-0.96:.0%}".replace("%", "\\%") in said
     rate = learning_rate(110_000, 512, 4000)
     assert f"the paper's rate is still {rate:.5f}, a fifth of its peak" in said
+
+
+def test_the_loop_for_pytorchs_decoder_writes_what_it_writes_row_by_row() -> None:
+    """The page's code, on a batch with padding: each row comes out as it does alone."""
+    (loop,) = re.findall(
+        r"```python\n(written = .+?)```", text_of(PAGES["questions"]), re.DOTALL
+    )
+    torch.manual_seed(1)
+    stack = (
+        nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True).eval().double()
+    )
+    table = nn.Embedding(6, 16).double()
+
+    def embed(tokens: torch.Tensor) -> torch.Tensor:
+        return 3 * table(tokens) + sinusoid(tokens.size(1), 16)
+
+    names = {"torch": torch, "PAD": PAD, "BOS": BOS, "EOS": EOS, "longest": 9}
+    names |= {"decoder": stack.decoder, "embed": embed}
+    names["output"] = nn.Linear(16, 6).double()
+
+    def run(source: torch.Tensor) -> torch.Tensor:
+        hidden = source == PAD
+        with torch.no_grad():
+            memory = stack.encoder(embed(source), src_key_padding_mask=hidden)
+            given = names | {"source": source, "memory": memory}
+            exec(loop, given)
+        written: torch.Tensor = given["written"]
+        return written
+
+    rows = torch.randint(4, 6, (40, 5))
+    rows[20:, 3:] = PAD
+    together = run(rows)
+    lengths = set()
+    for row, written in zip(rows, together):
+        alone = run(row[row != PAD][None])[0]
+        padded = nn.functional.pad(alone, (0, len(written) - len(alone)))
+        assert torch.equal(padded, written)
+        lengths.add(len(alone))
+    assert len(lengths) > 1
+
+
+def test_what_is_said_of_a_layer_of_ones_own_is_so() -> None:
+    """The error as people type it, and a vector of one number."""
+    said = text_of(PAGES["questions"])
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.self_attn = nn.MultiheadAttention(4, 2)
+
+        def forward(
+            self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None
+        ) -> Any:
+            return src
+
+    encoder = nn.TransformerEncoder(Own(), 1, enable_nested_tensor=False)
+    with pytest.raises(
+        TypeError, match=r"forward\(\) got an unexpected keyword"
+    ) as error:
+        encoder(torch.randn(3, 1, 4))
+    assert "'is_causal'" in str(error.value)
+    assert "got an unexpected keyword argument 'is_causal'`" in said
+    assert "of a single number 0 is left" in said
+    assert not nn.LayerNorm(1)(torch.randn(5, 1)).any()
