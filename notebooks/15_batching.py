@@ -522,7 +522,7 @@ assert share < shares["plan, 1,024 tokens"] - 0.02
 #
 # ### The snake as a line
 #
-# :::{admonition} The key: a number for the width, plus or minus what the target has more than the source
+# :::{admonition} The key: a number for the width, plus or minus a difference
 # :class: dropdown
 #
 # With $w = \max(S, T)$ and $W$ the widest of all, the key is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.

@@ -639,7 +639,7 @@ class FastLoss(SmoothedLoss):
 
 
 # %% [markdown]
-# On captions, with the `small` model. The last line of the output compares a training step on one thread with one large product.
+# The comparison runs on captions, with the `small` model. Its last line sets a training step on one thread beside one large product.
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show whether it computes the same, and how fast this machine is", "code_prompt_hide": "Hide the comparison"}
 torch.set_num_threads(1)
