@@ -294,10 +294,6 @@ show(
 #
 # Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows it to read that. Query and key differ because looking is not being looked at: *likes* looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. *The* could not look for *cat* unless *cat* looked for *the* with the same score.
 #
-# :::{margin}
-# Most words would fit themselves best, too, though not all: with its key for a query, *fish* scores 2.5 with itself and 3 with *cat*, whose vector is longer.
-# :::
-#
 # ## The dot product as a measure of fit
 #
 # Instead of a distance we now take a product. The **dot product** $q \cdot k = q_1 k_1 + \dots + q_{d_k} k_{d_k}$ grows with each column where both are large, and a column where either one is zero doesn't count.
@@ -378,7 +374,7 @@ show_steps(
 )
 
 # %% [markdown]
-# *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately. *Fish*, with its two readings, asks for nouns, verbs and adjectives at once, and no weight in its row is above 0.4.
+# *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately.
 #
 # What a word fetches is later brought back to six features, by one more matrix, $W^O$, and added to it ([chapter 9](09_layers.ipynb#let-each-part-add)). *Likes* is then still a verb, but one that knows of something living and something edible.
 
@@ -515,7 +511,7 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed, and serves as an independent reference: on random numbers, with a different size on each axis and a random mask, the two agree to six decimals.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed. On random numbers, with a random mask, the two agree to six decimals.
 #
 # :::{margin}
 # `dropout` is 0 unless asked for; [chapter 17](17_regularization.ipynb#what-dropout-does) explains it.

@@ -311,7 +311,7 @@ show_steps(
 # %% [markdown]
 # ## The machine at work
 #
-# The next figure replays the translation. Each circle is a state in the residual stream, each line a weight, the mean over the heads of a layer. First the source: in each layer all positions look at all positions, at once. Then the target, one token after another, each of which looks at the tokens before it *and* at the top layer of the finished source.
+# The next figure replays the translation: first the source, all of its positions at once in each layer, then the target, one token after another.
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-player", "caption": "What is parallel, what is sequential, and who looks at whom? One translation by the trained model, replayed. Lines are attention weights of 0.02 and more, mean of the heads of a layer: the heavier the line, the larger the weight. Filled circles are computed in this step. Source on the left, layers from bottom to top; target on the right, the token read below and the token written above. Without scripts, six of the steps are shown."}}
@@ -510,7 +510,7 @@ assert [place.count(n) for n in range(4)] == [2, 4, 6, 1] and len(words(text)) =
 # \text{AER} = 1 - \frac{2\,|A \cap S|}{|A| + |S|},
 # $$ (eq-aer)
 #
-# 0 if all right links are found and no other, and 1 if none is right. Both sizes are in the denominator, so inventing links costs, and so does leaving them out. (Where people disagree, the full formula also has *possible* links.)
+# 0 if all right links are found and no other, and 1 if none is right. Both sizes are in the denominator, so inventing links costs, and so does leaving them out.
 
 
 # %%
@@ -528,7 +528,7 @@ def alignment_error_rate(predicted, gold):
 
 
 # %% [markdown]
-# Two links of which one is right, against three right ones, give $1 - 2 \cdot 1/(2 + 3) = 0.6$. That is one minus the F-score of precision and recall.
+# Two links of which one is right, against three right ones, give $1 - 2 \cdot 1/(2 + 3) = 0.6$.
 
 # %% tags=["remove-cell"]
 found, true = {(0, 0), (1, 2)}, {(0, 0), (1, 1), (2, 2)}
