@@ -107,10 +107,10 @@ for n in (0, 2, 4, 24):
 # %% [markdown]
 # An untrained attention takes an average over the sentence. It's nearly the same average for every word that asks, and nothing brings the differences back. It's also smaller than what went in, so the signal fades.
 #
-# The backward pass fares no better. We put a random gradient on the last state and look at what arrives at the first.
+# The backward pass fares no better. We put a random gradient on the last state and look at what arrives at the first (`gradients`, folded here, returns its size at every state).
 
 
-# %%
+# %% tags=["hide-input"]
 def gradients(states):
     end = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(2))
     found = torch.autograd.grad((states[-1] * end).sum(), states, retain_graph=True)
