@@ -45,9 +45,9 @@ from book.example import W_O as W_O_6
 # %% [markdown]
 # <p id="blank" hidden><a href="#by-hand">Fill in the results again</a></p>
 #
-# The folded code has this rule as `two`, and a softmax, a [norm](09_layers.ipynb#layer-normalization) (of `mean_and_deviation`) and a head that follow it at each step. `WORDS` are our five words.
+# In code, the rule is `two`; a softmax and a [norm](09_layers.ipynb#layer-normalization) follow it at each of their steps:
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show softmax and norm, rounded at each step", "code_prompt_hide": "Hide softmax and norm"}
+# %%
 from book.example import WORDS
 
 
@@ -175,10 +175,10 @@ def says(tensor, *numbers):
 
 
 # %% [markdown]
-# (`attend` is one head, `self_attention` puts two side by side; `CUT` holds the matrices of the two heads, `JOIN` is $W^O$, and 1.41 is $\sqrt{d_k} = \sqrt 2$.)
+# `attend` is one head, and `self_attention` puts two side by side. (1.41 is $\sqrt{d_k} = \sqrt 2$, `CUT` holds the matrices of the two heads and `JOIN` is $W^O$; all weights are in the fold above.)
 
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show a head, and two side by side", "code_prompt_hide": "Hide the heads"}
+# %%
 def attend(asks, answers, q, k, v):
     Q = two(asks @ q)
     K = two(answers @ k)
