@@ -645,7 +645,7 @@ assert abs(mean - exact) < 0.02
 # %% [markdown]
 # **6. A kinder share** (★★★, an evening; open). Deal the share out by similarity instead: to the ten nearest neighbors of the right word in the model's own embedding. Is a model trained like that better calibrated, and does it translate better? Use at least six seeds, pair by pair.
 #
-# **7. Write it first** is [above](#why-smooth-the-labels); `loss_by_hand` below it is the solution, with the mean over the real rows in place of the sum.
+# **7. Write it first** is [above](#why-smooth-the-labels); `loss_by_hand` below it is the solution, with the mean over the real rows instead of the sum.
 #
 # ## Second reading: dropout
 #

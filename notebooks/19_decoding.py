@@ -185,7 +185,7 @@ for knobs in trials:
     print(f"{knobs!s:20}", {word: round(p, 3) for word, p in shares.items()})
 
 # %% [markdown]
-# The four probabilities are made up, so that you can check the output by hand. With $\tau = 0.5$ they are squared, to 0.25, 0.09, 0.0225 and 0.0025, and divided by their sum, 0.365. With top-p 0.7 the first word isn't enough, the second brings the sum to 0.8, and these two stay. The loop is the greedy one, with a draw in place of the maximum:
+# The four probabilities are made up, so that you can check the output by hand. With $\tau = 0.5$ they are squared, to 0.25, 0.09, 0.0225 and 0.0025, and divided by their sum, 0.365. With top-p 0.7 the first word isn't enough, the second brings the sum to 0.8, and these two stay. The loop is the greedy one, with a draw instead of the maximum:
 
 
 # %% tags=["nbval-ignore-output"]
