@@ -208,7 +208,7 @@ show_plot(
 )
 
 # %% [markdown]
-# For an average sentence of WMT14, 28 tokens, attention's products are less than one percent of the work. That changes with the length: in an encoder layer of base they cost 1,024 $S$ multiplications per position, and everything else 3.1 million. The two are equal at 3,072 tokens.
+# For a sentence of 28 tokens, about the average of WMT14, attention's products are less than one percent of the work. That changes with the length: in an encoder layer of base they cost 1,024 $S$ multiplications per position, and everything else 3.1 million. The two are equal at 3,072 tokens.
 #
 # ## The speed of the machine
 #
@@ -216,7 +216,7 @@ show_plot(
 #
 # $$ \text{MFU} = \frac{\text{operations of the model, without padding}}{\text{seconds} \cdot \text{peak}}. $$ (eq-mfu)
 #
-# Our step reaches 10% with base on the H100, and 24% with big. A third is good for this model: the 82,059 tokens per second that NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) for big on an A100 are 34%, if they count target tokens.
+# Our step reaches 10% with base on the H100, and 24% with big. A third is good for this model: the 82,059 tokens per second that NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) for big on an A100 are 33%, with its vocabulary of 33,708 and if they count target tokens.
 #
 # :::{admonition} Two instruments that lie: `nvidia-smi` and the clock
 # :class: dropdown
@@ -333,7 +333,7 @@ assert min(others) > 0.18 and max(others) < 0.67
 #
 # Now for the waiting. If you cut the batch to an eighth, how much shorter does a step get?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Milliseconds of a step of base on an H200, by the size of the batch, and how long kernels ran in it; the numbers are launches per step. Up to 25,000 positions all steps take the same time, as long as the program takes to launch their kernels. From the log gpu-NVIDIA-H200."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Milliseconds of a step of base on an H200, by the size of the batch, and how long kernels ran in it; the numbers are launches per step. Up to 25,000 positions all steps take the same time, as long as the program takes to launch their kernels. (These were profiled on other batches than the steps; at 25,000 positions they had 13% fewer tokens.) From the log gpu-NVIDIA-H200."}}
 sizes = {
     H200[n]["max_tokens"]: H200[n]
     for n in H200
@@ -588,7 +588,7 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 # %% [markdown]
 # In training, range counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 has the range of fp32, so there's nothing to adapt. It pays in exactness: each number is off by up to 0.4%, which a sum of thousands hardly notices.
 #
-# The third number shows where bf16 must *not* be used. An update changes a weight by a thousandth of its size, and in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization in fp32. On the H200 base trained 344,471 tokens per second this way, and 95,140 in fp32. Where a machine has no units for bf16, [the package](P_planning.ipynb#what-the-machine-can-do) takes fp32.
+# The third number shows where bf16 must *not* be used. Suppose an update changes a weight by a thousandth of its size: in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization in fp32. On the H200 base trained 344,471 tokens per second this way, and 95,140 in fp32. Where a machine has no units for bf16, [the package](P_planning.ipynb#what-the-machine-can-do) takes fp32.
 #
 # ## The fast loss
 #
@@ -719,7 +719,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 # %% [markdown]
-# On the H100 it made the base model 9% faster and big 16%, after 35 seconds of compiling. Kernels got shorter by a seventh. But the base model had been waiting for launches, and it still waits: at 25,000 positions they are 1,794 now instead of 2,052. `train` compiles only with `--compile`.
+# On the H100 it made big 16% faster, after 35 seconds of compiling, and base by less than its rounds scatter (9% in one session, 5% in another). Kernels got shorter by a seventh in base and a sixth in big. But the base model had been waiting for launches, and it still waits: at 25,000 positions they are 1,794 now instead of 2,052. `train` compiles only with `--compile`.
 
 # %% tags=["remove-cell"]
 for name, gain, least, most in (("base", 1.09, 0.84, 0.86), ("big", 1.16, 0.82, 0.85)):
@@ -732,7 +732,7 @@ assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 
 # %% [markdown]
 # ## On a GPU
 #
-# `python -m benchmarks.speed.gpu --peak 989e12` measured all this, on an H200 and an H100 in virtual machines. The lower table is from another session, in which four systems took turns on the same batches, with the batches on the card before the clock started. Its rates are higher (345,649 for ours, not 244,144), so compare only within a table. The factors are medians over the turns.
+# Parts of `python -m benchmarks.speed.gpu --peak 989e12` measured the upper table, on an H200 and an H100 in virtual machines. The lower one was made in another session, by a script that has become the part `rivals`. There four systems took turns on the same batches, with the batches on the card before the clock started. Its rates are higher (345,649 for ours, not 244,144), so compare only within a table. The factors are medians over the turns.
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -856,7 +856,7 @@ for log in (H100, H200):
             assert 0.99 < line["gigabytes"] / line["planned_gigabytes"] < 1.12
 
 # %% [markdown]
-# The memory was up to 11% above this plan on both cards. The hours for base lie between the two cards': 100,000 of the steps that we measured take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
+# The memory was up to 8% above this plan on both cards, and up to 11% with larger batches. The hours for base lie between the two cards': 100,000 of the steps that we measured take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
 
 # %% [markdown]
 # ## What to remember
@@ -940,7 +940,7 @@ assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 # %% [markdown]
 # **6. Write it first** is [above](#the-loss-without-the-logits); the code below it is the solution.
 #
-# **7. Your own machine.** (★★, an hour) Run `benchmarks/speed/step_speed.py` on the machine you train on. Which levers gain more than they scatter from round to round?
+# **7. Your own machine.** (★★, an hour) Run `python -m benchmarks.speed.step_speed` on the machine you train on. Which levers gain more than they scatter from round to round?
 
 # %% [markdown]
 # ## Second reading: your GPU, and a CPU
@@ -951,7 +951,7 @@ assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 # :class: dropdown
 # It uses a relative. PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, which goes through blocks, too.
 #
-# On an H100 or H200 PyTorch would choose cuDNN's kernel, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. Base trained 87,741 tokens per second with it and 344,471 without. So [the fast loss](#the-fast-loss) takes cuDNN off the list, as `torch.backends.cuda.enable_cudnn_sdp(False)` would.
+# On an H100 or H200 PyTorch would choose cuDNN's kernel, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. On the H200, base trained 87,741 tokens per second with it and 344,471 without. So [the fast loss](#the-fast-loss) takes cuDNN off the list, as `torch.backends.cuda.enable_cudnn_sdp(False)` would.
 # :::
 #
 # ### I have a GPU. What should I look at first?
@@ -965,7 +965,7 @@ assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 #
 # :::{admonition} Beside other Transformers
 # :class: dropdown
-# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape: base, or 3 + 3 layers of width 256 (`small`, 8 heads) or 192 (`mini`). The table gives the median of five or seven turns, how many times as fast ours is, and in brackets the lowest and the highest ratio. In bf16 the lead comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. The logs are of commit 688ad9e, which on AMD's processors with AVX-512 took its products from oneDNN in place of MKL. The package leaves that choice to PyTorch now, and without oneDNN the lead in fp32 was 8 to 21% on the same machine. The command is `python -m benchmarks.speed.training_speed --size base --threads 2 --precision fp32`.
+# Three systems learn the same captions by turns, on two threads of an AMD EPYC: this book's model, `torch.nn.Transformer`, and Hugging Face's `MarianMTModel`, all of one shape: base, or 3 + 3 layers of width 256 (`small`, 8 heads) or 192 (`mini`). The table gives the median of five or seven turns, how many times as fast ours is, and in brackets the lowest and the highest ratio. In bf16 the lead comes from attention: the fused kernel that the other two call has a slow backward pass on a CPU, so ours takes plain products there. The logs are of commits 77af163 (`mini`, `small`) and bd4fb51 (base), which on AMD's processors with AVX-512 took their products from oneDNN in place of MKL. The package leaves that choice to PyTorch now; the same logs of commit cfef4cc, without oneDNN, have a lead of 8 to 21% in fp32. The command is `python -m benchmarks.speed.training_speed --size base --threads 2 --precision fp32`.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the table", "code_prompt_hide": "Hide the table"}

@@ -19,7 +19,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # :::{warning}
 # **Nobody has yet run** the download of WMT14, base or big on the whole of it, or anything on several GPUs with this code.
 #
-# **Run:** all commands in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](25_speed.ipynb#on-a-gpu); and on one H100 the whole chain from `train --prepared` to `translate`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on two million rows of real text.
+# **Run:** `prepare`, `train`, `average`, `evaluate` and the exchange of gradients in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](25_speed.ipynb#on-a-gpu); and on one H100 `train --prepared`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on two million rows of real text.
 #
 # **Computed:** all hours below. If something goes differently for you, [tell us](https://github.com/annotated-transformer/annotated-transformer/issues).
 # :::
@@ -59,7 +59,7 @@ from benchmarks.common import read_log
 from book.figures import AMBER, INK, PLUM, RESIDUAL, SKY, show_plot, style
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed, but for the first, which is the hub's."}}
 style()
 weights = 4 * parameter_count(preset("base")) / 1e9
 CHAIN = (
@@ -145,7 +145,7 @@ show_plot(
 # `prepare` needs the network and no GPU, so it can run on a cheap machine before you rent an expensive one; no file in its folder names a path, and the folder can be copied. The last two lines fetch the test sets into sacreBLEU's cache (`~/.sacrebleu`), since the nodes of a cluster are often offline when `evaluate` wants them.
 #
 # ```bash
-# export HF_HOME=$PWD/cache        # 2 GB of downloads, if your home is small
+# export HF_HOME=$PWD/cache        # 2 GB, if your home is small
 # annotated-transformer prepare wmt14-en-de --workers 2
 # sacrebleu -t wmt14/full -l en-de --echo src > test-full.en
 # sacrebleu -t wmt14 -l en-de --echo src > test-filtered.en
@@ -247,7 +247,7 @@ for line, most in zip(slower[:2], (1.4, 1.2)):
     assert 1.1 < median(line["seconds"]) / median(GPU[line["name"]]["seconds"]) < most
 
 # %% [markdown]
-# The H100 that we had was slower, 2.4 hours for base and 10.4 for big, because its steps waited longer for their launches.
+# The H100 that we had was slower, 2.4 hours for base and 10.4 for big, because its steps waited longer for their launches, and its memory is slower.
 #
 # ## What it will take
 #
@@ -333,7 +333,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 # |---|---|---|
 # | `loss` | nats per target token, mean of the steps since the last record, with smoothed labels | falls fast, then slowly; never below 1.38 |
 # | `gradient_norm` | mean length of the gradient | high at first, then calm; ten times its usual size is a warning |
-# | `tokens_per_second` | real target tokens of all processes, without validations | steady to a few percent |
+# | `tokens_per_second` | real target tokens of all processes, without validations | no trend; on one GPU ours scattered by 10 to 15% |
 # | `validation_loss` | nats per target token on newstest2013, without smoothing and dropout | falls as long as it pays to go on |
 # | `score` | BLEU of greedy translations of every second validation sentence | near 0 at first, then rises |
 #
@@ -345,7 +345,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #
 # | after | what to expect |
 # |---|---|
-# | 50 updates | a loss near $\ln 37{,}000 = 10.5$, or half a nat more, and falling; far above it, the weights didn't start as ours do |
+# | 50 updates | a loss near $\ln 37{,}000 = 10.5$ (10.3 on our H200, in smaller batches), and falling; far above it, the weights didn't start as ours do |
 # | 1,000 | a quarter of the warm-up. We know no published value. Our H100 had a training loss of 5.3 and a BLEU of 1 to 2 around there, on shorter sentences and with warm-up already over |
 # | 10,000 | BLEU far from 0. [A user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) logged 15.9 on newstest2014 after 5,000 updates of 25,000 tokens, 18.9 after 10,000 and 20.9 after 45,000, trained on WMT17's pairs; he thought that too low, so take it for a lower mark |
 # | 100,000 | the paper: 25.8 BLEU and a perplexity of 4.92 on newstest2013, which is 1.59 nats per token of *its* vocabulary. [Zesen Wang](https://github.com/WangZesen/Reproduce-Transformer/tree/761538718caeffdd6f49ac01ea4c5c5f6ac813e7#results) draws loss and BLEU against steps for three runs, which end at 27.60 ± 0.13 on newstest2014 after 112,760 |
@@ -375,7 +375,7 @@ assert (
 #
 # ### The score to expect
 #
-# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and the same model got between 24.4 and 27.6 in different hands, listed [below](#published-scores-and-why-yours-will-differ). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
+# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and the same model got between 24.4 and 27.5 in different hands, listed [below](#published-scores-and-why-yours-will-differ). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored with sacreBLEU (circle) and with a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the bar is where the first would be if the gap were between 0.7 and 1.5. For tensor2tensor the gap may contain a change of the test set as well."}}
 TWICE = (
@@ -428,7 +428,7 @@ show_plot(
 #
 # ## A rehearsal
 #
-# Commands that were never run don't work, so all of them ran here in small. Only the corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The folds have each command with what it printed; the function `shell` runs it and insists on its exit code.
+# Commands that were never run don't work, so the four of the chain ran here in small, and the exchange of gradients with them. (The Slurm script, two machines and the downloads did not.) The corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The folds have each command with what it printed; the function `shell` runs it and insists on its exit code.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the corpus and the harness", "code_prompt_hide": "Hide the corpus and the harness"}
 import pyarrow
@@ -723,7 +723,7 @@ home.cleanup()
 #
 # :::{admonition} One that died, and one that learns German without the source
 # :class: dropdown
-# A run may be fast and learn nothing. The upper half of {numref}`fig-sick` has two real ones, base on the H100 with 227,123 pairs. The first had a warm-up of 400 updates to a peak of 0.0022, three times the paper's. Its training loss stays at 6.5 for 800 updates, its validation loss *rises* to 10, and BLEU is 0: it has died, and nothing in it will recover. The second, with a peak of 0.0006 after 800, learns, but its gradient norm leaps to 24 and its progress ends. Six layers in post-norm at 25,000 tokens per update need the slow warm-up.
+# A run may be fast and learn nothing. The upper half of {numref}`fig-sick` has two real ones, base on the H100 with 227,123 pairs. The first had a warm-up of 400 updates to a peak of 0.0022, three times the paper's. Its training loss stays between 6.5 and 6.7 for 800 updates, its validation loss *rises* to 10, and BLEU is 0: it has died, and nothing in it will recover. The second, with a peak of 0.0006 after 800, learns, but its gradient norm leaps to 24 and its progress ends. Six layers in post-norm at 25,000 tokens per update need the slow warm-up.
 #
 # The other illness is more dangerous. In the lower half, a small run of the rehearsal, each English sentence is paired with the German of its neighbor, as happens when one line is missing in one of two files. The loss falls for a long time, since what is learned first is German, and German doesn't need the source. BLEU tells. With a corpus of your own, this is the first thing to suspect.
 # :::

@@ -14,14 +14,16 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 import torch
+import torch.nn.functional as F
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from sacrebleu import BLEU, CHRF
 from tokenizers import pre_tokenizers
 from torch import nn
 
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
-from annotated_transformer.masks import BOS, EOS, PAD, causal_mask
+from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.schedule import learning_rate
@@ -188,7 +190,7 @@ import sys
 import torch
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
-from annotated_transformer.masks import BOS, EOS, PAD, causal_mask
+from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
 
@@ -487,3 +489,126 @@ def test_what_is_said_of_a_layer_of_ones_own_is_so() -> None:
     assert "got an unexpected keyword argument 'is_causal'`" in said
     assert "of a single number 0 is left" in said
     assert not nn.LayerNorm(1)(torch.randn(5, 1)).any()
+
+
+def test_what_is_said_of_rates_that_were_divided_is_so() -> None:
+    """`position / div_term`: clocks turned upside down, and neighbors that are no longer near."""
+    said = text_of(PAGES["questions"])
+    assert "the codes of neighbors have a cosine of 0.97; divided, it is −0.06" in said
+    rate = 10_000 ** (-torch.arange(0, 512, 2, dtype=torch.float64) / 512)
+    assert (
+        "advance by 1 to 9,647 radians" in said and round(1 / rate[-1].item()) == 9647
+    )
+    assert (1 / rate > math.pi).double().mean() == 7 / 8 and "seven in eight" in said
+    places = torch.arange(200, dtype=torch.float64)
+    cosines = []
+    for rates in (rate, 1 / rate):
+        angle = torch.outer(places, rates)
+        codes = torch.cat([angle.sin(), angle.cos()], dim=1) / 16
+        cosines.append(codes @ codes.T)
+    assert all(
+        round(found[0, 1].item(), 2) == is_
+        for found, is_ in zip(cosines, (0.97, -0.06))
+    )
+    assert cosines[1].fill_diagonal_(-1).max() < 0.12
+
+
+def test_what_is_said_of_axes_and_modes_is_so() -> None:
+    """A norm over positions, a function that never hears of `eval`, a mask without its axis."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, 48, dtype=torch.float64)
+    other = x.clone()
+    other[:, -1] = 1.0
+    each, all_of_them = nn.LayerNorm(48).double(), nn.LayerNorm([6, 48]).double()
+    assert torch.equal(each(x)[:, 0], each(other)[:, 0])
+    assert (all_of_them(x)[:, 0] - all_of_them(other)[:, 0]).abs().max() > 0.01
+    with pytest.raises(RuntimeError, match=r"Given normalized_shape=\[6, 48\]"):
+        all_of_them(x[:, :5])
+
+    q = torch.randn(8, 8, 5, 4)
+    dropped = [F.scaled_dot_product_attention(q, q, q, dropout_p=0.1) for _ in range(2)]
+    assert not torch.equal(*dropped)
+    masks = torch.ones(8, 5, 5, dtype=torch.bool)
+    masks[3, :, 2:] = False  # of sentence 3
+    silent = F.scaled_dot_product_attention(q, q, q, masks)
+    plain = F.scaled_dot_product_attention(q, q, q)
+    changed = (silent - plain).abs().amax(dim=(2, 3)) > 1e-6
+    assert changed.nonzero()[:, 1].unique().tolist() == [3]  # head 3, of every sentence
+    with pytest.raises(
+        RuntimeError,
+        match=r"size of tensor a \(8\) must match the size of tensor b \(2\)",
+    ):
+        F.scaled_dot_product_attention(q[:2], q[:2], q[:2], masks[:2])
+
+
+def test_what_is_said_of_a_rate_after_loading_is_so() -> None:
+    """What was saved replaces what was set, and a scheduler starts from `initial_lr`."""
+    weight = nn.Parameter(torch.ones(3))
+    first = torch.optim.Adam([weight], lr=1e-3)
+    torch.optim.lr_scheduler.LambdaLR(first, lambda step: 1.0)
+    saved = first.state_dict()
+
+    def resumed(*names: str) -> list[float]:
+        optimizer = torch.optim.Adam([weight], lr=5e-5, weight_decay=0.1)
+        optimizer.load_state_dict(saved)
+        (group,) = optimizer.param_groups
+        assert (group["lr"], group["weight_decay"]) == (1e-3, 0)
+        for name in names:
+            group[name] = 5e-5
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0, 0)
+        return [float(rate) for rate in scheduler.get_last_lr()]
+
+    assert resumed("lr") == [1e-3]
+    assert resumed("lr", "initial_lr") == [5e-5]
+
+
+def test_what_is_said_of_scores_and_their_lines_is_so(tmp_path: Path) -> None:
+    """chrF and chrF++, the length of several references, and files of unequal length."""
+    output = "Das ist das Haus von Thomas und Samuel"
+    reference = ["Das ist das Haus von Tom and Sam"]
+    said = text_of(PAGES["questions"])
+    told = re.search(r"has (\d+\.\d) as chrF2 and (\d+\.\d) as chrF2\+\+", said)
+    assert told
+    for words, score in zip((0, 2), told.groups()):
+        found = CHRF(word_order=words).sentence_score(output, reference).score
+        assert f"{found:.1f}" == score
+
+    shorter = BLEU().corpus_score(
+        ["I ate an apple"], [["Bye"], ["I ate an apple here"]]
+    )
+    assert shorter.ref_len == 5  # the closest, not the shortest
+    assert BLEU().corpus_score(["a b c d", "lost"], [["a b c d"]]).score > 99.9
+    for name, text in (("output", "a b c d\nlost\n"), ("reference", "a b c d\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "sacrebleu", "reference", "-i", "output"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode and "streams have different lengths" in ended.stderr
+
+
+def test_what_is_said_of_source_words_and_gradients_is_so() -> None:
+    """Without its source word a word becomes improbable; gradients name fewer of them."""
+    model, tokenizer = load_pretrained("everyday-de-en")
+    ids = [*tokenizer.encode("Die schwarze Katze mag Fisch."), EOS]
+    source = torch.tensor([ids])
+    target = [BOS, *tokenizer.encode("The black cat likes fish.")]
+    assert (len(ids), len(target)) == (7, 7)
+
+    embedded = model.embed(source).detach().requires_grad_()
+    memory = model.encoder(embedded, padding_mask(source))
+    states = model.decode(torch.tensor([target]), memory, source)
+    logs = model.embedding.logits(states).log_softmax(-1)[0]
+    by_length, by_product = [], []
+    for place in range(5):
+        chosen = logs[place, target[place + 1]]
+        (gradient,) = torch.autograd.grad(chosen, embedded, retain_graph=True)
+        by_length.append(gradient[0].norm(dim=-1).argmax().item())
+        by_product.append((gradient * embedded)[0].sum(-1).abs().argmax().item())
+        losses = []
+        for left_out in range(5):
+            rest = torch.tensor([ids[:left_out] + ids[left_out + 1 :]])
+            again = model(rest, torch.tensor([target]))[0, place].log_softmax(-1)
+            losses.append((chosen - again[target[place + 1]]).item())
+        own = losses.pop(place)
+        assert 4 < own < 11 and max(losses) < 1
+    assert sum(named == place for place, named in enumerate(by_length)) == 3
+    assert not any(named == place for place, named in enumerate(by_product))
