@@ -1,6 +1,6 @@
 """Repairs of markup that others write, for readers who listen to a page or use the keyboard.
 
-Each names the rule of axe-core that it satisfies; `tests/browser/test_accessibility.py` runs them.
+Each names the rule of axe-core that it satisfies; `tests/browser/axe.py` runs them.
 """
 
 import re

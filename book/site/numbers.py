@@ -257,10 +257,29 @@ def start(root: Path) -> Values:
 
 
 def tatoeba(root: Path) -> Values:
-    """What the training in *your own pair* printed at each checkpoint, and its last BLEU."""
-    checkpoints = [r for r in log(root, "tatoeba-deu-eng") if "score" in r]
-    lines = [CHECKPOINT.format(**record) for record in checkpoints]
-    return {"printed": "\n".join(lines), "bleu": checkpoints[-1]["score"]}
+    """What the commands of *your own pair* printed: a training, then scores and translations."""
+    training = log(root, "tatoeba-deu-eng")
+    printed = {
+        record["command"]: record["printed"]
+        for record in log(root, "tatoeba-deu-eng-scores")
+    }
+    lines = [CHECKPOINT.format(**record) for record in training if "score" in record]
+    bleu = {}
+    for last in (1, 2, 3):
+        score = json.loads(printed[f"evaluate, last {last}"])
+        bleu[f"last_{last}"] = score["bleu"]
+    sources, targets = (printed[side].splitlines() for side in ("source", "translate"))
+    rows = [f"| {source} | {target} |" for source, target in zip(sources, targets)]
+    seconds = (clock(training[-1]) - clock(training[0])).total_seconds()
+    return {
+        "kept": printed["train"],
+        "minutes": seconds / 60,
+        "printed": "\n".join(lines),
+        "bleu": training[-1]["score"],
+        "test": printed["evaluate, test"],
+        "translated": "\n".join(rows),
+        **bleu,
+    }
 
 
 def suits(root: Path) -> Values:
