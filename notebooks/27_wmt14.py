@@ -763,7 +763,7 @@ home.cleanup()
 # done
 # ```
 #
-# With [your own pair](../book/own_pair.md#translate) it was 39.6 for the last checkpoint alone, 40.1 for two and 39.0 for three; that run was short, and its third checkpoint too young. If the last one alone is best, the run isn't done.
+# With [your own pair](../book/own_pair.md#translate) the mean of two was ahead of the last one alone, and of the mean of three; that run was short, and its third checkpoint too young. If the last one alone is best, the run isn't done.
 # :::
 #
 # ### Published scores, and why yours will differ
