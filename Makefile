@@ -45,7 +45,7 @@ publish-check: $(VENV)/test.done book ## spelling, links, what others read about
 	@$(BIN)/python -m pytest -q tests/browser/test_links.py tests/browser/test_publish.py
 	@if [ -n "$${EXTERNAL:-}" ]; then $(BIN)/python -m sphinx -b linkcheck -j auto -q -d _build/doctrees . _build/linkcheck; fi
 
-test: $(VENV)/test.done ## check, test and run every notebook, in ten minutes on two cores
+test: $(VENV)/test.done ## check, test and run every notebook, in ten to fifteen minutes on two cores
 	@$(BIN)/python -m tools.check & tests=0; \
 	$(BIN)/python -m pytest --nbval $(PROCESSES) -m "not slow" || tests=$$?; \
 	wait $$!; exit $$tests
