@@ -59,7 +59,7 @@ from benchmarks.common import read_log
 from book.figures import AMBER, INK, PLUM, RESIDUAL, SKY, show_plot, style
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed, but for the first, which is the hub's."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed, but for the first, an estimate."}}
 style()
 weights = 4 * parameter_count(preset("base")) / 1e9
 CHAIN = (
