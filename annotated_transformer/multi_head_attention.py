@@ -46,6 +46,12 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
+def check_boolean(mask: Mask) -> None:
+    """Raise TypeError for a mask that is not boolean."""
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+
+
 # --- The module ---
 
 
@@ -78,8 +84,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises TypeError for a mask that is not boolean.
         """
-        if mask is not None and mask.dtype != torch.bool:
-            raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+        check_boolean(mask)
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)

@@ -14,23 +14,26 @@ from torch import Tensor, nn
 def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
 
-    They are computed in double precision and rounded once, to the default type.
-
-    Raises:
-        ValueError: d_model is odd, so that a sine would be left without its cosine.
+    They are computed in double precision and rounded once, to the default type. D must be even:
+    each sine has its cosine.
     """
-    if d_model % 2:
-        raise ValueError(
-            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
-        )
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
-    return pairs.flatten(-2).to(torch.get_default_dtype())
+    return pairs.reshape(length, d_model).to(torch.get_default_dtype())
 
 
 # --- Adding positions in code ---
+
+
+def check_length(length: int, most: int) -> None:
+    """Raise ValueError if more positions are needed than a model has."""
+    if length > most:
+        raise ValueError(
+            f"{length} positions are needed, the model has {most}: "
+            "shorten the sentence, or build the model with a larger max_length"
+        )
 
 
 class Positions(nn.Module):
@@ -41,15 +44,10 @@ class Positions(nn.Module):
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
 
-        Raises:
-            ValueError: the table is too short.
+        Raises ValueError if the table is too short.
         """
         end = offset + x.size(-2)
-        if end > len(self.table):
-            raise ValueError(
-                f"{end} positions are needed, the model has {len(self.table)}: "
-                "shorten the sentence, or build the model with a larger max_length"
-            )
+        check_length(end, len(self.table))
         return x + self.table[offset:end]
 
 

@@ -38,10 +38,6 @@ class SmoothedLoss(nn.Module):
 
     def __init__(self, model: Transformer, label_smoothing: float = 0.1) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"label_smoothing must be from 0 to below 1, not {label_smoothing}"
-            )
         self.model = model
         self.label_smoothing = label_smoothing
 

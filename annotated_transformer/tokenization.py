@@ -6,10 +6,8 @@ with one vocabulary for both languages (section 5.1 of the paper).
 """
 
 import copyreg
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -25,28 +23,17 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 class Tokenizer:
     """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
 
-    It is made from JSON, whose SHA-256 is its name. Raises ValueError for JSON of another kind.
+    It is made from the JSON that `text` holds. Raises ValueError for JSON of another kind.
     """
 
-    def __init__(self, text: str, origin: str | Path = "this text") -> None:
-        self.library = read_bpe(text, origin)
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.sha256 = hashlib.sha256(text.encode()).hexdigest()
+        self.library = read_bpe(text)
 
     @classmethod
     def train(cls, texts: Iterable[str | Pair], vocabulary_size: int) -> "Tokenizer":
         """Learn at most `vocabulary_size` entries from texts, or from both sides of pairs."""
         return cls(train_bpe(texts, vocabulary_size))
-
-    @classmethod
-    def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a saved tokenizer; raises ValueError if the file is something else."""
-        text = Path(path).read_bytes().decode(errors="replace")
-        return cls(text, origin=path)
-
-    def save(self, path: str | Path) -> None:
-        """Write the tokenizer as JSON."""
-        Path(path).write_bytes(self.text.encode())
 
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
@@ -114,7 +101,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 # --- A tokenizer is part of the model ---
 
 
-def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
+def read_bpe(text: str) -> HFTokenizer:
     """The tokenizer that a JSON describes; raises ValueError if `train_bpe` did not make it."""
     try:
         content = json.loads(text)
@@ -125,9 +112,7 @@ def read_bpe(text: str, origin: str | Path) -> HFTokenizer:
             raise ValueError("it differs from what Tokenizer.train makes")
         return library
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(
-            f"{origin} is not a tokenizer of this package: {error}"
-        ) from error
+        raise ValueError(f"not a tokenizer of this package: {error}") from error
 
 
 def rebuilt(tokenizer: Tokenizer) -> tuple[type[Tokenizer], tuple[str]]:

@@ -108,6 +108,12 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
+def check_boolean(mask: Mask) -> None:
+    """Raise TypeError for a mask that is not boolean."""
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+
+
 class MultiHeadAttention(nn.Module):
     """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
@@ -137,8 +143,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises TypeError for a mask that is not boolean.
         """
-        if mask is not None and mask.dtype != torch.bool:
-            raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+        check_boolean(mask)
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
@@ -194,20 +199,23 @@ class Embedding(nn.Module):
 def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
 
-    They are computed in double precision and rounded once, to the default type.
-
-    Raises:
-        ValueError: d_model is odd, so that a sine would be left without its cosine.
+    They are computed in double precision and rounded once, to the default type. D must be even:
+    each sine has its cosine.
     """
-    if d_model % 2:
-        raise ValueError(
-            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
-        )
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
-    return pairs.flatten(-2).to(torch.get_default_dtype())
+    return pairs.reshape(length, d_model).to(torch.get_default_dtype())
+
+
+def check_length(length: int, most: int) -> None:
+    """Raise ValueError if more positions are needed than a model has."""
+    if length > most:
+        raise ValueError(
+            f"{length} positions are needed, the model has {most}: "
+            "shorten the sentence, or build the model with a larger max_length"
+        )
 
 
 class Positions(nn.Module):
@@ -218,15 +226,10 @@ class Positions(nn.Module):
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
 
-        Raises:
-            ValueError: the table is too short.
+        Raises ValueError if the table is too short.
         """
         end = offset + x.size(-2)
-        if end > len(self.table):
-            raise ValueError(
-                f"{end} positions are needed, the model has {len(self.table)}: "
-                "shorten the sentence, or build the model with a larger max_length"
-            )
+        check_length(end, len(self.table))
         return x + self.table[offset:end]
 
 

@@ -259,7 +259,7 @@ show(
 #
 # ## The width of a head
 #
-# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. `head_width` divides; our module takes other widths, too.
+# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. `head_width` divides; our module takes other widths, too. `check_boolean`, beside it, is for the mask.
 
 
 # %% tags=["export", "hide-input"]
@@ -276,6 +276,12 @@ def head_width(d_model: int, heads: int) -> int:
             f"take heads from {divisors}, or give both d_k and d_v"
         )
     return d_model // heads
+
+
+def check_boolean(mask: Mask) -> None:
+    """Raise TypeError for a mask that is not boolean."""
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean")
 
 
 # %% [markdown]
@@ -320,8 +326,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises TypeError for a mask that is not boolean.
         """
-        if mask is not None and mask.dtype != torch.bool:
-            raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+        check_boolean(mask)
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
@@ -331,7 +336,7 @@ class MultiHeadAttention(nn.Module):
 
 
 # %% [markdown]
-# PyTorch's function would *add* a mask of numbers to the scores, without a word, so we take a boolean one only. It also knows nothing of training and evaluation, so we hand it the rate 0 in evaluation. In the base model, with 2 sentences, 3 queries and 5 keys:
+# PyTorch's function would *add* a mask of numbers to the scores, without a word, so `check_boolean` refuses it. It also knows nothing of training and evaluation, so we hand it the rate 0 in evaluation. In the base model, with 2 sentences, 3 queries and 5 keys:
 #
 # | step | result | shape | here |
 # |---|---|---|---|

@@ -136,24 +136,18 @@ show_steps(steps, "Position:", start=5)
 def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
 
-    They are computed in double precision and rounded once, to the default type.
-
-    Raises:
-        ValueError: d_model is odd, so that a sine would be left without its cosine.
+    They are computed in double precision and rounded once, to the default type. D must be even:
+    each sine has its cosine.
     """
-    if d_model % 2:
-        raise ValueError(
-            f"d_model={d_model} is odd: sine and cosine come in pairs, make it even"
-        )
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
-    return pairs.flatten(-2).to(torch.get_default_dtype())
+    return pairs.reshape(length, d_model).to(torch.get_default_dtype())
 
 
 # %% [markdown]
-# `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2, and the last lines interleave: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and flattening puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
+# `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2, and the last lines interleave: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
 
 # %%
 PE = sinusoid(5, 6).double()
@@ -332,7 +326,17 @@ torch.testing.assert_close(beside, (word + place) @ W_x)
 #
 # ## Adding positions in code
 #
-# The addition is one line; the rest is a clear error message for a sentence that is too long. When a sentence is written word by word, the new word stands at position `offset`, not at 0.
+# When a sentence is written word by word, the new word stands at position `offset`, not at 0. `check_length`, folded here, refuses a sentence that is longer than the table.
+
+
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show check_length", "code_prompt_hide": "Hide check_length"}
+def check_length(length: int, most: int) -> None:
+    """Raise ValueError if more positions are needed than a model has."""
+    if length > most:
+        raise ValueError(
+            f"{length} positions are needed, the model has {most}: "
+            "shorten the sentence, or build the model with a larger max_length"
+        )
 
 
 # %% tags=["export"]
@@ -344,15 +348,10 @@ class Positions(nn.Module):
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
         """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
 
-        Raises:
-            ValueError: the table is too short.
+        Raises ValueError if the table is too short.
         """
         end = offset + x.size(-2)
-        if end > len(self.table):
-            raise ValueError(
-                f"{end} positions are needed, the model has {len(self.table)}: "
-                "shorten the sentence, or build the model with a larger max_length"
-            )
+        check_length(end, len(self.table))
         return x + self.table[offset:end]
 
 

@@ -239,13 +239,6 @@ class Batch(NamedTuple):
     source: Tensor
     target: Tensor
 
-    def to(self, device: torch.device) -> "Batch":
-        """Copy both sides to a device, without waiting."""
-        return Batch(
-            self.source.to(device, non_blocking=True),
-            self.target.to(device, non_blocking=True),
-        )
-
 
 def pad(rows: Sequence[Sequence[int] | np.ndarray]) -> Tensor:
     """Return rows of ids as one tensor (B, longest), filled up with PAD on the right."""

@@ -318,12 +318,7 @@ assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 
 # %% tags=["export"]
 def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -> float:
-    """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale).
-
-    Raises ValueError for a step or warm-up below 1.
-    """
-    if step < 1 or warmup < 1:
-        raise ValueError(f"step and warmup count from 1, not from {min(step, warmup)}")
+    """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale)."""
     rise = step * warmup**-1.5
     fall = step**-0.5
     return float(lr_scale * d_model**-0.5 * min(rise, fall))

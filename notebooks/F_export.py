@@ -308,7 +308,7 @@ def export_ctranslate2(
     clear(folder.parent, folder.name)
     with atomic_write(folder) as aside:
         ModelConverter().convert(str(aside), quantization=quantization)
-        tokenizer.save(aside / TOKENIZER)
+        (aside / TOKENIZER).write_bytes(tokenizer.text.encode())
         script = translating_script(model.config.max_length)
         (aside / "translate.py").write_text(script, encoding="utf-8")
 

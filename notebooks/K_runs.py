@@ -234,6 +234,12 @@ def collate_shape(examples: Sequence[Example], shapes: Shapes) -> Batch:
     return shapes.fill_up(collate_share(examples))
 
 
+def move(batch: Batch, device: torch.device) -> Batch:
+    """Copy a batch to a device, without waiting."""
+    source, target = (side.to(device, non_blocking=True) for side in batch)
+    return Batch(source, target)
+
+
 def load_batches(
     corpus: EncodedCorpus,
     plan: Sequence[np.ndarray],
@@ -254,7 +260,7 @@ def load_batches(
         generator=torch.Generator(),
     )
     for batch in loader:
-        yield batch.to(device)
+        yield move(batch, device)
 
 
 def batch_stream(run: Run) -> Iterator[Batch]:
@@ -745,7 +751,7 @@ def settings_of(run: Run) -> dict[str, Any]:
     for name, value in asdict(run.model.config).items():
         settings[f"model.{name}"] = value
     return settings | {
-        "tokenizer": run.tokenizer.sha256,
+        "tokenizer": model_io.tokenizer_hash(run.tokenizer),
         "pairs": content_hash(run.corpus),
         "validation": content_hash(run.validation),
         "scored": run.score is not None,

@@ -32,6 +32,7 @@ from annotated_transformer.data import Pair  # noqa: E402
 from annotated_transformer.tokenization import Tokenizer  # noqa: E402
 from annotated_transformer.toolkit import large_corpora  # noqa: E402
 from annotated_transformer.toolkit.large_corpora import open_corpus, prepare  # noqa: E402
+from annotated_transformer.toolkit.model_io import load_tokenizer, tokenizer_hash  # noqa: E402
 from annotated_transformer.toolkit.own_data import hash_share, letters, read_pairs  # noqa: E402
 from annotated_transformer.toolkit.synchronous_grammar import grammar  # noqa: E402
 
@@ -543,7 +544,7 @@ def test_a_given_tokenizer_is_used_and_both_or_none_is_an_error(
     path = prepared / "tokenizer.json"
     summary = prepare([table], tmp_path / "out", tokenizer=path, limit=200)
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == path.read_bytes()
-    assert summary["tokenizer"] == Tokenizer.load(path).sha256
+    assert summary["tokenizer"] == tokenizer_hash(load_tokenizer(path))
     assert sum(summary["pairs"].values()) == 200 == summary["settings"]["limit"]
     for options in (
         {},
@@ -626,7 +627,8 @@ def archive(folder: Path) -> None:
 
 
 def retrain(folder: Path) -> None:
-    Tokenizer.train(PAIRS[:50], 300).save(folder / "tokenizer.json")
+    another = Tokenizer.train(PAIRS[:50], 300)
+    (folder / "tokenizer.json").write_bytes(another.text.encode())
 
 
 def redirect(folder: Path) -> None:

@@ -19,7 +19,11 @@ from safetensors.numpy import load
 
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.export import export_page, translating_script
-from annotated_transformer.toolkit.model_io import load_model, load_pretrained
+from annotated_transformer.toolkit.model_io import (
+    load_model,
+    load_pretrained,
+    load_tokenizer,
+)
 from annotated_transformer.toolkit.own_data import single_spaced, utf8_lines
 from annotated_transformer.toolkit.page import pack, quantize
 from annotated_transformer.toolkit.synchronous_grammar import grammar
@@ -169,7 +173,7 @@ MIXED = st.text(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_way_in_reads_the_same_tokens(page_tokenizer, monkeypatch, text):
     """The call, the command, the page and the exported script, for whatever text."""
-    tokenizer = Tokenizer.load(SHOWN / "tokenizer.json")
+    tokenizer = load_tokenizer(SHOWN / "tokenizer.json")
     ids = encode_sentence(tokenizer, text, 1, 10_000).tolist()
     line = [*utf8_lines(BytesIO(f"{text}\n".encode()), "the input")]
     of_the_command = encode_sentence(tokenizer, *line, 1, 10_000).tolist()
@@ -250,7 +254,7 @@ def test_what_if_is_what_the_model_says():
 
 def test_signs_of_bytes():
     """Those of the tokenizers library."""
-    tokenizer = Tokenizer.load(SHOWN / "tokenizer.json").library
+    tokenizer = load_tokenizer(SHOWN / "tokenizer.json").library
     for sign, byte in SIGNS.items():
         spelled = tokenizer.pre_tokenizer.pre_tokenize_str(chr(byte))  # as UTF-8
         assert byte > 127 or spelled[0][0] == sign

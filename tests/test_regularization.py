@@ -110,12 +110,6 @@ def test_half_precision_is_close() -> None:
     torch.testing.assert_close(logits.grad.double(), exact.grad, atol=0.02, rtol=0.02)
 
 
-@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 2.0, math.nan])
-def test_smoothing_must_be_a_share(smoothing: float) -> None:
-    with pytest.raises(ValueError, match=f"must be from 0 to below 1, not {smoothing}"):
-        SmoothedLoss(small_model(), smoothing)
-
-
 # --- The loss of a batch ---
 
 

@@ -114,7 +114,7 @@ def test_a_signal_to_all_processes_leaves_the_reader_alive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As for a GPU; without a GPU the loader warns that it cannot pin memory."""
-    monkeypatch.setattr(Batch, "to", lambda batch, device: batch)
+    monkeypatch.setattr(runs, "move", lambda batch, device: batch)
     expected = [*batches(CORPUS, 200)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -21,7 +21,11 @@ from tokenizers import models
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import UNK
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
-from annotated_transformer.toolkit.model_io import load_pretrained
+from annotated_transformer.toolkit.model_io import (
+    load_pretrained,
+    load_tokenizer,
+    tokenizer_hash,
+)
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 
 PAIRS = grammar(300, seed=0)
@@ -146,7 +150,7 @@ TYPED = "Ein Mann </s> und <pad> eine Frau.<s>"
 
 def check_twin(twin: Tokenizer) -> None:
     assert twin.encode(TYPED) == TOKENIZER.encode(TYPED)
-    assert twin.sha256 == TOKENIZER.sha256
+    assert twin.text == TOKENIZER.text
 
 
 def test_the_library_forgets_and_we_do_not() -> None:
@@ -183,12 +187,11 @@ def test_a_worker_process_reads_text_as_text() -> None:
 # --- The file and its hash ---
 
 
-def test_save_and_load(tmp_path: Path) -> None:
+def test_write_and_load(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    TOKENIZER.save(path)
-    assert path.read_text(encoding="utf-8") == TOKENIZER.text
+    path.write_bytes(TOKENIZER.text.encode())
     texts = [pair.source for pair in PAIRS[:50]] + [TYPED, "日本語"]
-    for loaded in (Tokenizer.load(path), Tokenizer(TOKENIZER.text)):
+    for loaded in (load_tokenizer(path), Tokenizer(TOKENIZER.text)):
         check_twin(loaded)
         assert len(loaded) == len(TOKENIZER)
         assert loaded.text == TOKENIZER.text
@@ -198,14 +201,15 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 def test_the_hash_names_the_tokenizer() -> None:
     smaller = Tokenizer.train(PAIRS, vocabulary_size=599)
-    assert len(TOKENIZER.sha256) == 64
-    assert TOKENIZER.sha256 != smaller.sha256
+    name = tokenizer_hash(TOKENIZER)
+    assert len(name) == 64
+    assert name != tokenizer_hash(smaller)
 
 
 def test_the_file_of_the_library_is_ours(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     TOKENIZER.library.save(str(path), pretty=True)
-    assert Tokenizer.load(path).encode(TYPED) == TOKENIZER.encode(TYPED)
+    assert load_tokenizer(path).encode(TYPED) == TOKENIZER.encode(TYPED)
 
 
 def test_the_pretrained_tokenizer_loses_nothing() -> None:
@@ -336,7 +340,7 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, edit: Any) -> None
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=REFUSED):
-        Tokenizer.load(path)
+        load_tokenizer(path)
 
 
 SMALL = Tokenizer.train(PAIRS[:5], vocabulary_size=265)
@@ -378,9 +382,7 @@ def test_a_file_with_any_other_field_is_refused(data: st.DataObject) -> None:
     holder[name] = data.draw(st.sampled_from(STRANGE))
     if holder[name] == before:
         return
-    with pytest.raises(
-        ValueError, match="this text is not a tokenizer of this package"
-    ):
+    with pytest.raises(ValueError, match="not a tokenizer of this package"):
         Tokenizer(json.dumps(content))
 
 
@@ -390,7 +392,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
     raw = TOKENIZER.text.encode()
     path.write_bytes(raw[: int(len(raw) * share)])
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
-        Tokenizer.load(path)
+        load_tokenizer(path)
 
 
 @settings(deadline=None, max_examples=40)
@@ -405,7 +407,7 @@ def test_a_flipped_bit_is_found_out(
     path = tmp_path_factory.mktemp("flipped") / "tokenizer.json"
     path.write_bytes(raw)
     try:
-        assert Tokenizer.load(path).sha256 != TOKENIZER.sha256
+        assert load_tokenizer(path).text != TOKENIZER.text
     except ValueError as error:
         assert "tokenizer.json" in str(error)
 
@@ -417,16 +419,16 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer"):
-        Tokenizer.load(path)
+        load_tokenizer(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
-        Tokenizer.load(tmp_path / "tokenizer.json")
+        load_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_a_tokenizer_without_special_entries_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     HFTokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[])).save(str(path))
     with pytest.raises(ValueError, match="not a tokenizer of this package"):
-        Tokenizer.load(path)
+        load_tokenizer(path)

@@ -462,7 +462,7 @@ def test_a_benchmark_refuses_an_option_that_it_does_not_know(
     module, monkeypatch, capsys
 ):
     main = importlib.import_module(module).main
-    table = ["deu.txt"] if module.endswith((".settings", ".start")) else []
+    table = ["deu.txt"] if module.endswith((".learned", ".settings", ".start")) else []
     arguments = [*table, "--wrods"]
     said = refusal(lambda: tyro.cli(main), arguments, monkeypatch, capsys)
     assert "--wrods" in said

@@ -26,7 +26,12 @@ from typing import NamedTuple
 
 from annotated_transformer.data import Pair
 from annotated_transformer.toolkit.downloads import multi30k
-from annotated_transformer.toolkit.own_data import filter_pairs, hash_share, split_pairs
+from annotated_transformer.toolkit.own_data import (
+    filter_pairs,
+    hash_share,
+    single_spaced,
+    split_pairs,
+)
 from tools.command import command_line
 
 MEN = """
@@ -465,6 +470,12 @@ def everyday_pairs(archive: Path, direction: str, table: str = "plain") -> list[
     return rows
 
 
+def write_table(pairs: list[Pair], path: Path) -> None:
+    """Write a pair a line; a tab within a text becomes a space."""
+    rows = ["\t".join(map(single_spaced, pair[:2])) + "\n" for pair in pairs]
+    path.write_text("".join(rows), encoding="utf-8")
+
+
 def main() -> None:
     """Write the table that the command line names."""
     parser = command_line("tools.everyday", __doc__)
@@ -479,8 +490,7 @@ def main() -> None:
     parser.set_defaults(table="plain")
     options = parser.parse_args()
     pairs = everyday_pairs(options.archive, options.direction, options.table)
-    lines = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
-    options.output.write_text("".join(lines), encoding="utf-8")
+    write_table(pairs, options.output)
 
 
 if __name__ == "__main__":

@@ -523,7 +523,7 @@ def train(
         if len(corpus) < FEW_PAIRS and not begun:
             say("to learn a language takes thousands of pairs")
         tokenizer = material.tokenizer
-        if vocabulary and vocabulary.sha256 != tokenizer.sha256:
+        if vocabulary and vocabulary.text != tokenizer.text:
             raise ValueError(
                 f"{data.prepared} needs the vocabulary of {start}: "
                 f"prepare it with --tokenizer"

@@ -32,7 +32,9 @@ from annotated_transformer.toolkit.model_io import (
     atomic_write,
     clear,
     folder_lock,
+    load_tokenizer,
     remove,
+    tokenizer_hash,
 )
 from annotated_transformer.toolkit.own_data import (
     SEPARATORS,
@@ -715,7 +717,7 @@ def write_folder(
         for chunk in encoded["tokens"].chunks:
             file.write(chunk.flatten().to_numpy())
     np.save(folder / LENGTHS, lengths)
-    tokenizer.save(folder / TOKENIZER)
+    (folder / TOKENIZER).write_bytes(tokenizer.text.encode())
     for part in HELD_OUT:
         chosen = rows.select(np.flatnonzero(outcomes == OUTCOMES.index(part)))
         pairs = [tidy(**row) for row in chosen]
@@ -724,7 +726,7 @@ def write_folder(
     return {
         "pairs": counts,
         "tokens": int(lengths.sum()),
-        "tokenizer": tokenizer.sha256,
+        "tokenizer": tokenizer_hash(tokenizer),
         "sha256": file_hash(folder / TOKENS),
     }
 
@@ -828,14 +830,14 @@ def prepare(
     check_files(paths, columns)
     output = Path(output or name)
     read_summary(output)  # a folder of something else is refused before files are read
-    given_tokenizer = Tokenizer.load(tokenizer) if tokenizer else None
+    given_tokenizer = load_tokenizer(tokenizer) if tokenizer else None
     settings = settings_of_corpus(
         name,
         paths,
         columns,
         limit,
         max_ratio,
-        vocabulary=given_tokenizer.sha256 if given_tokenizer else size,
+        vocabulary=tokenizer_hash(given_tokenizer) if given_tokenizer else size,
     )
     key = key_of(settings, VERSION)
     cache = output.with_name(f"{output.name}.prepare.cache")
@@ -916,8 +918,8 @@ def open_corpus(
         raise FileNotFoundError(f"{folder} was not prepared: it has no {SUMMARY}")
     try:
         summary = json.loads((folder / SUMMARY).read_bytes())
-        tokenizer = Tokenizer.load(folder / TOKENIZER)
-        if tokenizer.sha256 != summary["tokenizer"]:
+        tokenizer = load_tokenizer(folder / TOKENIZER)
+        if tokenizer_hash(tokenizer) != summary["tokenizer"]:
             raise ValueError(f"{TOKENIZER} is not the one that it was encoded with")
         if not summary["settings"]["data"]:
             raise ValueError(f"{SUMMARY} does not name the data")

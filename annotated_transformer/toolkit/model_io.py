@@ -194,7 +194,7 @@ def model_files(
     if half:
         weights = half_precision(weights)
     config = json.dumps(asdict(model.config), indent=2)
-    notes = {"tokenizer": tokenizer.sha256, "config": config}
+    notes = {"tokenizer": tokenizer_hash(tokenizer), "config": config}
     return {
         WEIGHTS: safetensors_file(weights, notes),
         TOKENIZER: tokenizer.text.encode(),
@@ -274,6 +274,11 @@ def build_model(
     return model
 
 
+def tokenizer_hash(tokenizer: Tokenizer) -> str:
+    """Return the SHA-256 of a tokenizer's JSON, which tells it from any other."""
+    return hashlib.sha256(tokenizer.text.encode()).hexdigest()
+
+
 def weights_hash(model: Transformer) -> str:
     """Return the SHA-256 of a model's weights: the same for every copy of it, wherever it lies."""
     digest = hashlib.sha256()
@@ -281,6 +286,15 @@ def weights_hash(model: Transformer) -> str:
         digest.update(name.encode())
         digest.update(weights.cpu().contiguous().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """Read a tokenizer from its JSON; raises ValueError if the file is something else."""
+    text = Path(path).read_bytes().decode(errors="replace")
+    try:
+        return Tokenizer(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is {error}") from error
 
 
 def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
@@ -297,9 +311,9 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
             f"{folder} holds no model: {', '.join(missing)} missing"
         )
     config_text = (folder / CONFIG).read_text(encoding="utf-8", errors="replace")
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
     weights, notes = read_tensors(folder / WEIGHTS)
-    present = {"tokenizer": tokenizer.sha256, "config": config_text}
+    present = {"tokenizer": tokenizer_hash(tokenizer), "config": config_text}
     different = [name for name in present if notes.get(name) != present[name]]
     if different:
         raise ValueError(

@@ -37,6 +37,7 @@ from annotated_transformer import (
 from annotated_transformer.decoding import beam_search
 from annotated_transformer.masks import BOS, EOS, PAD, UNK
 from annotated_transformer.schedule import learning_rate
+from annotated_transformer.toolkit.runs import move
 from annotated_transformer.toolkit.translation import length_batches
 from annotated_transformer.training import Update, validation_loss
 from benchmarks import common
@@ -161,7 +162,7 @@ def fit(
     for step, batch in enumerate(islice(stream, steps), start=1):
         lr = learning_rate(step, model.config.d_model, warmup, LR_SCALE)
         adam.param_groups[0]["lr"] = lr
-        updates.append(common.update(loss, batch.to(device), adam))
+        updates.append(common.update(loss, move(batch, device), adam))
         if step % every != 0 and step != steps:
             continue
         total = float(sum(update.loss.double() for update in updates))

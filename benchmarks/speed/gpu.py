@@ -67,7 +67,7 @@ from annotated_transformer.toolkit.planning import (
     estimate,
     measured_peak,
 )
-from annotated_transformer.toolkit.runs import load_batches, shared_groups
+from annotated_transformer.toolkit.runs import load_batches, move, shared_groups
 from annotated_transformer.toolkit.translation import length_batches
 from annotated_transformer.training import group_batches, training_step
 from benchmarks import common
@@ -404,7 +404,7 @@ class Trainer:
         if isinstance(self.loss, GraphedLoss):
             for rows in self.plan:
                 batch = self.make_batch([self.bench.corpus[row] for row in rows])
-                self.loss(*batch.to(self.bench.device))
+                self.loss(*move(batch, self.bench.device))
         return round(time.perf_counter() - start, 2)
 
     def turn(self) -> int:
@@ -416,7 +416,7 @@ class Trainer:
             patch.object(speed, "label_smoothed_loss", self.chunk_loss),
         ):
             for batch in islice(self.stream, self.bench.scale.updates):
-                batch = batch.to(self.bench.device)
+                batch = move(batch, self.bench.device)
                 update = common.update(self.loss, batch, self.adam)
                 tokens.append(update.tokens)
         return int(torch.stack(tokens).sum())  # waits for the GPU

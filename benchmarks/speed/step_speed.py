@@ -30,6 +30,7 @@ from annotated_transformer.batching import Batch, collate, plan_batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.speed import FastLoss, compile_layers, flops
 from annotated_transformer.toolkit.planning import best_precision, measured_peak
+from annotated_transformer.toolkit.runs import move
 from benchmarks import common
 from benchmarks.speed.levers import (
     AddedMasks,
@@ -58,7 +59,8 @@ class Data:
     def load(self, part: Part) -> Iterator[Batch]:
         """Read the batches of a part."""
         for rows in part:
-            yield collate([self.corpus[row] for row in rows]).to(self.device)
+            batch = collate([self.corpus[row] for row in rows])
+            yield move(batch, self.device)
 
     def target_tokens(self, part: Part) -> int:
         """Count the target tokens of a part."""

@@ -27,6 +27,7 @@ from annotated_transformer.batching import Batch
 from annotated_transformer.masks import PAD
 from annotated_transformer.positional_encoding import SinusoidalPositions
 from annotated_transformer.speed import FastLoss, Precision
+from annotated_transformer.toolkit.runs import move
 from benchmarks import common
 
 Predict = Callable[[Tensor, Tensor], Tensor]  # source and target to logits
@@ -163,7 +164,7 @@ def main(
     parts = []
     for _ in range(rounds + 1):
         part = islice(stream, batches_each)
-        parts.append([batch.to(torch.device(device)) for batch in part])
+        parts.append([move(batch, torch.device(device)) for batch in part])
     ours = common.make_model(size).to(device)
     systems = {"ours": (ours, FastLoss(ours, precision=precision))}
     systems |= rivals_of(ours, precision)

@@ -293,11 +293,15 @@ def suits(root: Path) -> Values:
     for training in sorted(trainings, key=lambda r: (r["pairs"], -r["bleu"])):
         pairs = min(training["pairs"], asked["found"])
         rows.append(SETTINGS.format(**{**training, "pairs": pairs}))
+    learned = {line["model"]: line["pairs"] for line in log(root, "learned")[1:]}
     longer = [
-        {"pairs": "29,000, captions", "preset": "captions"}
+        {"pairs": f"{learned[captions.name]:,}, captions", "preset": "captions"}
         | settings_of(captions)
         | outcome(captions / "start.jsonl"),
-        {"pairs": "237,000, both, with variations", "preset": "everyday"}
+        {
+            "pairs": f"{learned[everyday.name]:,}, both, with variations",
+            "preset": "everyday",
+        }
         | settings_of(everyday)
         | outcome(everyday / "start.jsonl"),
     ]

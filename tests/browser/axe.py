@@ -44,17 +44,19 @@ def pages(site):
     return [path for path in paths if path not in excluded and path[0] != "_"]
 
 
-def findings(tab, rules, sizes=None):
-    """What axe finds in a tab as it is, or in each of some sizes; each with the size."""
+def findings(tab, rules):
+    """What axe finds in a tab as it is."""
     tab.evaluate(axe_core())
-    if sizes is None:
-        return tab.evaluate(RUN, rules)
+    return tab.evaluate(RUN, rules)
+
+
+def findings_by_size(tab, rules_by_size):
+    """What axe finds in a tab by the rules of each of some sizes; each with the size."""
     found = []
-    for size in sizes:
+    for size, rules in rules_by_size.items():
         tab.set_viewport_size(SIZES[size])
         tab.evaluate(SETTLED)
-        asked = rules.get(size, rules)
-        found += [f"{size}: {problem}" for problem in tab.evaluate(RUN, asked)]
+        found += [f"{size}: {problem}" for problem in findings(tab, rules)]
     return found
 
 
@@ -71,7 +73,7 @@ def findings_on_all_pages(site, address, browser, scheme, rules_by_size):
             tab.wait_for_function(
                 "figure => figure.dataset.drawn", arg=figure, timeout=20_000
             )
-        found = findings(tab, rules_by_size, rules_by_size)
+        found = findings_by_size(tab, rules_by_size)
         problems += [f"{page}, {problem}" for problem in found]
     tab.close()
     return problems

@@ -14,7 +14,7 @@ from annotated_transformer.masks import BOS, EOS
 from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit.downloads import MissingData, multi30k
-from annotated_transformer.toolkit.model_io import save_model
+from annotated_transformer.toolkit.model_io import load_tokenizer, save_model
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import (
     Transformer,
@@ -258,7 +258,7 @@ def test_tokenizer_on_every_block_of_unicode(open_engine):
 
     Of the long rows of Chinese and Korean signs, one in 64 is taken.
     """
-    tokenizer = Tokenizer.load(SHOWN / "tokenizer.json")
+    tokenizer = load_tokenizer(SHOWN / "tokenizer.json")
     splits = tokenizer.library.pre_tokenizer.pre_tokenize_str
     characters = every_kind_of_character()
     assert len(characters) > 20_000
