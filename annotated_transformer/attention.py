@@ -30,9 +30,9 @@ def attention(
         dropout: rate at which the weights that mix the values are dropped.
 
     Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
-    query that may attend to no key gets NaN. A mask of floats or long integers raises RuntimeError.
+    query that may attend to no key gets NaN.
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    scores = query @ key.mT / math.sqrt(key.size(-1))
     if mask is not None:
         scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)

@@ -91,7 +91,7 @@ def collate(examples: Sequence[Example]) -> Batch:
     return Batch(pad(sources), pad(targets))
 
 
-# --- Neighbors along a snake ---
+# --- Neighbors along a line ---
 
 
 def snake_key(lengths: np.ndarray) -> np.ndarray:
@@ -130,6 +130,15 @@ def check_fits(
         )
 
 
+def fitting_widths(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Return the longer side of each example of lengths (N, 2).
+
+    Raises ValueError for an example that does not fit into a batch by itself.
+    """
+    check_fits(lengths, max_tokens, "training", "max_tokens")
+    return lengths.max(axis=1)
+
+
 JITTER = 3.0  # how far chance moves an example along the line; below 4, it mixes no two widths
 
 
@@ -139,15 +148,15 @@ def plan_batches(
     """Plan an epoch: each example of lengths (N, 2) once, as numbers of a batch, batches shuffled.
 
     No side of a batch has more than max_tokens positions, padding included. (seed, epoch) decide
-    everything. Raises ValueError for an example that does not fit into a batch by itself.
+    everything. Raises ValueError for an example that is longer than that.
     """
-    check_fits(lengths, max_tokens, "training", "max_tokens")
+    widths = fitting_widths(lengths, max_tokens)
     chance = np.random.default_rng((seed, epoch))
     key = snake_key(lengths) + JITTER * chance.random(len(lengths))
     order = np.argsort(key, kind="stable")
     batches = []
     start = 0
-    for end, width in enumerate(lengths.max(axis=1)[order].tolist()):
+    for end, width in enumerate(widths[order].tolist()):
         if (end + 1 - start) * width > max_tokens:
             batches.append(order[start:end])
             start = end

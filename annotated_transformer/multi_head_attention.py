@@ -46,10 +46,18 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
-def check_boolean(mask: Mask) -> None:
-    """Raise TypeError for a mask that is not boolean."""
+def fast_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: nn.Dropout
+) -> Tensor:
+    """Call PyTorch's attention: query (B, H, T, d_k), key and value (B, H, S, d_k or d_v).
+
+    Raises TypeError for a mask that is not boolean: PyTorch would add its numbers to the scores.
+    """
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+    # PyTorch's function doesn't know whether the model is training
+    rate = dropout.p if dropout.training else 0.0
+    return F.scaled_dot_product_attention(query, key, value, mask, rate)
 
 
 # --- The module ---
@@ -80,14 +88,9 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
     ) -> Tensor:
-        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D).
-
-        Raises TypeError for a mask that is not boolean.
-        """
-        check_boolean(mask)
+        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        rate = self.dropout.p if self.training else 0.0
-        heads = F.scaled_dot_product_attention(query, key, value, mask, rate)
+        heads = fast_attention(query, key, value, mask, self.dropout)
         return self.output(merge_heads(heads))

@@ -12,11 +12,7 @@ from torch import Tensor, nn
 
 
 def sinusoid(length: int, d_model: int) -> Tensor:
-    """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
-
-    They are computed in double precision and rounded once, to the default type. D must be even:
-    each sine has its cosine.
-    """
+    """Return the encodings of positions 0 .. length - 1 as (length, D), D even (section 3.5)."""
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
@@ -27,13 +23,15 @@ def sinusoid(length: int, d_model: int) -> Tensor:
 # --- Adding positions in code ---
 
 
-def check_length(length: int, most: int) -> None:
-    """Raise ValueError if more positions are needed than a model has."""
-    if length > most:
+def rows_of(table: Tensor, offset: int, length: int) -> Tensor:
+    """Return rows offset .. offset + length - 1; raises ValueError if the table is too short."""
+    end = offset + length
+    if end > len(table):
         raise ValueError(
-            f"{length} positions are needed, the model has {most}: "
+            f"{end} positions are needed, the model has {len(table)}: "
             "shorten the sentence, or build the model with a larger max_length"
         )
+    return table[offset:end]
 
 
 class Positions(nn.Module):
@@ -42,13 +40,8 @@ class Positions(nn.Module):
     table: Tensor
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
-
-        Raises ValueError if the table is too short.
-        """
-        end = offset + x.size(-2)
-        check_length(end, len(self.table))
-        return x + self.table[offset:end]
+        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset."""
+        return x + rows_of(self.table, offset, x.size(-2))
 
 
 class SinusoidalPositions(Positions):

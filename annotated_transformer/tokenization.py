@@ -23,7 +23,7 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 class Tokenizer:
     """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
 
-    It is made from the JSON that `text` holds. Raises ValueError for JSON of another kind.
+    It is made from the JSON that `text` holds, and raises ValueError for JSON of another kind.
     """
 
     def __init__(self, text: str) -> None:
@@ -39,7 +39,7 @@ class Tokenizer:
         return int(self.library.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end; a lone surrogate raises ValueError."""
+        """Return the ids of a text, without start or end."""
         text.encode()  # its error names the position, the library's does not
         return list(self.library.encode(text, add_special_tokens=False).ids)
 

@@ -35,9 +35,9 @@ def attention(
         dropout: rate at which the weights that mix the values are dropped.
 
     Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
-    query that may attend to no key gets NaN. A mask of floats or long integers raises RuntimeError.
+    query that may attend to no key gets NaN.
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    scores = query @ key.mT / math.sqrt(key.size(-1))
     if mask is not None:
         scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)
@@ -108,10 +108,18 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
-def check_boolean(mask: Mask) -> None:
-    """Raise TypeError for a mask that is not boolean."""
+def fast_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: nn.Dropout
+) -> Tensor:
+    """Call PyTorch's attention: query (B, H, T, d_k), key and value (B, H, S, d_k or d_v).
+
+    Raises TypeError for a mask that is not boolean: PyTorch would add its numbers to the scores.
+    """
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+    # PyTorch's function doesn't know whether the model is training
+    rate = dropout.p if dropout.training else 0.0
+    return F.scaled_dot_product_attention(query, key, value, mask, rate)
 
 
 class MultiHeadAttention(nn.Module):
@@ -139,16 +147,11 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
     ) -> Tensor:
-        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D).
-
-        Raises TypeError for a mask that is not boolean.
-        """
-        check_boolean(mask)
+        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        rate = self.dropout.p if self.training else 0.0
-        heads = F.scaled_dot_product_attention(query, key, value, mask, rate)
+        heads = fast_attention(query, key, value, mask, self.dropout)
         return self.output(merge_heads(heads))
 
 
@@ -197,11 +200,7 @@ class Embedding(nn.Module):
 
 
 def sinusoid(length: int, d_model: int) -> Tensor:
-    """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
-
-    They are computed in double precision and rounded once, to the default type. D must be even:
-    each sine has its cosine.
-    """
+    """Return the encodings of positions 0 .. length - 1 as (length, D), D even (section 3.5)."""
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
@@ -209,13 +208,15 @@ def sinusoid(length: int, d_model: int) -> Tensor:
     return pairs.reshape(length, d_model).to(torch.get_default_dtype())
 
 
-def check_length(length: int, most: int) -> None:
-    """Raise ValueError if more positions are needed than a model has."""
-    if length > most:
+def rows_of(table: Tensor, offset: int, length: int) -> Tensor:
+    """Return rows offset .. offset + length - 1; raises ValueError if the table is too short."""
+    end = offset + length
+    if end > len(table):
         raise ValueError(
-            f"{length} positions are needed, the model has {most}: "
+            f"{end} positions are needed, the model has {len(table)}: "
             "shorten the sentence, or build the model with a larger max_length"
         )
+    return table[offset:end]
 
 
 class Positions(nn.Module):
@@ -224,13 +225,8 @@ class Positions(nn.Module):
     table: Tensor
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
-
-        Raises ValueError if the table is too short.
-        """
-        end = offset + x.size(-2)
-        check_length(end, len(self.table))
-        return x + self.table[offset:end]
+        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset."""
+        return x + rows_of(self.table, offset, x.size(-2))
 
 
 class SinusoidalPositions(Positions):

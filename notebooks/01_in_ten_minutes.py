@@ -80,7 +80,7 @@ show(
 #
 # ## Train one yourself
 #
-# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few minutes on a busy machine. Every fifty steps it prints the loss.
+# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few minutes on a busy machine. Every fifty steps it prints the loss. In the code, `steps` is the number of updates. The other settings say how large the model is and how it is trained; later chapters explain each of them, and here you can take them as they are.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import (
@@ -138,13 +138,7 @@ y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, from the command line. In Python, read them, train a tokenizer on them, and give both to `train`, with a model of that vocabulary:
-#
-# ```python
-# from annotated_transformer import read_pairs, filter_pairs
-# pairs, dropped = filter_pairs(read_pairs("pairs.tsv"))   # one pair per line, separated by a tab
-# tokenizer = Tokenizer.train(pairs, vocabulary_size=2000)
-# ```
+# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how.
 #
 # ## The map
 #
@@ -243,7 +237,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. In English-German the base model beat all earlier models, ensembles included. It was trained in twelve hours on eight GPUs, with a third of the operations that the cheapest earlier single model had needed. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. In English-German the base model beat all earlier models, ensembles included. In English-French it stayed behind them, and only the big model was better. It was trained in twelve hours on eight GPUs, with a third of the operations that the cheapest earlier single model had needed. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
 #
 # ## Send it to a friend
 #

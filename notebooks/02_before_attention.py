@@ -11,9 +11,9 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # %% [markdown]
 # # Before attention
 #
-# Before 2017, the networks used for translation carried information from word to word, through a chain of states or a stack of windows; this chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
+# Before 2017, the networks used for translation carried information from word to word, through a chain of states (recurrent networks) or through layers that each see a few neighboring words (convolutions). This chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
 #
-# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? That is how the first neural translators worked, and attention was invented as a remedy for exactly this trouble. The figure shows the three stages.
+# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? That is how the first neural translators worked, and attention was invented as a remedy for exactly this trouble. The figure shows three stages: one vector for the whole sentence, attention added to the chain of states, and attention alone.
 
 # %% tags=["hide-input"]
 import math
@@ -102,14 +102,14 @@ assert moved[9] < 0.01 * moved[0]
 # %% [markdown]
 # Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows in the translations: in {cite:t}`bahdanau2015neural`, those by the model with one vector get worse as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
 #
-# The second cost is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one. [Chapter 12](12_why_self_attention.ipynb#time-and-memory-measured) times it.
+# Forgetting is one cost of the chain. The other is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one. [Chapter 12](12_why_self_attention.ipynb#time-and-memory-measured) times it.
 #
 # ## Bahdanau's attention
 #
-# Dzmitry Bahdanau, Kyunghyun Cho and Yoshua Bengio kept all states of the encoder, which in their model reads in both directions. Before the decoder writes word $i$, a small network compares its state $s_{i-1}$ with each $h_j$, and a softmax turns the scores into shares:
+# Dzmitry Bahdanau, Kyunghyun Cho and Yoshua Bengio kept all states of the encoder, which in their model reads in both directions. Before the decoder writes word $i$, a small network compares its state $s_{i-1}$ with each state $h_j$ of the $n$ source words. Its weights are the matrices $W$ and $U$ and the vector $a$. It returns one score $e_{ij}$ for each pair, and a softmax turns the scores for word $i$ into shares:
 #
 # $$
-# e_{ij} = v^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j
+# e_{ij} = a^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j
 # $$ (eq-additive)
 #
 # The shares mix the states into a new vector for each word that is written:
@@ -172,8 +172,7 @@ assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
 # One way to avoid waiting is a convolution. At each position it reads a window of $w$ words, and all positions are computed at the same time. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
 #
 # - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $w - 1$ words further, so the number of layers between two words grows in proportion to their distance.
-# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below, so the number of layers grows like the logarithm of the distance. (ByteNet's go up to 16 words apart and then begin again.)
-# - The Extended Neural GPU {cite:p}`kaiser2016can` applies the same convolutions to its whole memory again and again, as many times as the sentence has words. In translation it matched attention.
+# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below, so the number of layers grows like the logarithm of the distance.
 # - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims the first model that turns one sequence into another by self-attention alone, without recurrence or convolution.
 
 

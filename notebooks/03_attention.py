@@ -128,7 +128,7 @@ answer = values[nearest]
 print("legs:", answer.item(), " depends on the query:", answer.requires_grad)
 
 # %% [markdown]
-# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. That is why PyTorch prints False: as far as it can tell, the query has no influence.
+# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. PyTorch doesn't even try: `argmin` returns a whole number, and no gradient passes through it. That is why it prints False.
 #
 # ## A lookup that is soft
 #
@@ -330,7 +330,7 @@ assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its 
 
 # %%
 def attend(Q, K, V):
-    scores = Q @ K.mT / math.sqrt(K.size(-1))
+    scores = Q @ K.mT / math.sqrt(K.size(-1))  # .mT swaps the last two axes
     weights = scores.softmax(dim=-1)
     return weights @ V, weights
 
@@ -501,9 +501,9 @@ def attention(
         dropout: rate at which the weights that mix the values are dropped.
 
     Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
-    query that may attend to no key gets NaN. A mask of floats or long integers raises RuntimeError.
+    query that may attend to no key gets NaN.
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    scores = query @ key.mT / math.sqrt(key.size(-1))
     if mask is not None:
         scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)

@@ -92,7 +92,7 @@ show(
 # %% [markdown]
 # - **Score × 0** leaves the key with $e^0 = 1$, like our zero vectors.
 # - **Weight × 0**, after the softmax, throws the share of the key away, so the row sums to 0.77.
-# - **Score = 1e9** gives the hidden keys everything.
+# - **Score = 1e9**, where somebody forgot the minus sign, gives the hidden keys everything.
 # - **Score = −∞** is right. Since $e^{-\infty} = 0$, the key drops out of the denominator, too, and the others get what they would get if it had never been there.
 #
 # ### Why not $-10^9$?
@@ -178,7 +178,7 @@ print("cells that differ, in each head:", differ, "of", right.numel())
 #
 # ### How to test a mask
 #
-# Cut the padding off: with the mask, a padded sentence must give what the bare one gives. On a hundred random sentences it does, to the last digit that counts; without the mask the outputs are off by more than 1.
+# Cut the padding off: with the mask, a padded sentence must give what the bare one gives. On a hundred random sentences it does, up to rounding errors. Without the mask the outputs are off by more than 1.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the test", "code_prompt_hide": "Hide the test"}
 random = torch.Generator().manual_seed(1)
@@ -199,7 +199,7 @@ assert largest["with the mask"] < 1e-12 and largest["without"] > 1
 # %% [markdown]
 # ### Padded queries
 #
-# Padded positions also ask: each has a row of its own in the matrix. Hiding those rows, too, sounds tidy, and destroys the sentence. A row without any open key becomes NaN ("not a number"), because softmax divides zero by zero. In the next layer every word gives that row the weight 0. But $0 \cdot \text{NaN}$ is NaN, so the rows of the padding spoil the rows of the words.
+# Padded positions also ask: each has a row of its own in the matrix. Hiding those rows, too, sounds tidy, but it can destroy the sentence. In a row without any open key, softmax divides zero by zero, and our `attention` returns NaN ("not a number"). In the next layer every word gives that row the weight 0. But $0 \cdot \text{NaN}$ is NaN, so the rows of the padding spoil the rows of the words. (PyTorch's function, which the model uses from the next chapter on, returns zeros for such a row and says nothing. Don't rely on either.)
 #
 # The rule is: *mask keys*, and keep a key open in every row. A padded query may compute what it likes, since no word attends to it and the loss skips it. In this book no row is ever empty: a source ends with `</s>`, which every query may see, and a target begins with `<s>`, which is in no query's future.
 
@@ -249,7 +249,7 @@ torch.testing.assert_close(ours, reference)
 assert not moved[:3].any() and moved[3:].all()
 
 # %% [markdown]
-# This holds through many layers, too: every step goes left or stays, so no chain of steps leads right.
+# This holds through many layers, too. In each layer a position looks only at itself and to its left, so it can't learn of its future through another position, either.
 #
 # ### Is the causal mask needed at inference?
 #
@@ -269,7 +269,7 @@ for layers in (1, 2):
     print(f"layers: {layers}, difference {(with_mask - without).abs().max():.2f}")
 
 # %% [markdown]
-# The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With it, the state of an old word never changes again, so a model that writes can [keep it](19_decoding.ipynb#the-kv-cache).
+# The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With the mask, the state of an old word never changes again, so a model that writes can [keep that state](19_decoding.ipynb#the-kv-cache).
 #
 # The trained model lets you see what that does to the next word:
 #
@@ -359,7 +359,7 @@ assert flawless["causal mask"] > 0.8
 assert max(share for name, share in flawless.items() if name != "causal mask") < 0.4
 
 # %% [markdown]
-# The model with the better loss has learned to copy; only its last position learned the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#if-the-shift-is-forgotten), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
+# The model with the better loss has learned to copy. In training, the first five places always found their answer one place to the right. Now it isn't there. Only the sixth place, which had to guess in training, learned the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#if-the-shift-is-forgotten), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
 #
 # ## Both at once
 #

@@ -98,11 +98,12 @@ def head_by_head(query, key, value, W_Q, W_K, W_V, W_O):
 cut_Q, cut_K = (W_Q[:, :2], W_Q[:, 2:]), (W_K[:, :2], W_K[:, 2:])
 cut_V = W_V[:, [0, 2]], W_V[:, [1]]  # living and edible, dark
 one = head_by_head(X, X, X, [W_Q], [W_K], [W_V], W_O)
-two = head_by_head(X, X, X, cut_Q, cut_K, cut_V, W_O[[0, 2, 1]])
+rows = W_O[[0, 2, 1]]  # in the order of the joined heads: living, edible, dark
+two = head_by_head(X, X, X, cut_Q, cut_K, cut_V, rows)
 print(f"adjective that cat gets: one head {one[2, 2]:.2f}, two heads {two[2, 2]:.2f}")
 
 # %% [markdown]
-# With two heads, *cat* clearly becomes black. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
+# The matrix `W_O` of our example writes living and edible back into their own columns, and dark into the column *adjective*, times 2, because `W_V` had halved it. So *cat* receives twice its weight on *black*: $2 \cdot 0.20 = 0.40$ with one head and $2 \cdot 0.51 = 1.01$ with two, but for rounding. The price is that each head is narrower, two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
 # ## Each head sees the whole word
 #
@@ -259,7 +260,7 @@ show(
 #
 # ## The width of a head
 #
-# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads. The formula asks for less: queries and keys must have the same width, and $W^O$ as many rows as the joined heads have numbers. `head_width` divides; our module takes other widths, too. `check_boolean`, beside it, is for the mask.
+# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads; `head_width`, folded here, does the division. Other widths are possible, as long as queries and keys have the same one. `fast_attention`, beside it, calls PyTorch's attention.
 
 
 # %% tags=["export", "hide-input"]
@@ -278,10 +279,18 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
-def check_boolean(mask: Mask) -> None:
-    """Raise TypeError for a mask that is not boolean."""
+def fast_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: nn.Dropout
+) -> Tensor:
+    """Call PyTorch's attention: query (B, H, T, d_k), key and value (B, H, S, d_k or d_v).
+
+    Raises TypeError for a mask that is not boolean: PyTorch would add its numbers to the scores.
+    """
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+    # PyTorch's function doesn't know whether the model is training
+    rate = dropout.p if dropout.training else 0.0
+    return F.scaled_dot_product_attention(query, key, value, mask, rate)
 
 
 # %% [markdown]
@@ -293,7 +302,7 @@ def check_boolean(mask: Mask) -> None:
 # The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; the page of [departures](../book/departures.md#the-model) has the effect.
 # :::
 #
-# One line differs from [chapter 3](03_attention.ipynb#the-code): PyTorch's `F.scaled_dot_product_attention` takes the place of our `attention`. It computes the same numbers, and its fast forms never store the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions.
+# One line differs from [chapter 3](03_attention.ipynb#the-code): `fast_attention` takes the place of our `attention`. It calls PyTorch's `F.scaled_dot_product_attention`, which computes the same numbers, and its fast forms never store the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions.
 
 
 # %% tags=["export"]
@@ -322,21 +331,16 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
     ) -> Tensor:
-        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D).
-
-        Raises TypeError for a mask that is not boolean.
-        """
-        check_boolean(mask)
+        """Map query (B, T, D), key and value (B, S, D), mask (B, 1, T, S) to (B, T, D)."""
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        rate = self.dropout.p if self.training else 0.0
-        heads = F.scaled_dot_product_attention(query, key, value, mask, rate)
+        heads = fast_attention(query, key, value, mask, self.dropout)
         return self.output(merge_heads(heads))
 
 
 # %% [markdown]
-# PyTorch's function would *add* a mask of numbers to the scores, without a word, so `check_boolean` refuses it. It also knows nothing of training and evaluation, so we hand it the rate 0 in evaluation. In the base model, with 2 sentences, 3 queries and 5 keys:
+# In the base model, with 2 sentences, 3 queries and 5 keys:
 #
 # | step | result | shape | here |
 # |---|---|---|---|
@@ -418,8 +422,6 @@ assert count == 4 * 512**2
 # | 32 | 16 | 25.4 | −0.4 |
 #
 # One head is worst, and 32 are too many. (With [three seeds in miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst too, and 32 do no harm.) A narrow head compares two words by fewer features: 16 of 512, if there are 32 heads. Rows B of the same table shrink $d_k$ alone and leave $d_v$ at 64. BLEU falls from 25.8 to 25.4 at $d_k = 32$ and to 25.1 at 16, so it is the comparison that suffers.
-#
-# Today's language models go another way to save: in **grouped-query attention** {cite:p}`ainslie2023gqa`, several heads share one set of keys and values, and only the queries differ. The fold below does it in two lines.
 #
 # ## How heads differ
 #
@@ -546,7 +548,7 @@ print(
 #
 # :::{admonition} Grouped queries: several heads share keys and values
 # :class: dropdown
-# With $h$ heads for the queries and only $g$ for keys and values, each of the $g$ serves $h/g$ heads of queries. While a sentence is written, keys and values of all its words have to be kept in memory ([chapter 19](19_decoding.ipynb) does so), and with 8 heads in 2 groups that is a quarter of the numbers. With $g = 1$ it is *multi-query* attention {cite:p}`shazeer2019fast`.
+# In **grouped-query attention** {cite:p}`ainslie2023gqa` there are $h$ heads for the queries and only $g$ for keys and values, and each of the $g$ serves $h/g$ heads of queries. While a sentence is written, keys and values of all its words have to be kept in memory ([chapter 19](19_decoding.ipynb) does so), and with 8 heads in 2 groups that is a quarter of the numbers. With $g = 1$ it is *multi-query* attention {cite:p}`shazeer2019fast`.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show grouped queries in code", "code_prompt_hide": "Hide grouped queries in code"}

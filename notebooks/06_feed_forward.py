@@ -80,7 +80,7 @@ torch.testing.assert_close(twice, 2 * once)
 #
 # ## The network
 #
-# The feed-forward network is many such units, side by side. The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is multiplied out to $d_\text{ff} = 2048$ sums. Negative sums become zero, and a second matrix makes 512 numbers of the 2048 again:
+# The feed-forward network is many such units, side by side. The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is multiplied out to $d_\text{ff} = 2048$ sums. Negative sums become zero, and a second matrix turns the 2048 numbers back into 512:
 #
 # $$ \text{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2 $$ (eq-ffn)
 
@@ -109,7 +109,7 @@ class FeedForward(nn.Module):
 # The dropout between the layers isn't in the paper; here it is an option, 0 by default.
 # :::
 #
-# To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and a network with two units, set by hand. A unit *fires* where its sum is above zero.
+# To see it work, take the five words of [chapter 3](03_attention.ipynb#from-scores-to-weights) after attention has added to each what it fetched, and a network with two units, set by hand. The first, "meal", adds up the columns verb, living and edible and needs more than 2.5. The second, "pet", adds up noun, adjective and living and needs more than 3. A unit *fires* where its sum, after the bias, is above zero.
 
 # %%
 from book.example import W_K, W_O, W_Q, W_V, WORDS, X
@@ -142,11 +142,11 @@ assert fired.gt(0).nonzero().tolist() == [[2, 1], [3, 0]]  # cat: pet; likes: me
 #
 # $$ \text{FFN}(x) = b_2 + \sum_{j=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot w_j + b_{1j})\; u_j $$ (eq-ffn-units)
 #
-# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, the unit "meal" looks for a verb with something living and something edible around it. At *likes* it computes $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. *Fish*, which may also be a verb, just misses the threshold. The unit "pet" looks for a noun that is alive and dark, finds *cat*, and takes "edible" away.
+# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, "meal" computes at *likes* $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. *Fish*, which may also be a verb, just misses the threshold. "Pet" finds *cat*, a noun that is alive and dark, adds to "living" and takes "edible" away.
 #
 # The network is a lookup like attention, with $w_j$ as keys and $u_j$ as values ({cite:t}`geva2021transformer`). Attention finds its keys and values in the sentence; here they are learned once and stay. There is no softmax, so units don't compete: ten may fire, or none.
 #
-# The module agrees with both readings to twelve decimals. One trap: `nn.Linear` stores its matrix transposed, so the pattern $w_j$ is *row* $j$ of `linear1.weight`.
+# The module agrees with both readings to twelve decimals.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the comparison", "code_prompt_hide": "Hide the comparison"}
 network = FeedForward(d_model=8, d_ff=32).double()
@@ -277,7 +277,7 @@ show(
 )
 
 # %% [markdown]
-# About one unit in sixty is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0% fire in T5-Base and 6.3% in a vision Transformer. It even happens with random labels, so it isn't the meaning of words that makes the units so quiet; the authors look for the cause in the dynamics of training.
+# About one unit in sixty is left, although the loss doesn't count firing units. {cite:t}`li2023lazy` find the same elsewhere: 3.0% fire in T5-Base and 6.3% in a vision Transformer.
 #
 # A unit that is mostly silent may have a subject that we can name. We let the model read single words of its vocabulary. For each we take the unit that it excites most, compared with that unit's mean, and list the words that excite the same unit most.
 

@@ -83,7 +83,7 @@ scores = dict(zip(WORDS, (x @ X.T).tolist()))
 print(scores)
 
 # %% [markdown]
-# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. A score before the softmax is a **logit**. Reading and writing use the same numbers, which is known as **weight tying**.
+# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. A score before the softmax is a **logit**. The table in which the model looks words up also scores the next word. To use one table for both is known as **weight tying**.
 #
 # ## The code
 #
@@ -210,9 +210,13 @@ show(
 #
 # ### A table that is copied is not shared
 #
-# In many programs the output is an `nn.Linear`, whose weight must then *be* the table. A copy is equal until the first step, here one with a loss that wants token 4:
+# :::{admonition} If the output is an `nn.Linear`: one tensor with two names, or two that drift apart
+# :class: dropdown
+#
+# In many programs the output is an `nn.Linear`, whose weight must then *be* the table. A copy is equal until the first step, here one with a loss that wants token 4. To check a model, count its parameters: PyTorch counts a shared tensor once.
+# :::
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both after one step", "code_prompt_hide": "Hide both after one step"}
 embedding = Embedding(10, 6).double()
 tied = nn.Linear(6, 10, bias=False)
 copied = nn.Linear(6, 10, bias=False).double()
@@ -229,8 +233,6 @@ assert torch.equal(tied.weight, embedding.weight)
 assert not torch.equal(copied.weight, embedding.weight)
 
 # %% [markdown]
-# To check a model, count its parameters: PyTorch counts a shared tensor once.
-#
 # ## The softmax is in the loss
 #
 # The paper's Figure 1 has two boxes at the top, *Linear* and *Softmax*. The linear box is our `logits`. The softmax turns a position's logits into probabilities, often after a division by a **temperature** $\tau$:

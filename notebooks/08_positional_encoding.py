@@ -86,7 +86,7 @@ for sentence in SENTENCES:
 # |---|---|---|---|---|---|---|---|---|---|
 # | digits | 0000 | 0001 | 0010 | 0011 | 0100 | 0101 | 0110 | 0111 | 1000 |
 #
-# The last digit flips at every step, the one before at every second, the next at every fourth. Each digit is a wave, twice as slow as its neighbor. But they jump: from 7 to 8 all four digits flip, although the places are neighbors.
+# The last digit flips at every step, the one before at every second, the next at every fourth. Each digit is a wave with half the speed of its neighbor on the right. But they jump: from 7 to 8 all four digits flip, although the places are neighbors.
 #
 # So we make the waves smooth. Each becomes the hand of a clock, every clock a little slower than the one before, and we write down where its hand points: a sine and a cosine.
 
@@ -134,11 +134,7 @@ show_steps(steps, "Position:", start=5)
 
 # %% tags=["export"]
 def sinusoid(length: int, d_model: int) -> Tensor:
-    """Return the paper's encodings of positions 0 .. length - 1 as (length, D) (section 3.5).
-
-    They are computed in double precision and rounded once, to the default type. D must be even:
-    each sine has its cosine.
-    """
+    """Return the encodings of positions 0 .. length - 1 as (length, D), D even (section 3.5)."""
     position = torch.arange(length, dtype=torch.float64)
     rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     angle = torch.outer(position, rate)
@@ -309,7 +305,7 @@ show_steps(steps, "Position:", start=2)
 # (x + p)\,W = x\,W + p\,W
 # $$ (eq-add)
 #
-# Both are sums. Adding is concatenating with one shared matrix. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. How many do 50 positions need? The *singular values* of their table, which say how much of it lies along each of its main directions, tell:
+# Both are sums. Adding gives what concatenating would give if $W_x$ and $W_p$ were the same matrix $W$. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. How many do 50 positions need? The *singular values* of their table, which say how much of it lies along each of its main directions, tell:
 
 # %% tags=["hide-input"]
 sizes = torch.linalg.svdvals(sinusoid(50, 512).double()).square()
@@ -326,17 +322,19 @@ torch.testing.assert_close(beside, (word + place) @ W_x)
 #
 # ## Adding positions in code
 #
-# When a sentence is written word by word, the new word stands at position `offset`, not at 0. `check_length`, folded here, refuses a sentence that is longer than the table.
+# When a sentence is written word by word, the new word stands at position `offset`, not at 0. `rows_of`, folded here, cuts the rows from `offset` on out of the table.
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show check_length", "code_prompt_hide": "Hide check_length"}
-def check_length(length: int, most: int) -> None:
-    """Raise ValueError if more positions are needed than a model has."""
-    if length > most:
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show rows_of", "code_prompt_hide": "Hide rows_of"}
+def rows_of(table: Tensor, offset: int, length: int) -> Tensor:
+    """Return rows offset .. offset + length - 1; raises ValueError if the table is too short."""
+    end = offset + length
+    if end > len(table):
         raise ValueError(
-            f"{length} positions are needed, the model has {most}: "
+            f"{end} positions are needed, the model has {len(table)}: "
             "shorten the sentence, or build the model with a larger max_length"
         )
+    return table[offset:end]
 
 
 # %% tags=["export"]
@@ -346,13 +344,8 @@ class Positions(nn.Module):
     table: Tensor
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
-
-        Raises ValueError if the table is too short.
-        """
-        end = offset + x.size(-2)
-        check_length(end, len(self.table))
-        return x + self.table[offset:end]
+        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset."""
+        return x + rows_of(self.table, offset, x.size(-2))
 
 
 # %% [markdown]
@@ -443,7 +436,7 @@ assert round(256 * math.log(50 / (2 * math.pi)) / math.log(10_000)) == 58
 #
 # ## Rotary positions (RoPE)
 #
-# Most of today's language models leave no choice. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) adds nothing to the words. Instead, each layer rotates queries and keys: at position $p$, every pair of columns is turned by the angle $p\,\omega_i$, the clocks above with $d_k$ for $d_\text{model}$. The dot product of two turned vectors depends only on how far they are turned against each other. With $R_p$ for the rotation of position $p$,
+# In most of today's language models, a score can depend on positions only through their distance. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) adds nothing to the words. Instead, each layer rotates queries and keys: at position $p$, every pair of columns is turned by the angle $p\,\omega_i$. The clocks are those above, except that $d_k$ takes the place of $d_\text{model}$ in their rates. The dot product of two turned vectors depends only on how far they are turned against each other. With $R_p$ for the rotation of position $p$,
 #
 # $$
 # (q R_p) \cdot (k R_s) = q\, R_p R_s^\top k^\top = q\, R_{p-s}\, k^\top .
@@ -486,7 +479,7 @@ for distance in range(-5, 6):
 # - Attention is blind to order: shuffled words give shuffled answers and nothing else.
 # - The sinusoids are clocks. In the base model the fastest takes 6.3 positions for a turn and the slowest 60,611, however long sentences are.
 # - Sine and cosine together make a shift a rotation, the same at every position. RoPE applies that rotation to queries and keys.
-# - Adding is concatenating with one shared matrix, and 50 positions take up few of 512 directions.
+# - Adding a position is like concatenating it and using one matrix for both parts, and 50 positions take up few of 512 directions.
 # - Sinusoids go on forever; a model trained on short sentences can't follow.
 #
 # All the parts are here. Stack attention and network as they are, though, and after two of each every word is the same.

@@ -83,7 +83,7 @@ assert alike[4].min() > 0.99
 #
 # ## What goes wrong in a plain stack
 #
-# Let's follow it further up. `sublayers` (folded above) makes attentions and networks in turn, 64 numbers wide, with weights drawn as in the [next chapter](10_transformer.ipynb#how-weights-start); twelve of each make a stack of 24. A function `rule` says how a part's input and output become the input of the next one. In the plain stack the output simply takes the place of the input.
+# Let's follow it further up. `sublayers` (folded above) makes attentions and networks in turn, 64 numbers wide, with weights drawn as in the [next chapter](10_transformer.ipynb#how-weights-start); twelve of each make a stack of 24. A function `rule(x, f)` takes a state `x` and the next part `f`, and returns the next state. In the plain stack that is simply `f(x)`: the output takes the place of the input.
 
 
 # %%
@@ -333,7 +333,7 @@ label = "Post-norm has its norm on the stream; in the other two it is on the bra
 show_drawing(parts, 356, 296, alt=label)
 
 # %% [markdown]
-# The figure shows a third form, *swapped*: $x + \text{LayerNorm}(f(x))$, a common mistake. These are three different models, and weights trained in one are useless in another. Take a sub-layer simple enough for pencil and paper, $f(x) = 2x$, at $x = (1, 3)$, whose mean is 2 and deviation 1:
+# The figure shows a third form, *swapped*: $x + \text{LayerNorm}(f(x))$. It is often written by mistake in place of the paper's. These are three different models, and weights trained in one are useless in another. Take a sub-layer simple enough for pencil and paper, $f(x) = 2x$, at $x = (1, 3)$, whose mean is 2 and deviation 1:
 #
 # - Post-norm: $(1, 3) + (2, 6) = (3, 9)$ has mean 6 and deviation 3. Result: $(-1, 1)$.
 # - Pre-norm: the sub-layer gets $(-1, 1)$ and returns $(-2, 2)$. Result: $(1, 3) + (-2, 2) = (-1, 5)$.
@@ -551,11 +551,7 @@ class Decoder(nn.Module):
         return self.norm(x)
 
 
-# %% [markdown]
-# A run with two sentences, 5 source and 4 target positions, 8 numbers per word and two layers. `stacks_of` (folded) makes both stacks.
-
-
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both stacks at work, and the shapes", "code_prompt_hide": "Hide the stacks at work"}
 def stacks_of(d_model, heads, layers, pre_norm=False):
     """Return an encoder and a decoder in double precision, without dropout."""
     attend = lambda: MultiHeadAttention(d_model, heads)
@@ -578,12 +574,12 @@ states = decoder(target, memory, causal_mask(4), hide)
 print("memory", tuple(memory.shape), " states", tuple(states.shape))
 
 # %% [markdown]
-# Only the decoder's states go on to the output: one for each target position, which predicts the word that follows.
+# Only the decoder's states go on to the output. There is one for each target position, and it predicts the word that follows.
 #
 # ## What to remember
 #
 # - Every sub-layer adds to the residual stream. Without the addition, words become alike within two layers and gradients vanish; with the addition alone, state and gradient explode.
-# - LayerNorm works on one vector at a time, with its variance over $D$ and $\varepsilon$ inside the root.
+# - LayerNorm works on one vector at a time. It subtracts the mean of its numbers and divides by their standard deviation, then applies a learned gain and bias.
 # - Post-norm, the paper's form, is $\text{LayerNorm}(x + \text{sublayer}(x))$. Pre-norm normalizes the sub-layer's input and needs a final norm at the end of each stack.
 # - An encoder layer has two sub-layers, a decoder layer three: the one in the middle reads the memory.
 #

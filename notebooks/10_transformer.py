@@ -471,7 +471,7 @@ assert 5.2 < seen_so_far[0]["loss"] < 5.8  # above ln 30: it repeats its input
 assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 
 # %% [markdown]
-# The first loss, 5.50, is above $\ln 30 = 3.40$, for an untrained layer hardly changes the word that goes in, and so the model is sure that this word comes next: the first *a* is followed by eleven more. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
+# The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next. Only after `<s>`, which `greedy_decode` never writes, must it write something else: it happens to choose *a*, and then repeats it eleven times. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
 names = [*"blackcat", "</s>"]
@@ -581,7 +581,7 @@ assert completed[1].endswith("?")
 #
 # ## What each part is worth
 #
-# One last look back, at a task with words: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing: it adds up the newest word, an average of the words so far and an average of the source, both of which pass through a matrix. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, until its learning rate has fallen to zero, and then translates sentences that it has never seen.
+# One last look back, at a task with words: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing. It adds three vectors: the newest word, the average of the words written so far, and the average of the source words. Each of the two averages first passes through a matrix. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, until its learning rate has fallen to zero, and then translates sentences that it has never seen.
 #
 # Two of them we read. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb *anrufen*, to call, stands in two pieces. Which part, do you think, will be worth the most?
 
@@ -685,9 +685,9 @@ longer = "transformer, twice as long"
 assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 
 # %% [markdown]
-# Positions, by far. Each rung was trained three times, from three seeds. Without positions, all rungs see a bag of words and get at most 37 of 100 sentences right; who chases whom is a guess, on which even the seeds of one rung can disagree. With positions, 71 of 100 are right, yet two seeds of three write *The cat chases the dogs*: the order is right and a detail is lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed, and 88 of 100 in all. A second layer brings 95.
+# Positions, by far. Each rung was trained three times, from three seeds. Without positions, all these models see the source as a bag of words and get at most 37 of 100 sentences right. They have to guess who chases whom, and the same model may guess differently when it is trained from another seed. With positions, 71 of 100 are right, yet two seeds of three write *The cat chases the dogs*: the order is right and a detail is lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed, and 88 of 100 in all. A second layer brings 95.
 #
-# Not every part pays at this size. The padding mask changes nothing, since these batches hold hardly any padding. The shared table gains nothing by being shared, either: three separate tables, scaled in the same way, reach a loss of 0.27, the shared one 0.29. What helps is the scale; sharing saves weights.
+# Not every part pays at this size: the padding mask and the sharing of the table change almost nothing.
 #
 # :::{admonition} What came with each part: five more rungs, each with one thing changed
 # :class: dropdown
@@ -696,8 +696,8 @@ assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 # - Attention brought matrices for the values, and we gave them to the averages as well. Without these, the averages have a loss of 0.97, not 0.58. Where to look is worth less than what is handed over, as long as no rung knows positions.
 # - The four heads brought $W^O$. One head that has it comes to 0.47; so a third of the step from 0.51 to 0.38 is due to that matrix. (For a single head of full width it computes nothing new, since $W^V W^O$ is one square matrix; two factors only train differently from their product.)
 # - The network without its ReLU comes to 0.36, where it has 0.33 with it.
-# - Sharing the table saves 76,800 of 181,056 weights here and 38 million in base, and {cite:t}`press2017using` found that translators lose nothing by it.
-# - The padding mask [is needed](04_masks.ipynb#what-goes-wrong-without-a-mask) all the same: without it, a sentence depends on its neighbors.
+# - Three separate tables, scaled in the same way, reach a loss of 0.27, the shared one 0.29: what helps is the scale. Sharing saves 76,800 of 181,056 weights here and 38 million in base, and {cite:t}`press2017using` found that translators lose nothing by it.
+# - The padding mask changes nothing here, since these batches hold hardly any padding. It [is needed](04_masks.ipynb#what-goes-wrong-without-a-mask) all the same: without it, a sentence depends on its neighbors.
 #
 # Would more training even out the rungs? The whole model had not quite finished: with twice as many updates, from one seed, its loss ends at 0.005 and 97 of 100 sentences are right.
 # :::

@@ -27,7 +27,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # \end{aligned}
 # $$ (eq-by-hand)
 #
-# Here $x$ is the source with its positions, $t$ what the decoder has written so far, with its own, and $E$ the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Before you start, guess: which word will come second to *fish*?
+# Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Before you start, guess: which word will come second to *fish*?
 #
 # **The rule of the page.** Whatever you would write down is rounded to two decimals, halves away from zero, and the next number is computed from what is written.
 #
@@ -286,7 +286,7 @@ tables(
 # %% [markdown]
 # ## The first head
 #
-# We use the two [heads](05_multi_head_attention.ipynb#why-several-heads) of chapter 5. Head 1 asks about nouns and verbs and hands over *living* and *edible*. In its $W^Q$, a verb looks for a noun with strength 1.5, an adjective and an article with 1, and a noun looks for a verb. *Likes* has 2 of "verb", so its <span style="color:#0072B2">**query**</span> is
+# We use the two [heads](05_multi_head_attention.ipynb#why-several-heads) of chapter 5. Head 1 asks about nouns and verbs and hands over *living* and *edible*. In its $W^Q$, a verb looks for a noun with strength 1.5. An adjective or an article looks for a noun, too, with strength 1. A noun looks for a verb with strength 1. *Likes* has 2 of "verb", so its <span style="color:#0072B2">**query**</span> is
 #
 # $$
 # q_\text{likes} = (1.5 \cdot 2,\; 0) = (3,\; 0).
@@ -330,7 +330,7 @@ tables(
 #
 # ## The second head, and $W^O$
 #
-# Head 2 looks for adjectives and hands over half of "adjective", as *dark*. Nouns and articles ask with 0.5. The query of *the* is $0.5 \cdot 2 = 1,$ the key of *black* 2, the score $2 / 1.41 = 1.42,$ and the weight $4.14 / 8.14 = 0.51.$ A verb asks for nothing here. All scores of *likes* are 0, so it takes 0.20 of every word, and with it 0.20 of the one "dark" there is.
+# Head 2 looks for adjectives. Its value is a single number, half of what a word has in the column "adjective"; we call it *dark*. Nouns and articles ask with 0.5. The query of *the* is $0.5 \cdot 2 = 1,$ the key of *black* 2, the score $2 / 1.41 = 1.42,$ and the weight $4.14 / 8.14 = 0.51.$ A verb asks for nothing here. All scores of *likes* are 0, so it takes 0.20 of every word, and with it 0.20 of the one "dark" there is.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? *The*, *cat* and *fish* put their largest weight on *black*; *black* and *likes* have nothing to ask and weigh all words alike. No word looks for an article, so queries and keys are shown without that column. A row may miss 1.00 by a hundredth, since its five shares are rounded one by one."}}
 says(second.Q[[0, 3]], 1.0, 0.0, 0.0, 0.0)
@@ -499,9 +499,9 @@ tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
 #
 # 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.01, 0.05, 0.29, 0.01, -0.35).$
 # 2. The state gets $g E.$ For "verb", that is each word's gradient times its own "verb", and only *likes* and *fish* have any: $0.01 \cdot 2 - 0.35 \cdot 0.5 = -0.16.$ All eight are $(0, 0, 0.06, -0.16,$ $0.10, 0.02, 0.12, -0.35).$
-# 3. A norm ignores the mean and the size of its input, so to move in these two directions changes nothing, and the gradient must lose its share of each. The mean of the eight is −0.03. The mean of their products with $s$ is −0.05, and $s$ for "verb" is −0.57. Less both, and divided by the deviation: $(-0.16 - (-0.03) - (-0.57) \cdot (-0.05)) / 1.25 = -0.13.$
+# 3. Now back through the norm. It subtracts the mean of its input and divides by the size, so a change that only shifts all eight numbers, or only stretches them, makes no difference to the output. We therefore subtract these two parts from the gradient. The part that shifts is the mean of the eight, −0.03. The part that stretches is $s$ for "verb", −0.57, times the mean of the eight products of gradient and $s$, −0.05. Then we divide by the deviation: $(-0.16 - (-0.03) - (-0.57) \cdot (-0.05)) / 1.25 = -0.13.$
 # 4. The weight was multiplied by the unit's 0.75, so its gradient is $-0.13 \cdot 0.75 = -0.10.$
-# 5. An update with learning rate 1 subtracts it: the −2 becomes −1.90. Do the last norm and the softmax again, and *fish* has 0.66. The loss falls from 0.43 to 0.42, by the $0.10 \cdot 0.10 = 0.01$ that the gradient promised.
+# 5. An update with learning rate 1 subtracts it: the −2 becomes −1.90. Compute the last norm, the logits and the softmax again, and *fish* has 0.66. The loss falls from 0.43 to 0.42. The gradient predicted that: the weight moved by 0.10, and each unit of it changes the loss by 0.10, which makes $0.10 \cdot 0.10 = 0.01$.
 #
 # "Object" now takes a little less of "verb", which makes sense, since *fish* itself has 0.5 of it.
 #
@@ -595,7 +595,7 @@ assert chances.argmax(-1).tolist() == [0, 1, 2, 3, 4]
 # ## What to remember
 #
 # - A layer multiplies matrices, takes one softmax in each head, sets negative numbers to zero inside the network, and adds and normalizes after each sub-layer.
-# - Positions share the vector with the words. Here they have columns of their own; in a model with hundreds of columns, training sees to it.
+# - Positions and words are added into one vector. Here each has columns of its own. In a large model they share hundreds of columns, and training keeps them apart.
 # - A decoder's step needs one row of queries; the earlier words are there as keys and values.
 # - The gradient starts as "probability minus 1 for the right word" and runs back through the same numbers.
 #

@@ -192,7 +192,7 @@ def make_layers(d, k=3, r=64):
 # %% [markdown]
 # ## Multiplications, counted
 #
-# PyTorch counts what each of them multiplies. We double $n$ and take the logarithm to base 2 of the growth: 1 means proportional to $n$, 2 to its square. Then the same with $d$. Attention with its four projections is a sixth.
+# PyTorch counts what each of them multiplies for a sentence of $n = 128$ words with $d = 256$ numbers each, with $k = 3$ and $r = 64$. Then we double $n$ and take the logarithm to base 2 of the growth: 1 means proportional to $n$, 2 to its square. Then the same with $d$. Attention with its four projections is a sixth.
 
 
 # %% tags=["hide-input"]
@@ -213,7 +213,7 @@ for name, formula in by_formula(128, 256).items():
     assert multiplications(name, 128, 256) == formula
 
 # %% [markdown]
-# The counts match {numref}`fig-table-1` to the last digit, and the exponents match the table. Where a row is a sum, the exponent lies between those of its terms.
+# The counts match the formulas behind {numref}`fig-table-1` to the last digit: for self-attention, $2 n^2 d = 2 \cdot 128^2 \cdot 256 = 8{,}388{,}608$. The exponents match the table. Where a row is a sum, the exponent lies between those of its terms.
 #
 # ### The projections that Table 1 leaves out
 #
@@ -529,7 +529,7 @@ for name, sizes in received.items():
     print(f"{name:26} {gradients}   (n = 4, 16, 64)")
 
 # %% [markdown]
-# A short path isn't all. Untrained attention averages $n$ words, so only a small part of each arrives, and at 64 words the dilated convolution, with a path of four layers, lets through ten times as much. Attention's advantage shows when there is something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and most of the signal arrives, over 3 words or 127. A convolution's weights belong to *places*, so it would need one for each distance. Attention's belong to *contents*.
+# A short path isn't enough. Untrained attention averages all $n$ words, so only a small part of each arrives. At 64 words, the dilated convolution lets through ten times as much, although its path has four layers. Attention's advantage shows when there is something to find. Let the query of the last word fit the key of the first, as *likes* finds *cat*, and most of the signal arrives, whether it comes from 3 words away or from 127, the longest distance in the figure. A convolution has a weight for each *place*, so it would need another one for each distance. Attention computes its weights from the *contents* of the words, so the distance makes no difference.
 #
 # The cliffs are steeper here than in practice. The LSTM was invented to fight this very decay, the vanishing gradient, and lets a state pass through many steps; ByteNet and ConvS2S have [residual connections](09_layers.ipynb#let-each-part-add).
 #

@@ -203,7 +203,7 @@ class Pair(NamedTuple):
 
 
 # %% [markdown]
-# An unknown alignment is `None`; an empty set would claim that no word has a partner. Pairs of your own may come as plain tuples, `("Hallo!", "Hello!")`, of which `as_pair` makes pairs.
+# An unknown alignment is `None`; an empty set would claim that no word has a partner. (Plain tuples of two texts will do as well: `as_pair`, folded here, makes pairs of them.)
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show as_pair", "code_prompt_hide": "Hide as_pair"}
@@ -220,7 +220,7 @@ def as_pair(row: Any) -> Pair:
 
 
 # %% [markdown]
-# Positions mean something only if everyone counts the same words, so the rule for counting comes with the pair.
+# A position is useful only if everybody counts words in the same way. So a pair comes with a rule that says what counts as a word.
 #
 # **Exercise 6. Write it first** (★, 5 min). Write `words(text)`, which returns the words and punctuation marks of a text in order: *Ja, er schläft.* has five. Hint: in a regular expression, `\w+` matches a run of letters and digits, and `[^\w\s]` a single mark.
 
@@ -290,7 +290,7 @@ print(sum("," in pair.source for pair in plain), "of them have a subordinate cla
 # %% [markdown]
 # One in twenty. All others need a reordering, two words for one, or a comma that vanishes.
 #
-# The price is a small world. Its subjects and objects are 19 nouns, and it talks like a textbook. A score on it tells you whether a model can learn, and nothing about real text.
+# The price is a small world. Its subjects and objects are 19 nouns and a few pronouns, and it talks like a textbook. A score on it tells you whether a model can learn, and nothing about real text.
 #
 # ## Real captions
 #

@@ -247,7 +247,7 @@ def merge_pair(symbols, pair):
 print(merge_pair(tuple("fishing"), ("i", "s")), merge_pair(tuple("aaa"), ("a", "a")))
 
 # %% [markdown]
-# Step three: again. Now *is* is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any rule will do as long as it's always the same. Ours is the library's: letters are numbered by the alphabet, merges after them, and the pair with the smaller numbers wins.
+# Step three: again. Now *is* is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any rule will do as long as it's always the same. Ours is this: letters are numbered in alphabetical order, merged symbols get the next numbers, and the pair with the smaller numbers wins.
 
 
 # %%
@@ -279,7 +279,7 @@ for step, pair in enumerate(merges, start=1):
     print(f"{step} {count:2} times {'+'.join(pair):6} {cuts}")
 
 # %% [markdown]
-# Each line is one merge: how often the pair occurred, the new symbol, and the six words after it. The third merge makes *fish* whole. The fifth finds the stem *lik*, the seventh the ending *ing*, and no line of the code knows what a stem or an ending is: what is frequent is often what means something.
+# Each line is one merge: how often the pair occurred, the new symbol, and the six words after it. The third merge makes *fish* whole. The fifth finds the stem *lik*, the seventh the ending *ing*. No line of the code knows what a stem or an ending is. Parts of words that carry a meaning simply occur often.
 #
 # The list of merges is all that has been learned. To cut a new word, start from its letters and apply the merges in the order in which they were learned.
 
@@ -368,7 +368,7 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>", UNK: "<unk>"}
 class Tokenizer:
     """Text to ids below `len(tokenizer)` and back without loss (section 5.1).
 
-    It is made from the JSON that `text` holds. Raises ValueError for JSON of another kind.
+    It is made from the JSON that `text` holds, and raises ValueError for JSON of another kind.
     """
 
     def __init__(self, text: str) -> None:
@@ -384,7 +384,7 @@ class Tokenizer:
         return int(self.library.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without start or end; a lone surrogate raises ValueError."""
+        """Return the ids of a text, without start or end."""
         text.encode()  # its error names the position, the library's does not
         return list(self.library.encode(text, add_special_tokens=False).ids)
 
@@ -454,7 +454,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 # %% [markdown]
 # ### A tokenizer is part of the model
 #
-# Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, and fluent nonsense comes out. The JSON is therefore kept [beside the weights](A_model_io.ipynb#saving-and-loading), which note the fingerprint of the one that they were trained with.
+# Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_model_io.ipynb#saving-and-loading) that was trained with it.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how JSON is read, and how a tokenizer is copied", "code_prompt_hide": "Hide how JSON is read, and how a tokenizer is copied"}

@@ -266,9 +266,9 @@ assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 # %% [markdown]
 # The two sentences lie side by side. Padding doesn't change what the model computes for them, as long as no word attends to padding ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and nothing else.
 #
-# ## Neighbors along a snake
+# ## Neighbors along a line
 #
-# Which sentences share a batch? An example has two lengths. We sort by the longer side, its *width*, which is what {eq}`eq-rows` divides by. Among examples of one width we sort by $T - S$, upwards in one width and downwards in the next, so that neither length ever jumps: drawn, [the line](#the-snake-as-a-line) goes back and forth like a snake. `snake_key`, folded here, gives each example the number by which to sort.
+# Which sentences share a batch? An example has two lengths. We sort by the longer side, its *width*, which is what {eq}`eq-rows` divides by. Within one width we sort by the difference $T - S$, so that the other length changes slowly, too. Drawn, [the line](#the-snake-as-a-line) goes back and forth like a snake. `snake_key`, folded here, gives each example the number by which to sort; the numbers of two different widths are at least 4 apart.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show snake_key", "code_prompt_hide": "Hide snake_key"}
@@ -301,10 +301,10 @@ assert shares["snake order"] > 0.985 > shares["by source, then target"]
 #
 # We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one.
 #
-# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones, and never mixes two widths, whose keys are at least 4 apart. And the batches, once cut, are shuffled. Seed and epoch decide all of it, so a run that was interrupted can make the same plan again. (`check_fits` names an example that is longer than the budget.)
+# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones. It never mixes two widths, because it is smaller than 4. And the batches, once cut, are shuffled. Seed and epoch decide all of it, so a run that was interrupted can make the same plan again. `fitting_widths`, folded here, gives the width of each example, and refuses one that is longer than the budget.
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show check_fits", "code_prompt_hide": "Hide check_fits"}
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show fitting_widths", "code_prompt_hide": "Hide fitting_widths"}
 def check_fits(
     lengths: np.ndarray,
     most: int,
@@ -327,6 +327,15 @@ def check_fits(
         )
 
 
+def fitting_widths(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Return the longer side of each example of lengths (N, 2).
+
+    Raises ValueError for an example that does not fit into a batch by itself.
+    """
+    check_fits(lengths, max_tokens, "training", "max_tokens")
+    return lengths.max(axis=1)
+
+
 # %% tags=["export"]
 JITTER = 3.0  # how far chance moves an example along the line; below 4, it mixes no two widths
 
@@ -337,15 +346,15 @@ def plan_batches(
     """Plan an epoch: each example of lengths (N, 2) once, as numbers of a batch, batches shuffled.
 
     No side of a batch has more than max_tokens positions, padding included. (seed, epoch) decide
-    everything. Raises ValueError for an example that does not fit into a batch by itself.
+    everything. Raises ValueError for an example that is longer than that.
     """
-    check_fits(lengths, max_tokens, "training", "max_tokens")
+    widths = fitting_widths(lengths, max_tokens)
     chance = np.random.default_rng((seed, epoch))
     key = snake_key(lengths) + JITTER * chance.random(len(lengths))
     order = np.argsort(key, kind="stable")
     batches = []
     start = 0
-    for end, width in enumerate(lengths.max(axis=1)[order].tolist()):
+    for end, width in enumerate(widths[order].tolist()):
         if (end + 1 - start) * width > max_tokens:
             batches.append(order[start:end])
             start = end
@@ -417,11 +426,11 @@ show_plot(
 )
 
 # %% [markdown]
-# Chance costs two points, from 99% down to 97%. A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better. A stand-in for WMT14 (real sentences, repeated) reaches 98% with the paper's 25,000 tokens ([appendix D](D_large_corpora.ipynb#what-it-costs)).
+# Chance costs two points, from 99% down to 97%. A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better.
 #
 # ## From the plan to the batches
 #
-# The plan says which examples make a batch, and `collate` makes the batch when its turn comes. With that, your code feeds a model:
+# The plan says which examples make a batch, and `collate` makes the batch when its turn comes. Together they make the stream of batches that a training loop reads:
 
 
 # %% tags=["export"]
@@ -442,8 +451,6 @@ for _ in range(3):
     print(f"source {[*source.shape]}, target {[*target.shape]}: {share:.0%} padding")
 
 # %% [markdown]
-# While the model works on one batch, a second process can make the next. That pays on a GPU, and PyTorch's `DataLoader` does it, with our plan as its `batch_sampler`: [a training run](K_runs.ipynb#batches-without-end) of the package uses it.
-#
 # ## What to remember
 #
 # - Padding is work. One length for all wastes three quarters of it; sentences of equal length together waste almost none.
@@ -451,7 +458,7 @@ for _ in range(3):
 # - Sort so that both lengths change slowly, let chance move examples a little, cut by tokens, shuffle the batches.
 # - The plan of an epoch follows from (seed, epoch), and each sentence is in it exactly once.
 #
-# Everything is ready for the first update. If that first step is as long as later ones may be, the model never recovers, as the [next chapter](16_schedule.ipynb) shows.
+# Everything is ready for the first update. How long should its step be? If it is too long, the model may never recover, as the [next chapter](16_schedule.ipynb) shows.
 #
 # ## Exercises
 #

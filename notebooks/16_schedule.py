@@ -52,7 +52,7 @@ shape = TransformerConfig(len(tokenizer), **sizes, dropout=0.0)
 print(len(stream), "batches,", len(tokenizer), "entries in the vocabulary")
 
 # %% [markdown]
-# The training loop fits into twelve lines; the argument that interests us is a function that says which rate each step gets. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb#the-target-shifted-by-one).
+# The training loop is short. The argument that matters here, `rate_of`, is a function that gives the rate of each step. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb#the-target-shifted-by-one).
 
 
 # %%
@@ -66,7 +66,7 @@ def run(rate_of, **changes):
     torch.manual_seed(0)
     model = Transformer(replace(shape, **changes))
     losses = []
-    adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+    adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for step, (source, target) in enumerate(stream, start=1):
         adam.param_groups[0]["lr"] = rate_of(step)
         loss = loss_of(model, source, target)
@@ -248,7 +248,7 @@ torch.testing.assert_close(ours, weight.detach())
 #
 # ## Why are the first steps the worst?
 #
-# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient. The fresh `model` from above still has the gradients of one batch. Let it make that step, at a rate of 0.01:
+# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient, unless it is so close to zero that $\epsilon$ counts. The folded cell above made a fresh `model` and computed its gradients for one batch. Let it make that step, at a rate of 0.01:
 
 # %% tags=["nbval-ignore-output"]
 before = [p.detach().clone() for p in model.parameters()]
@@ -257,7 +257,7 @@ steps = [(p - old).abs().flatten() for p, old in zip(model.parameters(), before)
 moved = torch.cat(steps)
 share = ((moved - 0.01).abs() < 1e-4).float().mean().item()
 print(f"{share:.1%} of {moved.numel():,} weights moved by 0.0100,", end=" ")
-print(f"on the word of {len(stream[0].source)} sentences")
+print(f"after one batch of {len(stream[0].source)} sentences")
 
 # %% tags=["remove-cell"]
 assert share > 0.95
@@ -300,7 +300,7 @@ assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 #
 # The divisor is a guess at first, too: after one step, the only gradient seen so far counts as the usual one. If it happened to be a tenth of the usual size or less, the step is at least ten times too long. With normally distributed gradients that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
 #
-# And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. What the layers hear first is mostly how to make frequent tokens more probable, and that advice is the same at every position. The bold run took its longest steps in the poorest directions, until all positions were alike.
+# And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. So the first gradients mostly say one thing, and the same at every position: make the frequent tokens more probable. This fits what we found in the bold run. It took its longest steps while the gradients said little else, and in the end its encoder gave the same vector at every position.
 
 # %% [markdown]
 # ## Up and down
@@ -421,7 +421,7 @@ above = curves(
 show(
     narrow(above).properties(height=120)
     & loss_chart(looks, looks).properties(height=200),
-    alt="With a warm-up of 200 steps the loss falls to about 1.9. Without one, or with 20 steps, it stays near 4.7.",
+    alt="With a warm-up of 200 steps the loss falls to about 2. Without one, or with 20 steps, it stays near 4.7.",
 )
 
 # %% [markdown]
@@ -478,12 +478,12 @@ print(f"post-norm: {last['always 0.0088']:.2f}")
 assert pre_norm < min(last.values())
 
 # %% [markdown]
-# It learns, and ends lower than any other run on this page. (That is one run from one start; [chapter 22](22_variations.ipynb#norm-and-depth) has stacks of two, six and twelve layers.) Warm-up is no law of nature, then. It belongs to this design.
+# It learns, and ends lower than any other run on this page. (That is one run from one start; [chapter 22](22_variations.ipynb#norm-and-depth) has stacks of two, six and twelve layers.) So how much warm-up you need depends on the design. This post-norm model can't do without it at this rate, and the pre-norm model can. (Most language models of today are pre-norm, and still warm up.)
 #
 # ## What to remember
 #
 # - Adam divides an average of the gradient by its usual size. The quotient is 1 for a steady gradient and small for noise, so the rate is the length of a step.
-# - Its first step moves every weight by the full rate, on the word of a single batch. Post-norm amplifies that. Warm-up avoids it.
+# - Its first step moves nearly every weight by the full rate, although only one batch has been seen. Post-norm amplifies that. Warm-up avoids it.
 # - The rate climbs in a straight line for `warmup` steps, then falls as one over the square root. The peak is $1/\sqrt{d_\text{model} \cdot \text{warmup}}$: 0.0007 for the base model.
 #
 # The loss falls now. On sentences that the model has never seen it may rise at the same time.

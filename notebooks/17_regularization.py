@@ -60,7 +60,7 @@ def plain_loss(logits, labels):
 
 
 # %% [markdown]
-# `train`, folded here (not the package's), has [the previous chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Every 25 steps it has `measured` compute the loss on the batches in `watch`, always the plain loss and without dropout, whatever the training itself uses.
+# `train`, folded here (not the package's), has [the previous chapter's loop](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. Its second argument is the largest number of tokens in a batch. Every 25 steps it has `measured` compute the loss on the batches in `watch`, always the plain loss and without dropout, whatever the training itself uses.
 
 
 # %% tags=["hide-input"]
@@ -130,9 +130,9 @@ assert lost > 0.05 and dear > 0.3, (lost, dear)
 assert (chances(by_heart, watch[0]) > 0.9).float().mean() > 0.8
 
 # %% [markdown]
-# The loss rises because the model has become sure. To lower the loss on its own sentences further, it pushes their words towards 100%. On new sentences it is still sure at many positions, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ nats, where 1% would have cost 4.6.
+# The loss rises because the model has become sure. To lower the loss on its own sentences further, it pushes their words towards 100%. On new sentences it is still sure at many positions, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ **nats**, where 1% would have cost 4.6. (A nat is the unit of a loss with natural logarithms.)
 #
-# You could stop at the lowest point, as [the next chapter](18_training.ipynb#whether-it-gets-better) does under the name of early stopping. That limits the damage. A better way is to keep the model from leaning on what it has memorized.
+# You could stop at the lowest point, which is called early stopping ([next chapter](18_training.ipynb#whether-it-gets-better)). That limits the damage. A better way is to keep the model from leaning on what it has memorized.
 #
 # ## What dropout does
 #
@@ -242,7 +242,7 @@ print("in evaluation:", *[layer.eval()(vector).numpy().round(2) for _ in range(2
 # | encoder: after self-attention, after the feed-forward network | 6 × 2 |
 # | decoder: after self-attention, cross-attention, feed-forward network | 6 × 3 |
 #
-# So above the bottom, dropout hits what a sub-layer *adds* and never the stream itself: where a component of the update is dropped, the stream passes through unchanged.
+# Only at the bottom, on embedding + position, does dropout hit the residual stream itself. In the layers it hits what a sub-layer *adds*: where a component is dropped, the sub-layer adds nothing, and the stream passes through unchanged.
 #
 # The rate should be higher where there is less text for each weight. The paper takes 0.1 for base and 0.3 for the larger model, big, on 4.5 million pairs; for big on the French corpus, with eight times as many pairs, 0.1 is enough. Its Table 3 shows what is at stake for base: 24.6 BLEU without dropout, 25.8 with 0.1, 25.5 with 0.2.
 #
@@ -405,9 +405,9 @@ for p in ([0.1, 0.2, 0.3, 0.4], [0.05, 0.05, 0.05, 0.85], [0.01, 0.01, 0.01, 0.9
 #
 # $$ H(q) = -\sum_v q_v \log q_v. $$ (eq-entropy)
 #
-# With 37,000 words, the right one adds $0.9 \cdot 0.1054 = 0.095$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.282$, together 1.38 nats per token. (A *nat* is the unit of a loss with natural logarithms.) Whatever a model pays above that is the **Kullback-Leibler divergence** $\operatorname{KL}(q \,\|\, p)$, which some programs report instead. The **perplexity** leaves smoothing aside: it is $e$ to the power of the plain loss.
+# With 37,000 words, the right one adds $0.9 \cdot 0.1054 = 0.095$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.282$, together 1.38 nats per token. Whatever a model pays above that is the **Kullback-Leibler divergence** $\operatorname{KL}(q \,\|\, p)$, which some programs report instead. The **perplexity** leaves smoothing aside: it is $e$ to the power of the plain loss.
 #
-# Here are all four numbers for four models. Each gives the right word the probability in the first column, and shares the rest evenly among the other words:
+# Here are all four numbers for four models. Each gives the right word the probability in the first column, and shares the rest evenly among the other words. The first model knows nothing: it gives every word 1/37,000, which is printed as 0.00%.
 
 # %% tags=["hide-input"]
 V = 37_000
@@ -429,7 +429,7 @@ perfect = loss_by_hand(q.log()[None], torch.tensor([0]), 0.1)  # label 0 is padd
 assert perfect == 0
 
 # %% [markdown]
-# Read the last two rows. By its perplexity, the model that says 99.99% is the better one; by the smoothed loss it is the worse one, because it said more than it was asked to say. That is the price of smoothing, and the paper pays it: a perplexity of 4.92, where the same model without smoothing has 4.67 (Table 3, row D). So compare two smoothed losses only if vocabulary and $\epsilon$ are the same. Perplexities don't depend on $\epsilon$, but they need the same vocabulary, too.
+# Read the last two rows. By its perplexity, the model that says 99.99% is the better one; by the smoothed loss it is the worse one, because it said more than it was asked to say. That is the price of smoothing, and the paper pays it: a perplexity of 4.92, where the same model without smoothing has 4.67 (Table 3, row D). So compare two smoothed losses only if vocabulary and $\epsilon$ are the same. The formula of the perplexity has no $\epsilon$ in it, so you can compare the perplexities of models that were trained with different $\epsilon$. Here, too, the vocabulary must be the same.
 #
 # ## What smoothing does to a model
 #
@@ -532,7 +532,7 @@ assert found["perplexity"][0] > 2 * found["perplexity"][1]
 #
 # ## The loss as a module
 #
-# For training, model and loss make one module, which compilers and the tools for [many GPUs](26_distributed.ipynb#exchange-while-computing) can take as a whole. The target serves twice, [one position apart](10_transformer.ipynb#the-target-shifted-by-one). The decoder's states are taken at real labels only, so padding never meets the largest matrix of the model, the one that turns a state into logits. A batch without any label has a loss of zero.
+# For training, model and loss are put into one module. The decoder reads the target without its last token, and the labels are the target without its first, [one position apart](10_transformer.ipynb#the-target-shifted-by-one). Logits are computed only where the label is a real word. That saves work, because the matrix that turns a state into logits is the largest of the model.
 
 
 # %% tags=["export"]

@@ -162,7 +162,7 @@ assert (
 )
 
 # %% [markdown]
-# Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this:
+# Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this. (The training loss is the higher one because its labels are smoothed and dropout is on; [more on this](#why-is-the-training-loss-above-the-validation-loss) below.)
 
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Above: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Below: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}}
@@ -220,7 +220,7 @@ print("reference:", val[2].target)
 #
 # It matters most where one update is made of several batches. The paper's 25,000 tokens fit on a large GPU and not on a small one. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one. The gradient of a sum is the sum of the gradients, so the result is that of the one large batch, if each sum is divided by the tokens of *all* batches.
 #
-# The usual slip is to divide each batch by its own count. Until October 2024 the Trainer of Hugging Face ([their account](https://github.com/huggingface/blog/pull/2414)) and torchtune ([the repair](https://github.com/meta-pytorch/torchtune/pull/1875)) had it.
+# The usual slip is to divide each batch by its own count.
 #
 # ## One update
 #
@@ -284,7 +284,7 @@ def training_step(
 # %% [markdown]
 # ## The settings
 #
-# A run is described by a few numbers, its **hyperparameters**. `Hyperparameters`, folded here, has them with defaults that suit small models.
+# A run is described by a few numbers, its **hyperparameters**: the number of updates, the warm-up, the tokens of a batch, and so on. The class `Hyperparameters`, folded here, holds them.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the settings and their defaults", "code_prompt_hide": "Hide the settings"}
@@ -303,11 +303,11 @@ class Hyperparameters:
 
 
 # %% [markdown]
-# An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, 384 by default and about 25,000 in the paper. Learning depends on the product, memory on the first factor alone. The rate peaks at step `warmup`, at $\text{lr scale} / \sqrt{d_\text{model} \cdot \text{warmup}}$: with the defaults and a width of 128, 0.00125.
+# Two of them together say how much text an update sees: up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, and how much memory it takes on `max_tokens` alone.
 #
 # ## The loop
 #
-# Here is `train_simply`, grown up. It is a generator: it makes an update, hands out what the update saw, and makes the next one when it is asked to. Whoever drives it decides what happens in between: a line on the screen, a validation, a checkpoint.
+# Here is `train_simply`, grown up. It is a generator: it makes an update, hands out what the update saw, and makes the next one when it is asked to. Whoever drives it decides what happens in between: a line on the screen, a validation, or a **checkpoint**. A checkpoint is a file with everything that is needed to go on later: the weights, Adam's two averages for each weight, and the number of updates made.
 
 
 # %% tags=["export"]
@@ -376,7 +376,7 @@ def validation_loss(
 #
 # ## One call
 #
-# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to continue after a kill. None of it touches the update, so it stands apart, in the [appendix on training runs](K_runs.ipynb). There `train` drives the loop above. The same call is a command, and [your own pairs](../book/own_pair.md#train) need no more. Its `TrainingConfig` is `Hyperparameters` with the settings of such a run added. The cell makes the first 50 updates of our ten lines again; `live` has their losses:
+# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to continue after a kill. None of it touches the update, so it is in the [appendix on training runs](K_runs.ipynb). The function `train` there drives the loop above, and takes a `TrainingConfig`: the hyperparameters, and the settings for log and checkpoints. You can also start it from the command line, [with your own pairs](../book/own_pair.md#train). Here it makes the first 50 updates of our ten lines again. The losses should be those that you saw above, which were kept in `live`:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -411,7 +411,7 @@ gaps = [line["strangers"] - line["own"] for line in checks]
 assert gaps[-1] > 2.5 and gaps[0] < 1
 
 # %% [markdown]
-# The gap shows how much the model *trusts* the source, not how much the source tells it, since a wrong one misleads. Try the neighbor's German on your own models, too. If the gap stays at zero, the German is of no use to the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
+# The gap doesn't measure how much the model learns from the German. A neighbor's German is worse than none, because the model believes it and writes words that don't belong there. So the gap shows how much the model *trusts* its source. Try the neighbor's German on your own models, too. If the gap stays at zero, the German is of no use to the decoder: the pairs don't belong together, a mask hides the source, or [the rate was too high](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck) and attention never recovered.
 #
 # ### When attention forms
 #
@@ -444,7 +444,7 @@ steps = {
 show_steps(steps, "After how many updates?", start=7)
 
 # %% [markdown]
-# The same can be watched in a translator whose checkpoints fit into this page. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: the frequent words first, then words that belong to the sentence, then their order. "Den Hund jagt die Katze" is still wrong at the end.
+# You can watch a model learn in the next figure. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: first the frequent words, then the words that belong to the sentence, then their order. Try "Den Hund jagt die Katze" (the cat chases the dog), where the object comes first. It is still wrong at the end.
 #
 # :::{learning}
 # What has a translator learned after so many updates? Choose a checkpoint of one run: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, the stronger the ink, the larger the weight). The grammar has few words; the figure says which of yours it lacks.
@@ -581,7 +581,7 @@ print("must say:", uneven[:, 1:].tolist())
 # %% [markdown]
 # :::{admonition} Is it the gradient of the large batch?
 # :class: dropdown
-# We compare three small batches with one large one, the same twelve captions from the same start, in double precision. Plain gradient descent at rate 1 takes Adam's place, to compare the gradient itself.
+# We compare three small batches with one large one, the same twelve captions from the same start, in double precision. Plain gradient descent at rate 1 takes Adam's place, to compare the gradient itself. (Until October 2024 the Trainer of Hugging Face ([their account](https://github.com/huggingface/blog/pull/2414)) and torchtune ([the repair](https://github.com/meta-pytorch/torchtune/pull/1875)) divided each batch by its own count.)
 # :::
 
 

@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter turns a trained model into a translator, which chooses one word after another: by greedy search, by sampling, or by beam search with a length penalty (section 6.1 of the paper).
 #
-# A trained model doesn't translate. Given a German sentence and the English words so far, it returns a probability for every word that could come next. Something else has to choose one, append it, and ask again. The obvious choice is the model's own favorite. We try it, with the captions model that comes with the package, on *Der Mann ist auf dem Sofa eingeschlafen*: the man has fallen asleep on the couch.
+# A trained model doesn't translate. Given a German sentence and the English words so far, it returns a probability for every word that could come next. Something else has to choose one, append it, and ask again. The obvious choice is the model's own favorite. We try it on *Der Mann ist auf dem Sofa eingeschlafen*: the man has fallen asleep on the couch. The model is the captions model that comes with the package, which has about 6,000 tokens and [has trained for longer](18_training.ipynb#the-captions-model) than the one of the previous chapter.
 
 # %% tags=["export", "hide-input"]
 from typing import NamedTuple
@@ -244,7 +244,10 @@ widths = [len(sharpen(after, temperature, top_p=0.9)) for temperature in (0.5, 1
 assert widths[0] == 1 and 50 < widths[1] < 80 and 4200 < widths[2] < 4400
 
 # %% [markdown]
+# :::{admonition} How top-p and the temperature work together
+# :class: dropdown
 # After *The man is*, top-p 0.9 keeps one word at a temperature of 0.5, about 65 at 1, and some 4,300 of the 6,000 at 2. So it can't rescue a high temperature; top-k would still cut the improbable words. Draws also show how sure a model is: if ten of them say the same in other words, it is sure of the meaning, and if they disagree about who does what, it is guessing.
+# :::
 #
 # ## Beam search
 #
@@ -473,24 +476,26 @@ assert (words, total) == (second_words, second)
 #
 # ### The length limit
 #
-# Nothing forces a model to write `</s>`, and one that is lost may repeat three words forever. The paper's limit is the length of the input plus 50. Ours counts tokens with `</s>` on both sides: a source of 11 tokens and its `</s>` allows at most 62. A hypothesis that reaches the limit is cut off and keeps its score.
+# Nothing forces a model to write `</s>`, and one that is lost may repeat three words forever. The paper's limit is the length of the input plus 50. A hypothesis that reaches the limit is cut off and keeps its score.
 #
 # ## When a search may stop
 #
-# Our `search` runs to its limit. Often the best hypothesis was found long before, and poor ones run on. To stop at the *first* that finishes is tempting and wrong: one that finishes later may have the better score, as we have just seen. To stop when the best finished score is above all running *scores* is wrong, too, because the score of a running hypothesis can rise: if the model is certain of the next words, the log-probability stays where it is, while the penalty grows.
+# Our `search` asks the model until finished hypotheses take all places, or until the limit. Often the best one was found long before, and poor ones run on. To stop at the *first* that finishes is tempting and wrong: one that finishes later may have the better score, as we have just seen. To stop when the best finished score is above all running *scores* is wrong, too, because the score of a running hypothesis can rise: if the model is certain of the next words, the log-probability stays where it is, while the penalty grows.
 #
-# So how far can a running hypothesis still rise? Let $s$ be its log-probability and $m$ the length limit. For $\alpha \ge 0$ it never scores more than
+# A safe rule asks how far a running hypothesis could still rise if the model were certain of every word up to the length limit. If that leaves all of them below the best finished score, the package's search stops, and the best sentence is the same as without the rule.
+#
+# :::{admonition} The bound, by hand, and why it holds
+# :class: dropdown
+# Let $s$ be the log-probability of a running hypothesis and $m$ the length limit. For $\alpha \ge 0$ it never scores more than
 #
 # $$
 # \frac{s}{\operatorname{lp}(m)}
 # $$ (eq-bound)
 #
-# With a limit of 40 and $\alpha = 0.6$, $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$. Let the best finished score be $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on. At $-5$ it reaches $-1.49$ at best, and we stop.
+# With a limit of 40 and $\alpha = 0.6$, $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$. Let the best finished score be $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on. At $-5$ it reaches $-1.49$ at best, and the search stops. The bound is the authors' own; the paper says only that decoding ends early where it can.
 #
-# So we stop when the best finished score is above this bound for all that are running. The result is the same as if the search had gone on to its limit. The bound is the authors' own; the paper says only that decoding ends early where it can.
+# Why does it hold?
 #
-# :::{admonition} Why it holds, in two steps
-# :class: dropdown
 # 1. No probability is above 1, so no logarithm is above 0. However the hypothesis goes on, its final log-probability $s'$ is at most $s$.
 # 2. It ends at some length $n \le m$, so $\operatorname{lp}(n) \le \operatorname{lp}(m)$. Since $s'$ is negative, $s' / \operatorname{lp}(n) \le s' / \operatorname{lp}(m) \le s / \operatorname{lp}(m)$.
 # :::
@@ -686,7 +691,7 @@ for knobs in ({"top_k": 2}, {"top_p": 0.7}):
     print(f"{knobs}: words kept with the temperature first {first}, last {last}")
 
 # %% [markdown]
-# **6. The authors' search** (★★★, an evening, open). Change `extend` and `finish` so that finished hypotheses move to a list of their own and $k$ keep running. Does it find likelier sentences on the validation captions, does BLEU change, and what does it cost?
+# **6. The authors' search** (★★★, an evening, open). Change `search` so that finished hypotheses move to a list of their own and $k$ keep running until the bound says stop. (For a whole test set, change `extend` and `finish` of [the package's search](#the-whole-search) instead.) Does it find likelier sentences on the validation captions, does BLEU change, and what does it cost?
 
 # %% [markdown]
 # ## Second reading: the package's code

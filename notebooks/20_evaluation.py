@@ -65,7 +65,7 @@ from book.figures import INK, SKY, show
 # %% [markdown]
 # ## How BLEU lies
 #
-# The captions model of this book translates the 1,000 captions of Multi30k's test set. It wasn't trained on them, and none of its settings was chosen on them.
+# The captions model of the previous chapter translates the 1,000 captions of Multi30k's test set. It wasn't trained on them, and none of its settings was chosen on them.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import load_pretrained
@@ -326,7 +326,7 @@ assert abs(plain.corpus_score(lines, [wanted_lines]).score - bleu_of(cat + dog))
 assert plain.corpus_score(lines[1:], [wanted_lines[1:]]).score == 0
 
 # %% [markdown]
-# The dog alone would have 0. Together they have 44.2, and not the mean of the two: every n-gram counts alike, so longer sentences weigh more. "BLEU" means this number for the corpus.
+# The dog alone would have 0, since none of its pairs is right. (`bleu_of(dog)` says `nan`: three words have no run of four, and 0/0 isn't a number.) Together they have 44.2, and not the mean of the two: every n-gram counts alike, so longer sentences weigh more. "BLEU" means this number for the corpus.
 #
 # For the test set one thing is missing. Real text has *window.* with a period, so sentences are cut into tokens first. With `Tokenizer13a`, sacreBLEU's own cutter, our three functions give sacreBLEU's score:
 
@@ -418,6 +418,7 @@ assert "tok:13a" in score(["Er hat Zeit."], ["他 Zeit."]).bleu_signature
 # | `case:mixed` | upper and lower case as they are | `lc` forgives every wrong capital |
 # | `eff:no` | all four lengths of n-grams count | `yes` leaves out lengths that a sentence is too short for |
 # | `tok:13a` | how lines are cut into words | `none`, `char`, or one made for a language |
+# | `smooth:exp` | what replaces a count of zero, which a corpus hardly has | `none`, `floor`, `add-k` |
 #
 # Two scores may be compared if their signatures are equal *and* the test set is the same. There is no absolute scale: captions are short and use few words, so 41.2 on captions says nothing about news, and the paper's 28.4 doesn't belong in one table with it.
 #
@@ -444,7 +445,7 @@ assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 #
 # ### A bootstrap for BLEU
 #
-# No new translations are needed, and not even a new count. `counts` has ten numbers per caption. A resample adds up some rows more than once, and `bleu_of` does the rest. It must be **paired**: both systems are scored on the *same* drawn captions. Hard captions are hard for both, so their luck cancels in the difference.
+# No new translations are needed, and not even a new count. `counts` has ten numbers per caption. A resample adds up some rows more than once and others not at all. So it is enough to know how often each caption was drawn: `times_drawn` has one row of such numbers for each of the 1,000 resamples, and the product `times_drawn @ counts` adds up the rows of `counts` that often. `bleu_of` does the rest. It must be **paired**: both systems are scored on the *same* drawn captions. Hard captions are hard for both, so their luck cancels in the difference.
 
 
 # %%
@@ -576,7 +577,7 @@ assert sum(line in outputs for line, _ in marked_lines) >= 2
 # %% [markdown]
 # ## What to remember
 #
-# - BLEU multiplies clipped precisions of n-grams, n = 1 to 4, takes the fourth root, and punishes short output. It is summed over the corpus first.
+# - BLEU multiplies clipped precisions of n-grams, n = 1 to 4, takes the fourth root, and punishes short output. The counts are added up over the whole corpus first.
 # - A score means little without its signature, its test set and the number of lines. Score plain text that the model wrote by itself.
 # - A difference comes with a paired interval. If the interval includes zero, the test set can't tell the systems apart.
 # - BLEU and chrF compare strings and know nothing of *not*. Read the output, above all the worst of it.

@@ -129,7 +129,7 @@ assert 0.16 < cross[2][said.index("likes"), -2:].sum() < 0.18
 # \end{aligned}
 # $$ (eq-heads-apart)
 #
-# The model can't hand over $A_h$: the fused kernel is fast because it [never writes it down](25_speed.ipynb#attention-without-the-matrix). But from the arguments of the call we can compute it again.
+# The model can't hand over $A_h$: it calls PyTorch's `F.scaled_dot_product_attention`, which returns the output only, and is fast because it [never stores the weights](25_speed.ipynb#attention-without-the-matrix). But from the arguments of the call we can compute them again.
 #
 # **Exercise 7. Write it first** (★★, 10 min). A `MultiHeadAttention` has the linear maps `query`, `key` and `value` and a number of `heads`; `split_heads(x, heads)` cuts a projection into heads, and [chapter 3's](03_attention.ipynb#the-code) `attention` returns the weights beside its output. Write `attention_weights(module, query, key, value, mask)`. Ours:
 
@@ -153,10 +153,10 @@ def attention_weights(
 
 
 # %% [markdown]
-# The calls happen deep inside the model. There PyTorch lets us listen: a forward hook is a function of ours that is called whenever a module has run, with the arguments that the module got and the output that it gave. We hang a hook on each attention for the length of a `with` block.
+# The calls happen deep inside the model, but PyTorch lets us listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run. It gets the arguments of the call, and that is all that `attention_weights` needs. `keeping_weights`, folded here, puts such a hook on every attention of a model, and takes it away afterwards.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show keeping_weights", "code_prompt_hide": "Hide keeping_weights"}
 @contextmanager
 def keeping_weights(model: nn.Module) -> Iterator[dict[MultiHeadAttention, Tensor]]:
     """Collect the weights (B, H, T, S) of each attention, those of its last call in the block."""
@@ -306,7 +306,7 @@ show_steps(
 )
 
 # %% [markdown]
-# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at, mostly one of [chapter 3's](03_attention.ipynb#what-attention-can-and-cannot-return) [attention sinks](#why-does-everyone-look-at-s-attention-sinks), where a head parks the weight that it can't use. A *gray haze* is a mean of nearly everything. And *single full cells* elsewhere pick out words that place doesn't explain. It's tempting to give such heads names, as the paper does; [What single heads do](#what-single-heads-do) shows what that takes.
+# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. Mostly it is an [attention sink](#why-does-everyone-look-at-s-attention-sinks), as in [chapter 3](03_attention.ipynb#what-attention-can-and-cannot-return): a token where a head parks the weight that it can't use. A *gray haze* is a mean of nearly everything. And *single full cells* elsewhere pick out words that place doesn't explain. It's tempting to give such heads names, as the paper does; [What single heads do](#what-single-heads-do) shows what that takes.
 
 # %% [markdown]
 # ## The machine at work
@@ -626,7 +626,7 @@ assert means["writes", 1] < min(top)
 # %% [markdown]
 # In the row that writes a word, *all four* heads of layer 2 align, with error rates of 0.28 to 0.34 where the diagonal has 0.54. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four, with 0.23, beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all.
 #
-# When a word is read, its translation is done, and this decoder is busy with the next one. In other models it is the reading row that aligns, as in layer 1 of our first figure, so measure yours. ({cite:t}`chen2020accurate` get their best alignments from that row.) Even the mean isn't perfect, nor need it be. The model was trained to write the next word, not to point at its source.
+# When a word is read, its translation is done, and this decoder is busy with the next one. In other models it is the reading row that aligns, as in layer 1 of our first figure, so measure yours. ({cite:t}`chen2020accurate` get their best alignments from the reading row.) Even the mean of the heads isn't perfect, and it needn't be. The model was trained to write the next word, not to point at its source.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Where do the heads of layer 2 look when a word is written? Mean of their weights, between words of an unseen sentence of the grammar. Framed cells are the gold alignment. Rows are target words, columns source words; the last column is `</s>`."}}
 chosen = next(
@@ -810,7 +810,7 @@ assert min(first) > 0.8 and cost[2] < 4
 # %% [markdown]
 # ### A clear map that matters little
 #
-# Hazy heads, on the left, change about 2% of the words at most, and sharp ones, on the right, between 4.0 and 8.1%. The rank correlation says how well two orders agree: it would be 1 if the sharper of two heads always changed more. Most of our 0.77 is the distance between the two groups, which is no surprise, since a hazy head has little to lose by being flattened. Among the sharp heads, sharpness doesn't tell how much depends on one. The clearest case is the decoder's attention to itself, with a rank correlation of −0.05: the maps of its four heads in layer 1 are among the sharpest, and silencing any of them costs at most 3.4 BLEU.
+# Hazy heads, on the left, change about 2% of the words at most, and sharp ones, on the right, between 4.0 and 8.1%. The rank correlation says how well two orders agree: it would be 1 if the sharper of two heads always changed more. Most of our 0.77 is the distance between the two groups: two groups of twelve that are fully apart, each in random order inside, would give 0.75 on average. That is no surprise, since a hazy head has little to lose by being flattened. Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The other eight are all of the decoder's attention to itself, and their correlation is −0.05. (In the encoder all heads are hazy. There the sharper ones do change a little more.) The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
 #
 # How can a clear map matter little?
 #

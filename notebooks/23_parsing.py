@@ -45,6 +45,11 @@ from benchmarks.treebank import DELETED, clean, leaves, plain, read_trees
 from book.figures import AMBER, INK, PAPER, PLUM, show, show_drawing, words_at
 
 
+def report(update, training_loss, held_out_loss):
+    print(f"update {update}: smoothed training loss {training_loss:.2f}", end=", ")
+    print(f"held-out loss {held_out_loss:.2f}")
+
+
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-tree", "caption": "The tree of *the black cat likes fish*. A label opens a bracket around all that hangs below it; each tag stands for the word below it. S is a sentence, NP a noun phrase, VP a verb phrase; DT, JJ, NN and VBZ are determiner, adjective, noun and verb."}}
 def show_tree(tree, alt):
     parts, step = [], 56
@@ -226,7 +231,7 @@ print(" ".join(word for _, word in leaves(trees[3])))
 print(" ".join(linearize(trees[3])))
 
 # %% [markdown]
-# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, and `fit` trains.
+# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, `fit` trains, and `report` prints how far it is.
 
 # %% tags=["nbval-ignore-output"]
 code = Code(trees[500:])
@@ -238,13 +243,6 @@ config = TransformerConfig(len(code.entries), **sizes, dropout=0.0, pre_norm=Tru
 model = Transformer(config)
 learn = encode_trees(code, trees[500:])
 held_out = encode_trees(code, trees[100:500])
-
-
-def report(update, training_loss, held_out_loss):
-    print(f"update {update}: smoothed training loss {training_loss:.2f}", end=", ")
-    print(f"held-out loss {held_out_loss:.2f}")
-
-
 model = fit(model, learn, held_out, steps=800, warmup=100, every=200, report=report)
 
 # %% [markdown]
@@ -256,7 +254,7 @@ model = fit(model, learn, held_out, steps=800, warmup=100, every=200, report=rep
 # F_1 = \frac{2 \, |G \cap P|}{|G| + |P|}
 # $$ (eq-f1)
 #
-# Here $|\cdot|$ counts. Trees are traditionally scored by a program called EVALB, and its rules are part of the number. Each constituent is a bracket with a label, a first and a last word. Brackets of single words, the tags, don't count, nor does `TOP`. Punctuation is taken out before the words are counted, so a comma may hang anywhere. `PRT` and `ADVP` are taken for the same label. And the sum runs over the brackets of all sentences, so a long sentence weighs more than a short one. `labeled_f1`, folded here, follows these rules.
+# Here $|\cdot|$ counts. Trees are traditionally scored by a program called EVALB, and its rules are part of the number. Each constituent is a bracket with a label, a first and a last word. The tags of words don't count, nor does `TOP`; a phrase of a single word, such as (NP fish), does. Punctuation is taken out before the words are counted, so a comma may hang anywhere. `PRT` and `ADVP` are taken for the same label. And the sum runs over the brackets of all sentences, so a long sentence weighs more than a short one. `labeled_f1`, folded here, follows these rules.
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the scorer", "code_prompt_hide": "Hide the scorer"}
@@ -429,9 +427,7 @@ for found in by_size.values():
     )
     print(f"{best:8,.0f}")
 hours = sum(run["seconds"] for run in runs) / 3600
-print(
-    f"{settings['steps']:,} updates at most, {hours:.1f} hours in all on one core of a"
-)
+print(f"{settings['steps']:,} updates at most, {hours:.1f} hours in all on one core:")
 print(f"{settings['processor']}, PyTorch {settings['torch']}")
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-parsing-curve", "caption": "How far do 3,400 trees get you? Labeled F1 over the number of trees trained on (logarithmic): each run and the mean of its size, with the search left free (purple) and held to trees (orange). The diamond is the paper's model, with twelve times the trees and many times the size."}}
@@ -478,7 +474,7 @@ show(
 # %% [markdown]
 # The curve is steep, and it doesn't bend yet. With few trees the loss on held-out ones soon turns (the last column), since the model knows its own by heart; with all of them it is lowest near the end of the training.
 #
-# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one tag too many, spoils a whole sentence of the free search. (The few that fail even when held reach the limit of length, opening bracket after bracket.)
+# Left free, the search writes a tree for few sentences. That isn't because the model knows little about phrases: held to trees, the same weights score more than twice as high. One forgotten bracket, or one tag too many, spoils a whole sentence of the free search. (The few that fail even when held keep opening brackets, up to five before a word, and reach the limit of length before all are closed.)
 #
 # Here is what the newspaper model makes of our own sentence, which is like nothing in the *Journal*:
 

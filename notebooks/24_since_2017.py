@@ -163,7 +163,7 @@ show_steps(charts, "Which mask?")
 #
 # $$ \text{SwiGLU}(x) = \left(\text{SiLU}(x\, W_\text{gate}) \odot x\, W_\text{up}\right) W_\text{down} $$
 #
-# There are three matrices instead of two, so each gets [two thirds of the units](06_feed_forward.ipynb#relu-and-swiglu-today). `hidden_act` names SiLU, $z \cdot \text{sigmoid}(z)$, a ReLU with a round corner.
+# There are three matrices instead of two. With [two thirds of the units](06_feed_forward.ipynb#relu-and-swiglu-today) they have as many weights as the two had. That would be 10,923 units here; Llama 3 8B takes more, 14,336. `hidden_act` names SiLU, $z \cdot \text{sigmoid}(z)$, a ReLU with a round corner.
 #
 # ## No biases
 #
@@ -299,9 +299,9 @@ mean, error = compared(one, two)
 assert round(mean, 2) == 0.08 and mean > 2 * error
 
 # %% [markdown]
-# The intervals of pre-norm and SwiGLU are well clear of zero, and so is that of all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases). RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
+# The intervals of pre-norm, of SwiGLU and of all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases) are well clear of zero. RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
 #
-# Rotary positions need care. Their interval, −0.32 ± 0.31, just misses zero, and so does the interval for *no positions at all*. Among twelve intervals, each right 19 times in 20, a wrong one is no surprise, so we call neither settled. The difference between the two, −0.10 ± 0.18, may be chance as well. In so short a training the added sinusoids seem to do more harm than good, and much of what rotation gains may come from leaving the words alone.
+# Rotary positions need care. Their interval, −0.32 ± 0.31, ends just below zero, and the interval for *no positions at all*, −0.23 ± 0.19, a little further below. Of twelve intervals that are each right 19 times in 20, one may well be wrong, so we call neither settled. The difference between the two, −0.10 ± 0.18, may be chance as well. In so short a training the added sinusoids seem to do more harm than good, and much of what rotation gains may come from leaving the words alone.
 #
 # All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. In the paper's form, one stack seems ahead of two, by 0.11 ± 0.08, with the same caution. With all five changes on both sides it is the other way round: one stack is behind by 0.08 ± 0.03.
 #
@@ -355,7 +355,7 @@ show(
 )
 
 # %% [markdown]
-# **Is each weight on its own?** Adam divides each weight's gradient by its usual size, as if a matrix were a list of numbers. But the gradient of a matrix is dominated by a few directions. *Muon* {cite:p}`jordan2024muon` averages the gradients and then makes all directions equally strong, for the matrices within the layers; embeddings and norms stay with AdamW. {cite:t}`liu2025muon` report the loss of AdamW for about half the computation. [A fold below](#second-reading-muon-on-one-gradient) shows it on one gradient.
+# **Should each weight be treated on its own?** Adam divides each weight's gradient by its usual size, as if a matrix were a list of numbers. But the gradient of a matrix is dominated by a few directions. *Muon* {cite:p}`jordan2024muon` averages the gradients and then makes all directions equally strong, for the matrices within the layers; embeddings and norms stay with AdamW. {cite:t}`liu2025muon` report the loss of AdamW for about half the computation. [A fold below](#second-reading-muon-on-one-gradient) shows it on one gradient.
 #
 # And dropout is mostly gone: a text that is read once can't be learned by heart.
 #
@@ -438,7 +438,7 @@ print(f"{sum(p.numel() for p in llama.parameters()):,} parameters")
 assert sum(p.numel() for p in llama.parameters()) == 16_060_522_496 // 2
 
 # %% [markdown]
-# The published weights take 16,060,522,496 bytes, two per parameter: these lines make a model of the right size, to the last weight. (To load them, you would also have to rotate with a `rope_theta` of 500,000 and put the columns of queries and keys in another order.)
+# The published weights take 16,060,522,496 bytes, two per parameter: these lines make a model of the right size, to the last weight.
 #
 # Now a small one learns. The book's [grammar](B_synchronous_grammar.ipynb) makes its text: a German sentence, `</s>`, its translation, `</s>`. The schedule is WSD, in one line. Nothing masks the padding, because it comes last, where a causal model never looks, and its labels don't count.
 
@@ -523,7 +523,7 @@ assert 20 <= exact <= 38, exact
 #
 # More has stayed than has changed: scaled dot-product attention in several heads, a residual stream that each part reads and adds to, a network for each position, wider than the stream, tokens from subwords, and the next token as the task, at all positions at once, with the causal mask. FlashAttention computes attention [in blocks](25_speed.ipynb#attention-without-the-matrix), with the same result.
 #
-# Newer models go on from here. *Mixtures of experts* have many feed-forward networks and let each token choose a few, so that the weights grow and the work per token hardly does: Mixtral of 2023 chooses two of eight, and DeepSeek-V3 eight of 256. *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), as the paper itself proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek).
+# Newer models go on from here. Many have *mixtures of experts*: each token chooses a few of many feed-forward networks, so that the weights grow and the work per token hardly does. [The last fold](#second-reading-why-these-and-where-to-go-from-here) has this and three more changes.
 
 # %% [markdown]
 # ## What to remember
@@ -848,7 +848,8 @@ assert after.min() > 0.6 and after.max() < 1.25
 # :class: dropdown
 # - **Build a larger one.** Andrej Karpathy's *nanoGPT* trains GPT-2 in two short files, and Sebastian Raschka's *Build a Large Language Model (From Scratch)* devotes a book to it; his *The Big LLM Architecture Comparison* draws the newer models side by side. *How To Scale Your Model*, by engineers of Google DeepMind, explains how one trains on thousands of chips.
 # - **Other uses of the same block.** BERT keeps only the encoder and T5 both stacks {cite:p}`raffel2020exploring`; the Vision Transformer reads patches of pictures as words.
-# - **Mixtures of experts.** The idea is from 1991 (Jacobs and others); in the same year as the paper, Shazeer and others let each token choose a few of many experts. A linear map of the token chooses the experts, and a softmax weighs what they return. All experts must be in memory, and something has to keep them evenly used. Qwen3's largest model chooses eight of 128.
+# - **Mixtures of experts.** The idea is from 1991 (Jacobs and others); in the same year as the paper, Shazeer and others let each token choose a few of many experts. A linear map of the token chooses the experts, and a softmax weighs what they return. All experts must be in memory, and something has to keep them evenly used. Mixtral of 2023 chooses two of eight, Qwen3's largest model eight of 128, and DeepSeek-V3 eight of 256.
+# - **Three smaller changes.** *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3). *Sliding windows* let most layers look back only so far (Gemma 3), as the paper itself proposes in section 4. *Multi-head latent attention* squeezes keys and values through a narrow matrix before they are kept (DeepSeek).
 # - **From continuing to answering.** InstructGPT describes how a language model learns to follow instructions, LoRA how to fine-tune one cheaply.
 # - **Without attention's square.** Mamba and other state space models carry a state from word to word again, and can still be trained in parallel. [Chapter 2](02_before_attention.ipynb) is the story that they reopen.
 # :::

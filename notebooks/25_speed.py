@@ -371,9 +371,9 @@ assert round(1e5 * steps[2] / 3.6e6, 1) == 1.8
 assert round(1e3 * median(sizes[25_000]["seconds"]) / UPDATES / 1983 * 1e3) == 33
 
 # %% [markdown]
-# Not at all: 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. A step has 1,389 to 1,983 kernels, depending on the batch, and each takes the program 33 to 45 microseconds to hand over in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
+# Not at all: 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. On the H200 a step has 1,389 to 1,983 kernels, depending on the batch, and each takes the program 33 to 45 microseconds to hand over in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
 #
-# Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, in which the driver records all launches of a step and replays them on one request; but a recording fits only inputs of one shape, and our batches have many.
+# Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, which records all launches of a step and replays them on one request. A recording fits inputs of one shape only, so [appendix Q](Q_graphs.ipynb#few-shapes) gives the batches few shapes.
 #
 # ## Attention without the matrix
 #
@@ -550,7 +550,7 @@ for name, function in (
 assert max(apart) < 1e-10
 
 # %% [markdown]
-# The loss and its gradients stay the same, and the memory that the loss takes in this small case shrinks from 42 MB to 11. At the paper's batch on the H200, the loss with all logits needed 11.4 GB and the one in chunks 1.0. It takes a little longer, 18.9 ms instead of 15.1, and leaves room for a larger batch.
+# The loss and its gradients stay the same, and the memory that the loss takes in this small case shrinks from 42 MB to 11. At the paper's batch on the H200, the loss with all logits needed 11.4 GB and the one in chunks 1.0. It takes 3.8 ms longer (18.9 instead of 15.1) and leaves room for a larger batch.
 
 # %% tags=["remove-cell"]
 losses = [H200[f"{name}, smoothing 0.1"] for name in ("all logits", "chunked_loss")]
@@ -590,9 +590,9 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 #
 # The third number shows where bf16 must *not* be used. Suppose an update changes a weight by a thousandth of its size: in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization in fp32. On the H200 base trained 344,471 tokens per second this way, and 95,140 in fp32. Where a machine has no units for bf16, [the package](P_planning.ipynb#what-the-machine-can-do) takes fp32.
 #
-# ## The fast loss
+# ### The fast loss
 #
-# The package's `FastLoss` puts the chunks and the 16 bits together. In fp32 it returns the loss and the gradient of [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module); in bf16 the gradient differs by about a percent, as the second fold shows.
+# The package's `FastLoss`, folded here, puts the chunks and the 16 bits together. In fp32 it returns the loss and the gradient of [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module); in bf16 the gradient differs by about a percent.
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show FastLoss", "code_prompt_hide": "Hide FastLoss"}
 Precision = Literal["fp32", "bf16"]
@@ -637,9 +637,6 @@ class FastLoss(SmoothedLoss):
                 self.chunk,
             )
 
-
-# %% [markdown]
-# The comparison runs on captions, with the `small` model. Its last line sets a training step on one thread beside one large product.
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show whether it computes the same, and how fast this machine is", "code_prompt_hide": "Hide the comparison"}
 torch.set_num_threads(1)
@@ -695,7 +692,7 @@ assert 0.05 < useful / min(took) / peak < 5  # above 1 only if others keep it bu
 # %% [markdown]
 # ## Compiling a layer
 #
-# A layer is a few dozen operations, each of which reads from memory and writes back. `torch.compile` watches a function run once and writes a program for it, in which neighbors such as addition, dropout and normalization become one loop, and on a GPU one launch. `compile_layers` compiles each *layer* in place, so that the six of a stack share a program. With `dynamic=True` the sizes of a batch are variables in it, and two programs do for nearly all batches.
+# A layer is a few dozen operations, each of which reads from memory and writes back. `torch.compile` watches a function run once and writes a program for it, in which neighbors such as addition, dropout and normalization become one loop, and on a GPU one launch. `compile_layers` compiles each *layer* in place, so that the six of a stack share a program. With `dynamic=True`, two programs are enough for nearly all sizes of a batch.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show compile_layers", "code_prompt_hide": "Hide compile_layers"}
@@ -719,7 +716,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 # %% [markdown]
-# On the H100 it made big 16% faster, after 35 seconds of compiling, and base by less than its rounds scatter (9% in one session, 5% in another). Kernels got shorter by a seventh in base and a sixth in big. But the base model had been waiting for launches, and it still waits: at 25,000 positions they are 1,794 now instead of 2,052. `train` compiles only with `--compile`.
+# On the H100 it made big 16% faster, after 35 seconds of compiling, and base by less than its rounds scatter (9% in one session, 5% in another). But the base model had been waiting for launches, and it still waits: at 25,000 positions the H100 now has 1,794 launches in a step instead of 2,052. `train` compiles only with `--compile`.
 
 # %% tags=["remove-cell"]
 for name, gain, least, most in (("base", 1.09, 0.84, 0.86), ("big", 1.16, 0.82, 0.85)):
@@ -732,7 +729,7 @@ assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 
 # %% [markdown]
 # ## On a GPU
 #
-# Parts of `python -m benchmarks.speed.gpu --peak 989e12` measured the upper table, on an H200 and an H100 in virtual machines. The lower one was made in another session, by a script that has become the part `rivals`. There four systems took turns on the same batches, with the batches on the card before the clock started. Its rates are higher (345,649 for ours, not 244,144), so compare only within a table. The factors are medians over the turns.
+# The upper table was measured with `python -m benchmarks.speed.gpu --peak 989e12`, on an H200 and an H100 in virtual machines, and the lower one with the script that has become its part `rivals`. There four systems took turns on the same batches, which were on the card before the clock started. So the rates are higher: compare only within a table. The factors are medians over the turns.
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -856,7 +853,7 @@ for log in (H100, H200):
             assert 0.99 < line["gigabytes"] / line["planned_gigabytes"] < 1.12
 
 # %% [markdown]
-# The memory was up to 8% above this plan on both cards, and up to 11% with larger batches. The hours for base lie between the two cards': 100,000 of the steps that we measured take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
+# Measured memory was up to 11% above this plan. The hours for base lie between the two cards': 100,000 of the steps that we measured take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
 
 # %% [markdown]
 # ## What to remember

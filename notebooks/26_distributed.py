@@ -408,10 +408,18 @@ show_plot(
 #
 # ### The lines of the training loop
 #
-# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the tokens, by whose number each loss is divided, are counted over all of them (`all_reduce_mean`, folded here).
+# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the tokens, by whose number each loss is divided, are counted over all of them. In a loop of your own the last two look like this:
+#
+# ```python
+# parallel = DistributedDataParallel(loss)  # sends the weights of process 0 to all
+# mean_tokens = all_reduce_mean(tokens)  # n / N
+# (parallel(source, target) / mean_tokens).backward()  # exchanges the gradients
+# ```
+#
+# Here `tokens` is the number of target tokens in this process's share of the batch. `all_reduce_mean` and `DataParallelLoss`, folded here, are what the package uses. The class wraps the loss, and [makes one exchange for several batches](#gradient-accumulation-with-ddp), if an update has them.
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show all_reduce_mean", "code_prompt_hide": "Hide all_reduce_mean"}
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show all_reduce_mean and DataParallelLoss", "code_prompt_hide": "Hide all_reduce_mean and DataParallelLoss"}
 def rank_and_world_size() -> tuple[int, int]:
     """Return the number of this process and of all that train together: (0, 1) for one alone."""
     if not dist.is_initialized():
@@ -427,7 +435,6 @@ def all_reduce_mean(numbers: Tensor) -> Tensor:
     return total / rank_and_world_size()[1]
 
 
-# %% tags=["export"]
 class DataParallelLoss(SmoothedLoss):
     """A loss whose gradients are averaged over all processes, once per update.
 
@@ -450,7 +457,7 @@ class DataParallelLoss(SmoothedLoss):
 
 
 # %% [markdown]
-# DDP takes the *mean* of the processes' gradients where we want their sum, so the result is $N$ times too small. If each process divides its loss by the mean number of tokens, $n / N$, instead of $n$, that [makes up for it](#why-is-the-loss-divided-by-the-mean-number-of-tokens). With several batches per update, `no_sync` keeps gradients at home until the last backward pass.
+# DDP takes the *mean* of the processes' gradients where we want their sum, so the result is $N$ times too small. If each process divides its loss by the mean number of tokens, $n / N$, instead of $n$, that [makes up for it](#why-is-the-loss-divided-by-the-mean-number-of-tokens).
 #
 # DDP wraps the *loss*, which contains the model. Only what is called through the wrapper takes part in the exchange: if you wrap the model and compute the loss along another path, each process trains a model of its own.
 #
@@ -478,14 +485,7 @@ class DataParallelLoss(SmoothedLoss):
 #     train(model, tokenizer, pairs, settings, validation=validation, folder="run")
 # ```
 #
-# In this test four things are different:
-#
-# - the seed depends on the rank, so that a missing broadcast would show;
-# - numbers are in double precision, to tell a mistake from rounding;
-# - there is no dropout, [which each process draws for itself](#random-numbers-of-each-process);
-# - `"cpu"` keeps GPUs out of it.
-#
-# The script runs with one process, without `torchrun`, and then with two.
+# In this test the seed depends on the rank, so that a missing broadcast would show. Numbers are in double precision, to tell a mistake from rounding, and there is no dropout, [which each process draws for itself](#random-numbers-of-each-process). The script runs with one process, without `torchrun`, and then with two.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the script", "code_prompt_hide": "Hide the script"}
 TRAIN = '''
@@ -564,7 +564,7 @@ assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 #
 # The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](K_runs.ipynb#killed-and-continued).
 #
-# We kill the worst one to lose, the first, at step 50. The last checkpoint is that of step 40.
+# We kill process 0, the only one that writes checkpoints, at step 50. The last checkpoint is from step 40.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 KILLED = """
@@ -634,7 +634,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # ## How fast it can be
 #
-# Twice the GPUs, half the time? With a batch that grows with their number (**weak scaling**) nearly. With the same batch on more GPUs (**strong scaling**) there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). Up to that size, the program needs about so long to launch the step's 1,400 to 2,000 kernels, and the GPU is done before the next launch arrives. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
+# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). Up to the paper's batch, the program needs about 60 ms to launch the step's 1,400 to 2,000 kernels, and the GPU has finished each of them before the next one arrives. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
 # %% tags=["remove-cell"]
 sizes = {line["max_tokens"]: name for name, line in gpu.items() if "max_tokens" in line}
@@ -831,7 +831,7 @@ home.cleanup()
 # :class: dropdown
 # Not for more GPUs: the update is the same, so its rate is too. A larger *batch* is another matter. Its gradient has less noise and can be trusted for a longer step. {cite:t}`ott2018scaling` trained the big model with about 400,000 tokens per update and a peak rate of 0.001, on 128 GPUs in 85 minutes, and got 29.3 BLEU where the paper has 28.4 (on WMT16's training data). That is sixteen times the batch, and twice the rate. What this is in our settings is printed below.
 #
-# `max_tokens` should be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The next chapter](27_wmt14.ipynb#two-recipes-for-eight-gpus) has a recipe for either model.
+# `max_tokens` should be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The next chapter](27_wmt14.ipynb#two-recipes) has a recipe for either model.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the settings", "code_prompt_hide": "Hide the settings"}

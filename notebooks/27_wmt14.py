@@ -115,7 +115,7 @@ show_plot(
 # python -c "import torch; print(torch.__version__, torch.cuda.device_count())"
 # ```
 #
-# **Expect** a version that ends in `+cu` and a number, and the number of GPUs. **If not:** 0 GPUs where `nvidia-smi` lists some is a PyTorch for CPUs, or one that is too new for the driver. Install one for a CUDA that it knows: `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126`. In a container, give `docker run` the options `--gpus all --shm-size 1g`: the process that reads batches ahead needs shared memory, and too little ends in a bus error.
+# **Expect** a version that ends in `+cu` and a number, and the number of GPUs. **If not:** a command that is missing, or a `venv` without `ensurepip`, comes with `apt install git tmux python3-venv`. 0 GPUs where `nvidia-smi` lists some is a PyTorch for CPUs, or one that is too new for the driver. Install one for a CUDA that it knows: `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126`. In a container, give `docker run` the options `--gpus all --shm-size 1g`: the process that reads batches ahead needs shared memory, and too little ends in a bus error.
 #
 # ## The links between the GPUs
 #
@@ -146,7 +146,7 @@ show_plot(
 #
 # ```bash
 # export HF_HOME=$PWD/cache        # 2 GB, if your home is small
-# annotated-transformer prepare wmt14-en-de --workers 2
+# annotated-transformer prepare wmt14-en-de --workers 2    # or more: a core for each
 # sacrebleu -t wmt14/full -l en-de --echo src > test-full.en
 # sacrebleu -t wmt14 -l en-de --echo src > test-filtered.en
 # ```
@@ -167,7 +167,7 @@ assert round(minutes) == 80
 assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
 # %% [markdown]
-# **Expect** 80 minutes by the clock, then a line that counts the pairs kept and dropped, most of the dropped ones because their lengths lie too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
+# **Expect** 80 minutes by the clock with two workers. More of them share the encoding, which took three quarters of that time. Then comes a line that counts the pairs kept and dropped, most of the dropped ones because their lengths lie too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
 #
 # ## Will it fit?
 #
@@ -181,20 +181,20 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 # ## Train
 #
 # ```bash
-# run train --prepared wmt14-en-de --preset base --output base
+# annotated-transformer train --prepared wmt14-en-de --preset base --output base
 # ```
 #
-# That is all, on 1, 4 or 8 GPUs: the batch is shared out, and the updates stay the same. But several GPUs gain nothing for *this* command, since a step of base takes 62 ms [however small each share is](26_distributed.ipynb#how-fast-it-can-be). Use one, or a larger batch.
+# That is all. It takes one GPU, and one is enough: a step of base takes 62 ms [however small the share of each GPU is](26_distributed.ipynb#how-fast-it-can-be), so eight would finish no sooner. (You can put `run` in front of `train` all the same: the batch is shared out, and the updates stay as they are.) Several GPUs need a larger batch, as in the second recipe below.
 #
-# ### Two recipes for eight GPUs
+# ### Two recipes
 #
-# **As the paper.** Eight GPUs for the big model, one for base. The paper averages the last five checkpoints of base, ten minutes apart, which were 1,500 steps, and the last twenty of big. (For big we assume ten minutes, too, which are 600 steps.)
+# **As the paper.** One GPU, for big as for base: with this batch, eight finish big at most 1.7 times as fast, for 4.6 times the rent. Take them only if the hours matter more. The paper averages the last five checkpoints of base, ten minutes apart, which were 1,500 steps, and the last twenty of big. (For big we assume ten minutes, too, which are 600 steps.)
 #
 # ```bash
-# run train --prepared wmt14-en-de --preset big --output big
+# annotated-transformer train --prepared wmt14-en-de --preset big --output big
 # ```
 #
-# **Large batch**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's. Trained on WMT16's data, it reached 29.3 BLEU, where the paper's has 28.4. The second command below does the same. For base we know of no published run, and take half that batch with the same rate:
+# **A large batch, for eight GPUs**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's. Trained on WMT16's data, it reached 29.3 BLEU in the paper's way of scoring, where the paper's has 28.4; in sacreBLEU's, that is 28.6 ({numref}`fig-two-ways`). The second command below does the same. For base we know of no published run, and take half that batch with the same rate:
 #
 # ```bash
 # run train --prepared wmt14-en-de --preset base --max-tokens 200000 \
@@ -251,7 +251,7 @@ for line, most in zip(slower[:2], (1.4, 1.2)):
 #
 # ## What it will take
 #
-# Hours are updates times the length of a step, and the first ten minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on the H200, and 244,000 on the H100; big 204,000 and 179,000. Below half of that, look whether the log names the right number of `processes`, whether `nvidia-smi` shows another program on the GPUs, and whether the number stays when you take fewer GPUs: then steps are too short to be shared. {numref}`fig-hours` turns hours into money. Two things are not in it: `--compile` (try it [without WMT14](#all-gpus-without-wmt14), with another `--output`) and validations, which took about three seconds each in our log of base: 67 of them for base, 500 for big.
+# Hours are updates times the length of a step, and the first ten minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on the H200, and 244,000 on the H100; big 204,000 and 179,000. Below half of that, look whether the log names the right number of `processes`, whether `nvidia-smi` shows another program on the GPUs, and whether the number stays when you take fewer GPUs: then steps are too short to be shared. {numref}`fig-hours` turns hours into money. Validations come on top, about three seconds each in our log of base: 67 of them for base, 500 for big. Try `--compile`, too, [without WMT14](#all-gpus-without-wmt14) and with another `--output`.
 #
 # :::{admonition} The cost as Table 2 of the paper states it
 # :class: dropdown
@@ -319,7 +319,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #      --max-tokens 200000 --lr-scale 1.43 --steps 12500 --save-every 200 --output base-large
 #  ```
 #
-# Submit it twice with `sbatch train.sh`: the second job waits for the first, and goes on where the first ran out of time. With two machines, clone and folder must be on a disk that both see; without Slurm, type [the two commands](26_distributed.ipynb#several-machines) of the chapter before.
+# Save it as `train.sh` in the clone, and submit it there, twice, with `sbatch train.sh`: the second job waits for the first, and goes on where the first ran out of time. With two machines, clone and folder must be on a disk that both see. Without Slurm, type on each machine `export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and then the script's command from `torchrun` on, with `--nnodes=2`, any word for `--rdzv-id`, the same on both, and the name of the first machine in place of `$first`.
 #
 # ## Watching it from another terminal
 #
@@ -367,9 +367,11 @@ assert (
 # ## Average and score
 #
 # ```bash
-# annotated-transformer average --run base --last 5 --output base-average      # of big, 20
+# annotated-transformer average --run base --last 5 --output base-average
 # run evaluate --model base-average --prepared wmt14-en-de
 # ```
+#
+# Take 5 of `base-large`, too, and the last 20 of `big`. For `big-large` we would take 10: there, twenty reach back over a quarter of the training.
 #
 # **Expect** a minute, then two scores with signatures, of 3,003 sentences and of 2,737, and `not_comparable`, a score in the authors' way. **If not:** without the network `evaluate` needs the test sets that were fetched [with the corpus](#the-corpus).
 #
@@ -416,7 +418,7 @@ show_plot(
 # %% [markdown]
 # ## Take it home
 #
-# From your own machine; then stop the rented one, which costs as long as it exists, not as long as it computes:
+# Type this on your own machine, in an environment that has the package, too (`pip install .` in a clone):
 #
 # ```bash
 # scp -r user@machine:annotated-transformer/base-average .        # 0.25 GB
@@ -424,9 +426,76 @@ show_plot(
 # echo "Attention is all you need." | annotated-transformer translate --model base-average
 # ```
 #
-# And send your score, whatever it is: [Adding a run of WMT14](https://github.com/annotated-transformer/annotated-transformer/blob/main/CONTRIBUTING.md#adding-a-run-of-wmt14).
+# Then delete the rented machine. One that is only stopped often still costs, for its disk. And send your score, whatever it is: [Adding a run of WMT14](https://github.com/annotated-transformer/annotated-transformer/blob/main/CONTRIBUTING.md#adding-a-run-of-wmt14).
+
+# %% [markdown]
+# ## What to remember
 #
-# ## A rehearsal
+# - Prepare, train, average, evaluate: each may be killed and started again.
+# - One GPU is enough for base and big as the paper trained them. Eight pay with a large batch.
+# - A falling loss is no proof. Watch the speed in the first ten minutes, and BLEU from then on.
+# - A score without its tool, its test set and its number of sentences is half a score.
+#
+# ## The end of the book
+#
+# The model began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have built the model that these commands train, which is [one page](../book/model.md), and you can open every other line that they run. If a run goes wrong, you know in which file to look and what its numbers should be.
+
+# %% [markdown]
+# ## Exercises
+#
+# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each: how many epochs? Why does the plan that is folded at the end of [What it will take](#what-it-will-take) have fewer?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The 25,000 count padding, and a batch is seldom full to the last position.
+print(
+    f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / batches_per_epoch:.1f} planned"
+)
+
+# %% [markdown]
+# **2. A leak** (★★, 10 min). What breaks if the vocabulary is learned from the test set too? Add twenty sentences about a quagga and count the tokens of the word.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Rare words of the test become longer tokens, so a name that training never met is spelled in fewer.
+# The score is a little too good, and no number looks wrong.
+quagga = [Pair("The quagga sleeps.", "Das Quagga schläft.")] * 20
+sentences = grammar(500, seed=0)
+for text in (sentences, [*sentences, *quagga]):
+    print(len(Tokenizer.train(text, 500).encode("quagga")), "tokens for quagga")
+
+# %% [markdown]
+# **3. The bill** (★, 5 min). At 3 per GPU and hour, what does a run of base cost on one GPU at 25,000 tokens per update, and on eight? What do the eight cost if each gets 25,000?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Steps times seconds, times the number of GPUs that are rented; all measured on one H200.
+one, eight = hours["base, as the paper", 1], hours["base, as the paper", 8]
+print(f"{3 * one:.0f} on one, {3 * 8 * eight:.0f} on eight;", end=" ")
+print(f"{3 * 8 * hours['base, large batch', 8]:.0f} with 200,000 tokens per update")
+
+# %% [markdown]
+# **4. Which is better?** (★, 5 min) Your run has 26.4 on the 2,737 filtered sentences. A paper reports 26.1 for the same model.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Nothing says so. Is theirs on 3,003 sentences, tokenized, with compounds split? Score yours on the
+# full set, compare the signatures, and remember that a seed alone can move a score by 0.3.
+print(
+    f"difference {26.4 - 26.1:.1f}, seeds 0.3, tools {min(gaps):.1f} to {max(gaps):.1f}"
+)
+
+# %% [markdown]
+# **5. Reading a log** (★★, 10 min). The log of a base run on one A100 says 120,000 target tokens per second. As on our H200, a step has 22,000 real ones. How long will 100,000 steps take, without validations? Which share of the peak is that, with 0.38e9 operations per token?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# All real tokens of all steps, divided by those of a second; operations per second over the peak.
+print(f"{100_000 * 22_000 / 120_000 / 3600:.1f} hours, {0.38e9 * 120_000 / 312e12:.0%}")
+assert round(sum(GPU["base"]["tokens"]) / 25, -3) == 22_000
+
+# %% [markdown]
+# **6. Be the first** (★★★, an evening and a GPU, open). Train base, and send your line.
+
+# %% [markdown]
+# ## Second reading: a rehearsal, sick runs, and scores
+#
+# ### A rehearsal
 #
 # Commands that were never run don't work, so the four of the chain ran here in small, and the exchange of gradients with them. (The Slurm script, two machines and the downloads did not.) The corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The folds have each command with what it printed; the function `shell` runs it and insists on its exit code.
 
@@ -583,6 +652,10 @@ assert "is not finite; it was not used" in _
 # %% [markdown]
 # The last command in the fold above was meant to fail: with an absurd rate the gradient overflows, and the run stops before any weight is spoiled ([what to do](#a-loss-that-is-not-a-number)).
 #
+# The score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the downloads, and the exchange between GPUs.
+#
+# ### Two sick runs
+#
 # The figure shows two runs that fell ill. The upper half shows base on an H100 with a warm-up that is too short, and again with a longer one. In the lower half each English sentence was paired with the German of its neighbor, as when one file has lost a line.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -649,78 +722,11 @@ show_plot(
     alt="Above, with the short warm-up the validation loss rises from 6.6 to 10 and stays there; with the longer one it falls from 5.2 to 4.7 and ends at 4.8. Below, BLEU of the healthy run rises, that of the shifted lines stays near zero.",
 )
 
-# %% [markdown]
-# The score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the downloads, and the exchange between GPUs.
-
-# %% [markdown]
-# ## What to remember
-#
-# - Prepare, train, average, evaluate: each may be killed and started again.
-# - One GPU is enough for base as the paper trained it. Eight pay with the big model or a large batch.
-# - A falling loss is no proof. Watch the speed in the first ten minutes, and BLEU from then on.
-# - A score without its tool, its test set and its number of sentences is half a score.
-#
-# ## The end of the book
-#
-# The model began with a lookup in a dictionary. From there each chapter added one thing: masks, heads, layers, a vocabulary, batches, a schedule, a search, a score. You have built the model that these commands train, which is [one page](../book/model.md), and you can open every other line that they run. If a run goes wrong, you know in which file to look and what its numbers should be.
-
-# %% [markdown]
-# ## Exercises
-#
-# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each: how many epochs? Why does the plan in [What it will take](#what-it-will-take) have fewer?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The 25,000 count padding, and a batch is seldom full to the last position.
-print(
-    f"{100_000 * 25_000 / (4.5e6 * 28):.1f} by hand, {100_000 / batches_per_epoch:.1f} planned"
-)
-
-# %% [markdown]
-# **2. A leak** (★★, 10 min). What breaks if the vocabulary is learned from the test set too? Add twenty sentences about a quagga and count the tokens of the word.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Rare words of the test become longer tokens, so a name that training never met is spelled in fewer.
-# The score is a little too good, and no number looks wrong.
-quagga = [Pair("The quagga sleeps.", "Das Quagga schläft.")] * 20
-for text in (pairs[:500], [*pairs[:500], *quagga]):
-    print(len(Tokenizer.train(text, 500).encode("quagga")), "tokens for quagga")
-
-# %% [markdown]
-# **3. The bill** (★, 5 min). At 3 per GPU and hour, what does a run of base cost on one GPU at 25,000 tokens per update, and on eight? What do the eight cost if each gets 25,000?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Steps times seconds, times the number of GPUs that are rented; all measured on one H200.
-one, eight = hours["base, as the paper", 1], hours["base, as the paper", 8]
-print(f"{3 * one:.0f} on one, {3 * 8 * eight:.0f} on eight;", end=" ")
-print(f"{3 * 8 * hours['base, large batch', 8]:.0f} with 200,000 tokens per update")
-
-# %% [markdown]
-# **4. Which is better?** (★, 5 min) Your run has 26.4 on the 2,737 filtered sentences. A paper reports 26.1 for the same model.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Nothing says so. Is theirs on 3,003 sentences, tokenized, with compounds split? Score yours on the
-# full set, compare the signatures, and remember that a seed alone can move a score by 0.3.
-print(
-    f"difference {26.4 - 26.1:.1f}, seeds 0.3, tools {min(gaps):.1f} to {max(gaps):.1f}"
-)
-
-# %% [markdown]
-# **5. Reading a log** (★★, 10 min). The log of a base run on one A100 says 120,000 target tokens per second. As on our H200, a step has 22,000 real ones. How long will 100,000 steps take, without validations? Which share of the peak is that, with 0.38e9 operations per token?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# All real tokens of all steps, divided by those of a second; operations per second over the peak.
-print(f"{100_000 * 22_000 / 120_000 / 3600:.1f} hours, {0.38e9 * 120_000 / 312e12:.0%}")
-assert round(sum(GPU["base"]["tokens"]) / 25, -3) == 22_000
+# %% tags=["remove-cell"]
 home.cleanup()
 
-# %% [markdown]
-# **6. Be the first** (★★★, an evening and a GPU, open). Train base, and send your line.
 
 # %% [markdown]
-# ## Second reading: sick runs, and scores
-#
-# ### Two sick runs
-#
 # :::{admonition} One that died, and one that learns German without the source
 # :class: dropdown
 # A run may be fast and learn nothing. The upper half of {numref}`fig-sick` has two real ones, base on the H100 with 227,123 pairs. The first had a warm-up of 400 updates to a peak of 0.0022, three times the paper's. Its training loss stays between 6.5 and 6.7 for 800 updates, its validation loss *rises* to 10, and BLEU is 0: it has died, and nothing in it will recover. The second, with a peak of 0.0006 after 800, learns, but its gradient norm leaps to 24 and its progress ends. Six layers in post-norm at 25,000 tokens per update need the slow warm-up.

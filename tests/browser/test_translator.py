@@ -428,6 +428,30 @@ def test_odd_input_gets_a_sentence(open_first):
     assert FIRST["steps"][-1]["text"] in translate(tab, FIRST["text"])
 
 
+OVERTAKEN = """async ([first, second]) => {
+    const field = document.querySelector(".translator-form input");
+    const ask = (text) => {
+        field.value = text;
+        field.form.requestSubmit();
+        return new Promise((resolve) => setTimeout(resolve)); // until the model is asked
+    };
+    await ask(first);
+    const end = performance.now() + 3000; // the whole first answer waits to be heard
+    while (performance.now() < end);
+    await ask(second);
+}"""
+
+
+def test_a_question_asked_before_the_last_answer_is_heard(open_first):
+    """The end of the first answer doesn't end the wait for the second."""
+    tab = open_first(**CALM)
+    translate(tab, FIRST["text"])
+    tab.evaluate(OVERTAKEN, ["Ein Mann schläft.", FIRST["text"]])
+    told = tab.locator(f"{TRANSLATOR} .translator-said:has-text('Translation:')")
+    told.wait_for(timeout=20_000)
+    assert FIRST["steps"][-1]["text"] in said(tab)
+
+
 def test_keyboard_and_announcements(open_first):
     """Field, button, examples, words and controls are reached and used by key, and speak."""
     tab = open_first(**CALM)

@@ -402,8 +402,9 @@
       const mine = (number = ++requests);
       const translation = { text: words, source: [], steps: [], done: false, ...more };
       const listen = ({ data: answer }) => {
-        if (number !== mine || answer.done || answer.tooLong) worker.removeEventListener("message", listen);
-        if (number !== mine || answer.number !== mine) return;
+        if (number !== mine) return worker.removeEventListener("message", listen); // nobody waits for it any more
+        if (answer.number !== mine) return; // the end of the one before
+        if (answer.done || answer.tooLong) worker.removeEventListener("message", listen);
         if (answer.tooLong) return void (said.textContent = tooMany(answer.tooLong, data.most));
         if (answer.source) {
           translation.source = answer.source;
