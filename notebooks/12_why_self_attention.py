@@ -523,7 +523,7 @@ show(
     alt="Recurrent, contiguous and restricted layers fall below a millionth within 63 words. Attention and dilated convolution stay above a hundredth, and attention that looks for the first word stays near 1.",
 )
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-input"]
 for name, sizes in received.items():
     gradients = "  ".join(f"{sizes[n]:.0e}" for n in (4, 16, 64))
     print(f"{name:26} {gradients}   (n = 4, 16, 64)")

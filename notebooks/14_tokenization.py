@@ -142,7 +142,7 @@ assert round((length_in_bytes / length_in_words) ** 2) == 33
 #
 # $$ \text{decode}(\text{encode}(x)) = x \quad \text{for every text } x. $$ (eq-lossless)
 #
-# Here is what such pieces look like on our sentence. The rest of the chapter builds the tokenizer that cuts them.
+# Here is what such pieces look like on our sentence. A *merge* joins two neighbors into one piece; the rest of the chapter builds the tokenizer that learns which.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's captions model; an underscore marks a space. Its 5,740 merges were learned from captions, in which *black* is common, so *black* is one token after 500. Few captions say that anyone *likes* anything: that word is in three pieces after 500 merges, and still in two at the end."}}
 pretrained = json.loads(load_pretrained("captions-de-en")[1].text)["model"]

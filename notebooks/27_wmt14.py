@@ -59,7 +59,7 @@ from benchmarks.common import read_log
 from book.figures import AMBER, INK, PLUM, RESIDUAL, SKY, show_plot, style
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed, but for the first, an estimate."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-four", "caption": "Which command reads what, and what does it leave on the disk? Commands in boxes; on their left what they read, on their right what they write. Only the first and the last need the network, and only the two in orange want GPUs. The sizes are those of the base model, computed, but for the first, which the data set's card states."}}
 style()
 weights = 4 * parameter_count(preset("base")) / 1e9
 CHAIN = (
@@ -142,10 +142,10 @@ show_plot(
 #
 # ## The corpus
 #
-# `prepare` needs the network and no GPU, so it can run on a cheap machine before you rent an expensive one; no file in its folder names a path, and the folder can be copied. The last two lines fetch the test sets into sacreBLEU's cache (`~/.sacrebleu`), since the nodes of a cluster are often offline when `evaluate` wants them.
+# `prepare` needs the network and no GPU, so it can run on a cheap machine before you rent an expensive one; no file in its folder names a path, and the folder can be copied. The last two lines fetch the test sets into sacreBLEU's cache (`~/.sacrebleu`), since the nodes of a cluster are often offline when `evaluate` wants them. By the [card of the data set](https://huggingface.co/datasets/wmt/wmt14), 0.82 GB are to be downloaded, and 1.36 GB are written when they are unpacked.
 #
 # ```bash
-# export HF_HOME=$PWD/cache        # 2 GB, if your home is small
+# export HF_HOME=$PWD/cache        # 2.2 GB, if your home is small
 # annotated-transformer prepare wmt14-en-de --workers 2    # or more: a core for each
 # sacrebleu -t wmt14/full -l en-de --echo src > test-full.en
 # sacrebleu -t wmt14 -l en-de --echo src > test-filtered.en
