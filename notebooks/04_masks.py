@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 # %% [markdown]
-# [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, and in a Transformer that is wrong for two reasons. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is one line of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
+# [Attention](03_attention.ipynb#from-scores-to-weights) lets every query look at every key, and in a Transformer that is wrong for two reasons. In a batch, short sentences are filled up with **padding**, which must not be attended to. And a decoder that learns to predict the next word must not read that word. Each mask is a line or two of code, and a model with a wrong one still trains, so it pays to see what each mistake looks like.
 #
 # ## What goes wrong without a mask
 #
@@ -101,7 +101,7 @@ show(
 #
 # ## Does True show or hide?
 #
-# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's own attention. Elsewhere it means the opposite, and many bugs are masks passed from one convention to the other without a `~`:
+# In this book a **mask** is boolean and True means *may attend*, as in PyTorch's function `F.scaled_dot_product_attention`. In PyTorch's modules it means the opposite, and many bugs are masks passed from one convention to the other without a `~`:
 #
 # | where | True means |
 # |---|---|
@@ -230,9 +230,6 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 # %% [markdown]
 # `tril` keeps the lower triangle. PyTorch's own attention can apply this mask by itself, and serves as the reference. Then comes the test that matters: if the future changes, does the past?
 #
-# :::{margin}
-# `triu`, the upper triangle, would show each word itself and its future, but not its past.
-# :::
 
 # %%
 x = torch.randn(1, 6, 4, generator=random, dtype=torch.float64)
@@ -271,17 +268,17 @@ for layers in (1, 2):
 # %% [markdown]
 # The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. With the mask, the state of an old word never changes again, so a model that writes can [keep that state](19_decoding.ipynb#the-kv-cache).
 #
-# The trained model lets you see what that does to the next word:
+# A trained model lets you see what that does to the next word:
 #
 # :::{what-if} masks
-# What is the causal mask worth when the model writes? Each row is a word of a translation that was written with the mask; the bars are the share that the model gives to this word, with the mask and without it. In the last column the mask is off and the whole translation is in view, the word to be predicted included.
+# What is the causal mask worth when the model writes? Each row is a word of a translation that was written with the mask; the bars are the probability that the model gives to this word, with the mask and without it. In the last column the mask is off and the whole translation is in view, the word to be predicted included.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/04_masks.html#fig-what-if-masks).
 # :::
 #
 # ## What a forgotten causal mask costs
 #
-# Without the causal mask a model learns nothing useful, and its loss looks excellent. To show it, we take sequences that can't be foreseen: each token is the one before it plus 1 or plus 3, modulo 8, and a coin decides which.
+# Without the causal mask a model learns to copy the next word instead of predicting it, and its loss looks excellent. To show it, we take sequences that can't be foreseen: each token is the one before it plus 1 or plus 3, modulo 8, and a coin decides which.
 
 
 # %%
@@ -341,7 +338,7 @@ show(
 )
 
 # %% [markdown]
-# Without the mask the loss falls to about $0.69 / 6 = 0.12$: five of the six positions find their answer one place to the right and copy it, and the last one has to guess. Now both models, which the code holds as `trained`, write one token after another, and there is no right-hand side to copy from.
+# Without the mask the loss falls to about $0.69 / 6 = 0.12$: five of the six positions find their answer one place to the right and copy it, and the last one has to guess. Now both models, which the code holds as `trained`, write one token after another, and there is nothing on the right to copy from.
 
 # %% tags=["nbval-ignore-output"]
 flawless = {}
@@ -359,7 +356,7 @@ assert flawless["causal mask"] > 0.8
 assert max(share for name, share in flawless.items() if name != "causal mask") < 0.4
 
 # %% [markdown]
-# The model with the better loss has learned to copy. In training, the first five places always found their answer one place to the right. Now it isn't there. Only the sixth place, which had to guess in training, learned the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#if-the-shift-is-forgotten), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
+# The model with the better loss has learned to copy: in training, the first five places always found their answer one place to the right. Only the sixth place, which had to guess in training, learned the rule. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#if-the-shift-is-forgotten), since either mistake looks like this. Validation won't tell you, because it leaks in the same way.
 #
 # ## Both at once
 #
@@ -474,7 +471,7 @@ show(
 # - A hidden score becomes minus infinity before the softmax. Zero vectors, zero scores and zeroed weights don't hide a key.
 # - Padding is hidden by columns, in all three attentions. The padding mask belongs to the keys.
 # - The causal mask lets a decoder learn at all positions at once. A loss that is too good to be true means that it leaks.
-# - A row must keep at least one open column, or softmax has nothing to divide.
+# - A row must keep at least one open column, or its softmax divides zero by zero.
 #
 # One softmax still has to answer all the questions of a word. The next chapter gives each question a head of its own.
 

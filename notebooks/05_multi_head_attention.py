@@ -119,7 +119,7 @@ print(f"adjective that cat gets: one head {one[2, 2]:.2f}, two heads {two[2, 2]:
 #
 # ## All heads in one multiplication
 #
-# A loop of $h$ small products is slow. But each column of a product depends on one column of the right-hand matrix only, so the matrices of all heads can be put side by side (concatenated) and multiplied at once. Our two heads came from cutting $W^Q$; putting them together is $W^Q$ again:
+# A loop of $h$ small products is slow, and it isn't needed. Each column of a product depends on only one column of the right-hand matrix, so the matrices of all heads can be put side by side (concatenated) and multiplied at once. Our two heads came from cutting $W^Q$; putting them together is $W^Q$ again:
 
 # %%
 one_by_one = torch.cat([X @ q for q in cut_Q], dim=-1)
@@ -205,7 +205,7 @@ print(
 )
 
 # %% [markdown]
-# Here *the* and *black* never hear of *cat* and *likes*, in any layer of the encoder. The model still learns something from such pieces, and only a low score gives the mistake away.
+# Here *the* and *black* never hear of *cat* and *likes*, in any layer of the encoder. The model still learns something from such pieces, so in training only a low score gives the mistake away.
 #
 # ## Join
 #
@@ -260,7 +260,7 @@ show(
 #
 # ## The width of a head
 #
-# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads; `head_width`, folded here, does the division. Other widths are possible, as long as queries and keys have the same one. `fast_attention`, beside it, calls PyTorch's attention.
+# The paper takes $d_k = d_v = d_\text{model} / h$, so 64 numbers for each of 8 heads; `head_width`, folded here, does the division. Other widths are possible, as long as queries and keys have the same one.
 
 
 # %% tags=["export", "hide-input"]
@@ -302,7 +302,7 @@ def fast_attention(
 # The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; the page of [departures](../book/departures.md#the-model) has the effect.
 # :::
 #
-# One line differs from [chapter 3](03_attention.ipynb#the-code): `fast_attention` takes the place of our `attention`. It calls PyTorch's `F.scaled_dot_product_attention`, which computes the same numbers, and its fast forms never store the $(T, S)$ matrix of weights, which for 64 texts of 512 words and 8 heads would be 134 million numbers, 512 MiB, in each of the model's 18 attentions.
+# One line differs from [chapter 3](03_attention.ipynb#the-code): `fast_attention` takes the place of our `attention`. It is folded above, too, and calls PyTorch's `F.scaled_dot_product_attention`, which computes the same numbers and [never stores the weights](25_speed.ipynb#attention-without-the-matrix).
 
 
 # %% tags=["export"]
@@ -344,8 +344,8 @@ class MultiHeadAttention(nn.Module):
 #
 # | step | result | shape | here |
 # |---|---|---|---|
-# | come in | `query` | $(B, T, D)$ | 2 × 3 × 512 |
-# | come in | `key`, `value` | $(B, S, D)$ | 2 × 5 × 512 |
+# | input | `query` | $(B, T, D)$ | 2 × 3 × 512 |
+# | input | `key`, `value` | $(B, S, D)$ | 2 × 5 × 512 |
 # | project, `split_heads` | queries by head | $(B, H, T, d_k)$ | 2 × 8 × 3 × 64 |
 # | project, `split_heads` | keys, values by head | $(B, H, S, d_k)$ | 2 × 8 × 5 × 64 |
 # | softmax of the scores | weights | $(B, H, T, S)$ | 2 × 8 × 3 × 5 |
@@ -394,7 +394,7 @@ assert difference.abs().max() < 1e-12
 #
 # ## What heads cost
 #
-# No parameters, although "multi-head attention has more parameters" is a common belief. With $d_k = d_v = d_\text{model} / h$, each of the four matrices has $d_\text{model}^2$ numbers, however many heads they are cut into.
+# More heads cost no parameters, although "multi-head attention has more parameters" is a common belief. With $d_k = d_v = d_\text{model} / h$, each of the four matrices has $d_\text{model}^2$ numbers, however many heads they are cut into.
 
 # %%
 for h in [1, 4, 8, 16, 32]:
@@ -425,7 +425,7 @@ assert count == 4 * 512**2
 #
 # ## How heads differ
 #
-# Nothing in the loss asks heads to differ. They start from different random matrices, so each gets a different gradient. We look ahead to a trained model that comes with this book, `captions-de-en`, which translates German captions of photographs, and at an attention whose four heads have very different habits: from the English sentence, as it is written, to the German one. Each row is the word that is about to be written.
+# Nothing in the loss asks heads to differ. They start from different random matrices, so each gets a different gradient. We look ahead to a trained model that comes with this book: `captions-de-en`, which translates German captions of photographs. In its second decoder layer, the attention from the English sentence, as it is written, to the German one has four heads with very different habits. Each row is the word that is about to be written.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). An empty cell is a weight of 0, a full one 1."}}
 from itertools import combinations
@@ -478,7 +478,7 @@ show(
 # - One matrix multiplication projects for all heads. Then split: cut the last axis, and move the head axis to the front.
 # - Reshaping without the transpose gives the right shape and the wrong content.
 # - $W^O$ has $h\, d_v$ rows and $d_\text{model}$ columns. The output is a sum over heads.
-# - $h$ heads have as many parameters as one: $4\, d_\text{model}^2$. They trade width for number.
+# - $h$ heads of width $d_\text{model} / h$ have as many parameters as one: $4\, d_\text{model}^2$. They trade width for number.
 #
 # Whatever the heads fetch is a blend of what was there before. Drawing a conclusion from it takes another part, the largest of the model.
 

@@ -83,7 +83,7 @@ scores = dict(zip(WORDS, (x @ X.T).tolist()))
 print(scores)
 
 # %% [markdown]
-# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. A score before the softmax is a **logit**. The table in which the model looks words up also scores the next word. To use one table for both is known as **weight tying**.
+# For *fish* the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for *cat* it is 2: a noun, but not edible. A score before the softmax is a **logit**. The table in which the model looks words up also scores the next word. Using one table for both is called **weight tying**.
 #
 # ## The code
 #
@@ -95,7 +95,7 @@ print(scores)
 # \text{logits}(x) = x\, E^\top
 # $$ (eq-embedding)
 #
-# Each direction is one line. What the root is for, [we'll see](#why-multiply-by-the-square-root-of-).
+# Each direction is a method of a line or two. What the root is for, [we'll see](#why-multiply-by-the-square-root-of-).
 
 
 # %% tags=["export"]
@@ -157,7 +157,7 @@ F.cross_entropy(embedding.logits(state), torch.tensor([4])).backward()
 print("rows that learn as output:", rows_that_learn())
 
 # %% [markdown]
-# In which direction does a row move? With $p_v$ for the probability of word $v$, $y$ for the right word, and $[v = y]$ equal to 1 for the right word and else 0, the gradient of the loss is
+# In which direction does a row move? With $p_v$ for the probability of word $v$, $y$ for the right word, and $[v = y]$ equal to 1 for the right word and else 0, the gradient that the output sends to row $v$, for one position, is
 #
 # $$
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
@@ -281,7 +281,7 @@ by_hand = -logits.log_softmax(dim=-1)[torch.arange(8), tokens.flatten()].mean()
 torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 
 # %% [markdown]
-# A translator that always takes the most probable word needs no softmax, since the largest logit has the largest probability. A search that compares whole sentences applies the log-softmax itself.
+# A translator that always takes the most probable word needs no softmax, since the largest logit has the largest probability.
 #
 # ### What one softmax too many breaks
 #
@@ -419,7 +419,7 @@ assert (likeness[~same] > inside).sum() == 4 and likeness[
 # - The softmax is inside the loss. A second one, in the model, leaves training almost nothing to gain.
 # - Start at standard deviation $d_\text{model}^{-0.5}$ and multiply by $\sqrt{d_\text{model}}$: then words and logits both have size 1.
 #
-# One thing is missing from every vector: its place. For this model *cat likes fish* and *fish likes cat* are the same.
+# One thing is missing from every vector: its place. To attention, *cat likes fish* and *fish likes cat* are the same.
 
 # %% [markdown]
 # ## Exercises

@@ -68,7 +68,7 @@ for sentence in SENTENCES:
 # Attention sees a bag of words. Its scores ask *what* a key is, never *where*, and the feed-forward network, which looks at one position at a time, can't help.
 #
 # :::{what-if} positions
-# Does the order of the words matter to the model? Above is a sentence, below the same words shuffled. Left with positions, right without: the translation, and where each word of it looks in the source. The maps show the last layer's cross-attention in percent, the mean of its heads. Without positions both orders get the same translation, and only the columns of the map change places. Shuffle your own.
+# Does the order of the words matter to the model? Above is a sentence, below the same words shuffled. The left side is computed with positions, the right side without. Each shows the translation, and where each word of it looks in the source. The maps show the last layer's cross-attention in percent, the mean of its heads. Without positions both orders get the same translation, and only the columns of the map change places. Shuffle your own.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/08_positional_encoding.html#fig-what-if-positions).
 # :::
@@ -185,7 +185,7 @@ for i in (0, 64, 128, 192, 255):
     )
 
 # %% [markdown]
-# The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest moves by 0.0001 per step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
+# The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest turns by 0.0001 radians per step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sinusoid", "caption": "What does a position look like? Each row is the vector of a position, here with 64 columns. Fast clocks are on the left, where the pattern repeats; on the right are stripes, because these clocks have hardly left the top: every sine is near 0, every cosine near 1. Purple is +1, orange is \u22121, and 0 has no color."}}
 style()
@@ -376,11 +376,11 @@ for name, step in (("with offset", 1), ("forgotten", 0)):
     print(f"{name}: off by {(torch.cat(parts, dim=1) - x).abs().max():.2f}")
 
 # %% [markdown]
-# Positions are added once, at the bottom; source and target both count from 0. Padding gets positions too, which doesn't matter: [masks](04_masks.ipynb#the-padding-mask) hide it, and on the right it shifts no word.
+# Positions are added once, at the bottom; source and target both count from 0.
 #
 # ## Learned positions
 #
-# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU against 25.8. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training. A learned table ends where it ends, and within it a row learns only if some sentence is that long.
+# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU against 25.8. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training. A learned table has no row beyond its last, and a row learns only from sentences that reach it.
 
 
 # %% tags=["export"]
@@ -430,13 +430,13 @@ assert round(without["loss"], 2) == 2.15
 assert round(256 * math.log(50 / (2 * math.pi)) / math.log(10_000)) == 58
 
 # %% [markdown]
-# It does notice. A start at 25 raises the loss by 0.57, from 1.46 to 2.03; to take the positions away altogether raises it to 2.15. More than four in five German captions are over after 20 tokens, so in training it met few words beyond, and it has learned the places themselves, not just distances.
+# It does notice. A start at 25 raises the loss by 0.57, from 1.46 to 2.03; to take the positions away altogether raises it to 2.15. More than four in five German captions are over after 20 tokens, so in training the model met few words beyond, and it has learned the places themselves, not just distances.
 #
-# The model could have used distances only, and {eq}`eq-shift` makes that easy, but its data never asked for it.
+#
 #
 # ## Rotary positions (RoPE)
 #
-# In most of today's language models, a score can depend on positions only through their distance. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) adds nothing to the words. Instead, each layer rotates queries and keys: at position $p$, every pair of columns is turned by the angle $p\,\omega_i$. The clocks are those above, except that $d_k$ takes the place of $d_\text{model}$ in their rates. The dot product of two turned vectors depends only on how far they are turned against each other. With $R_p$ for the rotation of position $p$,
+# In most of today's language models, a score can depend on positions only through their difference: how far apart they are, and in which direction. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) adds nothing to the words. Instead, each layer rotates queries and keys: at position $p$, every pair of columns is turned by the angle $p\,\omega_i$. The clocks are those above, except that $d_k$ takes the place of $d_\text{model}$ in their rates. The dot product of two turned vectors depends only on how far they are turned against each other. With $R_p$ for the rotation of position $p$,
 #
 # $$
 # (q R_p) \cdot (k R_s) = q\, R_p R_s^\top k^\top = q\, R_{p-s}\, k^\top .
@@ -467,7 +467,7 @@ for distance in range(-5, 6):
     torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
 
 # %% [markdown]
-# The same query and the same key stand at all six positions, and each diagonal holds a single number: every row is the one above, moved one to the right. Values aren't rotated, so what is fetched carries no place. Llama, PaLM and GPT-NeoX use RoPE, and [pair the columns](../book/questions.md#the-formula-of-rope-rotates-neighbors-rotate_half-the-two-halves-which-is-right) in different ways. Distance alone doesn't make a model work beyond its trained length, either. It meets angles there that it never saw, and long-context models slow the clocks down and train some more.
+# The same query and the same key stand at all six positions, and each diagonal holds a single number: every row is the one above, moved one to the right. Values aren't rotated, so what is fetched carries no place. Llama, PaLM and GPT-NeoX use RoPE, and [pair the columns](../book/questions.md#the-formula-of-rope-rotates-neighbors-rotate_half-the-two-halves-which-is-right) in different ways. Even so, a model doesn't simply work beyond its trained length: at larger distances it meets angles that it never saw. Models for long texts therefore slow the clocks down and train some more.
 #
 # :::{margin}
 # An older way to put distances into the scores is a learned vector for each distance ({cite:t}`shaw2018self`).

@@ -21,7 +21,7 @@ map_thumbnail("transformer")
 # %% [markdown]
 # All parts are built. What remains is to connect them, and here a mistake is easy to miss: a model with a wrong connection raises no error, it trains, and its loss may even look better than it should. We'll meet such a loss further down.
 #
-# Let the source be *die schwarze Katze mag Fisch*, and let *the black cat* be written already. The next word should be *likes*, and nothing on the target's side can tell: only the source says *mag*. Before you read on below the map, try to trace this word. By which lines does *mag* travel from the bottom to the output, and where does it meet *cat*?
+# Let the source be *die schwarze Katze mag Fisch*, and let *the black cat* be written already. The next word should be *likes*, and nothing on the target's side can tell: only the source says *mag*. Try to trace this word on the map, before you read the text below it. By which lines does *mag* travel from the bottom to the output, and where does it meet *cat*?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-map", "caption": "Where am I, and what shape is it? The paper's Figure 1 for the base model: encoder on the left, decoder on the right, read from the bottom up. Each box opens the chapter that builds it, and says how many numbers it learns. With B sentences, S source and T target positions, the stream has the shape (B, S, D) on the left and (B, T, D) on the right, all the way up; D = 512 numbers per word, |V| = 37,000 words. Blue, orange and green arrows carry queries, keys and values, pink ones positions. Inside a layer every plus is followed by a norm; the two plus signs at the bottom are not. What stands in a dotted frame is stacked six times, and its counts are for one layer."}}
 import re
@@ -102,14 +102,14 @@ show_drawing(
 # 1. **Words become vectors.** The five German words and `</s>` are six ids. The table gives each its row, a position is added, and six vectors of 512 numbers enter the encoder.
 # 2. **The encoder reads.** In each of six layers every word fetches what it needs from the others and then works on what it has. Six vectors come out, full of their neighbors: the memory.
 # 3. **The target goes in.** `<s>` *the black cat* become four vectors in the same way.
-# 4. **The decoder reads and looks back.** In each of six layers every target word looks first at those before it, then at the memory. *Cat* has to find out that *Katze* is done and *mag* is next.
+# 4. **The decoder reads and looks back.** In each of six layers every target word looks first at itself and those before it, then at the memory. *Cat* has to find out that *Katze* is done and *mag* is next.
 # 5. **The last vector becomes a word.** It's compared with all 37,000 rows of the table, and *likes* should fit best. Then `<s>` *the black cat likes* goes in, and so on. The memory stays.
 #
 # So *mag* rises on the left, crosses over as a key and a value, and meets *cat* in cross-attention. There is no other way from one side to the other.
 #
 # ## The model
 #
-# As a formula, the machine has two stacks, and one table that is used three times:
+# Written as a formula, the model is two stacks and one table that is used three times:
 #
 # $$
 # \begin{aligned}
@@ -581,7 +581,7 @@ assert completed[1].endswith("?")
 #
 # ## What each part is worth
 #
-# One last look back, at a task with words: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing. It adds three vectors: the newest word, the average of the words written so far, and the average of the source words. Each of the two averages first passes through a matrix. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, until its learning rate has fallen to zero, and then translates sentences that it has never seen.
+# One last look back, at a task with words: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing. It adds three vectors: the newest word, the average of the words written so far, and the average of the source words. Each of the two averages first passes through a matrix. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, in which its learning rate falls to zero, and then translates sentences that it has never seen.
 #
 # Two of them we read. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb *anrufen*, to call, stands in two pieces. Which part, do you think, will be worth the most?
 
@@ -687,7 +687,7 @@ assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 # %% [markdown]
 # Positions, by far. Each rung was trained three times, from three seeds. Without positions, all these models see the source as a bag of words and get at most 37 of 100 sentences right. They have to guess who chases whom, and the same model may guess differently when it is trained from another seed. With positions, 71 of 100 are right, yet two seeds of three write *The cat chases the dogs*: the order is right and a detail is lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed, and 88 of 100 in all. A second layer brings 95.
 #
-# Not every part pays at this size: the padding mask and the sharing of the table change almost nothing.
+# Not every part pays at this size: the padding mask changes nothing, and of the one scaled table it is the scale that helps and not the sharing.
 #
 # :::{admonition} What came with each part: five more rungs, each with one thing changed
 # :class: dropdown
@@ -708,7 +708,7 @@ assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 # - The model is two stacks and one table; masks follow from the tokens. Source and target meet in cross-attention only.
 # - What the decoder reads and what it must say are one row, shifted by one. Without shift or causal mask the loss falls to zero and means nothing.
 # - In training all positions learn at once, from the right words. When translating, each word waits for the one before.
-# - To copy, cross-attention turns into a diagonal.
+# - In a model that copies, cross-attention turns into a diagonal.
 # - One stack with the decoder's mask, trained on the next word, is a language model.
 #
 # Before the model learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator. A trained model's numbers can be seen, too: [look inside](../book/inside.md).

@@ -118,10 +118,10 @@ def recurrent(x, W, U):
 # %% [markdown]
 # The products with $W$ are made for all words at once. Those with $U$ can't be: a state needs the one to its left, and all the processors of a GPU wait for one vector times one matrix, $n$ times.
 #
-# The other three look through windows: each position sees itself and the $k - 1$ before it, in a *dilated* window only every second, third or ninth of them. (The paper's windows look to both sides, which changes constants.) A **convolution** has a matrix for each place in the window. A **separable convolution** first sums over places, each column by itself, and then mixes the columns with one matrix.
+# The other three look through windows: each position sees itself and the $k - 1$ before it. In a *dilated* window these $k$ positions aren't neighbors, but lie, say, three or nine places apart. (The paper's windows look to both sides, which changes constants.) A **convolution** has a matrix for each place in the window. A **separable convolution** first sums over places, each column by itself, and then mixes the columns with one matrix.
 
 
-# %%
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the window layers", "code_prompt_hide": "Hide the window layers"}
 def windows(x, k, step=1):
     """Return (n, k, d): each position and the k - 1 before it, step apart."""
     reach = step * (k - 1)
@@ -192,7 +192,7 @@ def make_layers(d, k=3, r=64):
 # %% [markdown]
 # ## Multiplications, counted
 #
-# PyTorch counts what each of them multiplies for a sentence of $n = 128$ words with $d = 256$ numbers each, with $k = 3$ and $r = 64$. Then we double $n$ and take the logarithm to base 2 of the growth: 1 means proportional to $n$, 2 to its square. Then the same with $d$. Attention with its four projections is a sixth.
+# PyTorch counts what each of them multiplies for a sentence of $n = 128$ words with $d = 256$ numbers each, with $k = 3$ and $r = 64$. Then we double $n$ and take the logarithm to base 2 of the growth: 1 means proportional to $n$, 2 to its square. Then we do the same with $d$. Attention with its four projections is counted as a sixth layer.
 
 
 # %% tags=["hide-input"]
@@ -225,7 +225,7 @@ for name, formula in by_formula(128, 256).items():
 #
 # At the length of a sentence the squared term hardly counts. For 25 words and $d = 512$, the two products take $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications per word and the projections $4 \cdot 512^2 = 1{,}048{,}576$, about forty times as many. In translation, attention is a layer of cost $n d^2$ like all the others.
 #
-# A convolution with $k = 3$ takes $3 n d^2$, less than attention's projections alone. The paper itself remarks that a separable convolution as wide as the sentence, $k = n$, costs $n^2 d + n d^2$, as much as attention with a feed-forward network on top. Multiplications can't be the argument.
+# A convolution with $k = 3$ takes $3 n d^2$, less than attention's projections alone. Multiplications can't be the argument.
 #
 # ## Time and memory, measured
 #
@@ -337,11 +337,11 @@ assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
 # %% [markdown]
 # The measured exponents agree with Table 1 to within 0.3, except where a row is a sum of terms.
 #
-# The crossover lies elsewhere. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20%. All this is one thread, before anything has been done in parallel.
+# The crossover isn't where the counts put it. At $n = d = 512$, where the counts are equal, the loop takes ten times as long as attention, and it stays slower up to some 4,700 words. A vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time within 20%. All this is one thread, before anything has been done in parallel.
 #
-# Beyond 64 words, restricted attention multiplies least, yet our readable version, which fetches 64 neighbors for each word, pays off only beyond 5,600 words. Convolution is faster than complete attention at every length.
+# Convolution is faster than complete attention at every length.
 #
-# What hurts most is how memory grows. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([chapter 25](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
+# What hurts most is how memory grows. Each head keeps $n \times n$ weights: nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence of a batch. FlashAttention {cite:p}`dao2022flashattention` removes this cost by computing the weights anew in the backward pass ([chapter 25](25_speed.ipynb#attention-without-the-matrix)). The multiplications remain.
 #
 # ## Steps in a row
 #
@@ -375,7 +375,7 @@ assert chains.pop("recurrent") == [8, 16, 32]
 assert all(len(set(lengths)) == 1 for lengths in chains.values())
 
 # %% [markdown]
-# For 8, 16 and 32 words, the recurrent layer has chains of 8, 16 and 32 products, and each of the others a constant. This column is the better reason. In training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are.
+# For 8, 16 and 32 words, the recurrent layer has chains of 8, 16 and 32 products, and each of the others a constant. This column of Table 1, *steps in a row*, is the better reason. In training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are.
 #
 # That doesn't help where the words don't exist yet. A Transformer that *writes* needs one step for each word, as a recurrent network does; less sequential generation is among the goals that the paper's last section names.
 #
@@ -545,7 +545,7 @@ for name, sizes in received.items():
 # ## What to remember
 #
 # - By count, bare attention beats recurrence for $n < d$; with projections against an LSTM, for $n < 2d$.
-# - At the length of sentences every layer costs about $n d^2$, so counting operations settles nothing.
+# - At the length of sentences every complete layer costs about $n d^2$, so counting operations settles nothing.
 # - What decides is that all positions are computed at once, and that any two words are one step apart.
 # - The price is $n^2$: first in memory, and for long inputs in time.
 #

@@ -118,17 +118,17 @@ new -= set(seen[0])
 print(*sorted(new, key=lambda word: (-len(word), word))[:4], sep="\n")
 
 # %% [markdown]
-# German makes a new word out of any two old ones, and a reader understands it at once: a *Trockenblumensortiment* is an assortment of dried flowers. No list can hold all such words. It can hold many of the parts.
+# German can make a new word out of almost any two old ones, and a reader understands it at once: a *Trockenblumensortiment* is an assortment of dried flowers. No list can hold all such words, but a list can hold many of their parts.
 #
 # ## Letters as tokens
 #
-# The other extreme numbers the letters, or the bytes that a file stores for them. Nothing is ever unknown then, and the vocabulary is tiny. But the validation captions have 12.9 words on average, and 73.9 bytes. Sentences in bytes are 5.7 times as long, so a translation takes 5.7 times as many steps to write, and attention has $5.73^2 = 33$ times as many weights. The model would also have to find out by itself that *H-u-n-d* belongs together, and spend layers on it.
+# The other extreme numbers the letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. Sentences in bytes are 5.7 times as long, so a translation takes 5.7 times as many steps to write, and attention has $5.73^2 = 33$ times as many weights. The model would also have to find out by itself that *H-u-n-d* belongs together, and spend layers on it.
 #
 # | tokens | entries | length of a sentence | unknown |
 # |---|---|---|---|
 # | words | many, never all | short | each new word |
-# | letters or bytes | a few hundred | nearly six times as long | nothing |
-# | pieces of words | as many as we like | a little longer than in words | nothing |
+# | letters or bytes | a few hundred | nearly six times as long | new letters; no byte |
+# | pieces of words | as many as we like | a little longer than in words | nothing, if they start from bytes |
 
 # %% tags=["remove-cell"]
 length_in_words = sum(len(words(pair.source)) for pair in val) / len(val)
@@ -345,7 +345,7 @@ for character in "aß語😀":
     print(character, list(character.encode("utf-8")))
 
 # %% [markdown]
-# The merges don't mind. A pair of bytes is a pair of symbols, and if *ä* is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`. We take its rule for words, too: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Punctuation marks become pieces of their own, and so do runs of digits and English endings such as *'s*. Nothing is thrown away, and merges never cross a space. In the library, `pre_tokenizers.ByteLevel` cuts like this:
+# The merges don't mind. A pair of bytes is a pair of symbols, and if *ä* is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`. We take its rule for words, too: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Runs of punctuation marks become pieces of their own, and so do runs of digits and English endings such as *'s*. Nothing is thrown away, and merges never cross a space. In the library, `pre_tokenizers.ByteLevel` cuts like this:
 
 # %%
 cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -356,7 +356,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ## A tokenizer in code
 #
-# This is the class that the other chapters use. The library does the work, with the same merges as ours. `train_bpe`, folded below, lets it learn them; the JSON text that it returns lists the merges and the number of every token.
+# This is the class that the other chapters use. The library does the work, with the same merges as ours. `train_bpe`, folded below, lets the library learn the merges, and returns a JSON text with the merges and the number of every token.
 #
 # The first four numbers of the vocabulary are reserved, as in [chapter 4](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it. A text must never turn into one of them, even if it contains the four characters `</s>`.
 
@@ -399,7 +399,7 @@ class Tokenizer:
 #
 # ### Learning the merges
 #
-# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes, in this order. Of 2,000 entries, 1,740 are therefore merges. Three settings are easy to get wrong, and the [second reading](#three-settings-that-are-easy-to-get-wrong) shows what they break.
+# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes, in this order. Of 2,000 entries, 1,740 are therefore merges.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how a library's tokenizer is made from merges", "code_prompt_hide": "Hide how a library's tokenizer is made from merges"}
@@ -497,7 +497,7 @@ assert tokenizer.decode(ids) == sentence
 # %% [markdown]
 # *Mag* and *Fisch* come through, in pieces. The first token of a word carries the space before it, which is how decoding knows where to put one. For the same reason a word at the start of a text, without a space, is [another token](#one-word-two-numbers) than the same word later.
 #
-# Is it lossless for every text? The next cell tries texts that were chosen to break {eq}`eq-lossless`: no text at all, spaces in odd places, other scripts, control characters, the names of reserved entries. Two end in what looks like *café*, but in one of them the accent is a separate character.
+# Is it lossless for every text? The next cell tries texts that were chosen to break {eq}`eq-lossless`: no text at all, spaces in odd places, other scripts, control characters, the names of reserved entries. One of them is *café* with the accent as a separate character.
 
 # %% tags=["hide-input"]
 hard = [
@@ -529,7 +529,7 @@ assert returned == len(hard) and smallest > UNK
 #
 # ## The size of the vocabulary
 #
-# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's one table holds 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions, `train`, and count tokens on the validation captions, `val`.
+# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's one table holds 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions, `train`, and count tokens on the validation captions, `val`. (A vocabulary that had seen these would look better than it is.)
 
 # %%
 measured = []
@@ -562,7 +562,7 @@ assert 1 < german[8000] - german[16_000] < 1.2
 assert german[4000] < german[260] / 4 and 8000 * 256 > 2e6
 
 # %% [markdown]
-# A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 entries saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nine in ten of them are [too rare to learn](#rare-entries). For these captions a few thousand entries are plenty. Compare the list of 8,000 *words* at the beginning of this chapter, which left a hole in four sentences of ten.
+# A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 entries saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nine in ten of them are [too rare to learn](#rare-entries). For these captions a few thousand entries are plenty.
 #
 # Ask `len(tokenizer)` for the size of the model's table, and don't reuse the number you asked for: the grammar ran out of pairs to merge.
 

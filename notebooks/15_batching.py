@@ -10,7 +10,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # %% [markdown] needs=["multi30k"]
 # # Batching
 #
-# This chapter packs sentences of different lengths into tensors and wastes almost none of the work (section 5.1 of the paper).
+# This chapter puts sentences of different lengths into one tensor in such a way that almost no work is wasted on filling up the rows (section 5.1 of the paper).
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ lengths = np.array(
 )
 
 # %% [markdown]
-# Take the 29,000 captions of Multi30k as they come, 32 to a batch, and fill each batch up to its own longest sentence. Which share of the positions holds a token? Make a guess before you look at the figure.
+# Take the 29,000 captions of Multi30k as they come, 32 to a batch, and fill each batch up to its own longest sentence. What share of the positions holds a token? Make a guess before you look at the figure.
 
 # %% tags=["remove-cell"]
 import matplotlib.pyplot as plt
@@ -161,7 +161,7 @@ print("decoder reads ", target[:-1])
 print("it should say ", target[1:])
 
 # %% [markdown]
-# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$. The source gets an `</s>` but no `<s>`, since nothing has to be started there. (That `</s>` gives even an empty sentence one token to attend to.)
+# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$. The source gets an `</s>` but no `<s>`, since nothing has to be started there.
 #
 # `encode_pairs`, folded here, does this to every pair and returns an `EncodedCorpus`: the ids of all examples, and `lengths`, their $S$ and $T$. An `Example` is one pair of it, its `source` and its `target`.
 
@@ -264,7 +264,7 @@ rows = [torch.from_numpy(example.source) for example in two]
 assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 
 # %% [markdown]
-# The two sentences lie side by side. Padding doesn't change what the model computes for them, as long as no word attends to padding ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and nothing else.
+# The two sentences lie side by side. Padding doesn't change what the model computes for them, as long as no word attends to padding ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and memory, and nothing else.
 #
 # ## Neighbors along a line
 #

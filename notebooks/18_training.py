@@ -10,7 +10,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 # %% [markdown] needs=["multi30k"]
 # # Training
 #
-# This chapter trains the model, from one update over real tokens to a translator of captions with a BLEU score (sections 5.1 to 5.4 of the paper).
+# This chapter trains the model, from a single update to a translator of captions with a BLEU score (sections 5.1 to 5.4 of the paper).
 #
 # We have a model that knows nothing, and everything needed to teach it: [pairs](13_data.ipynb), [a tokenizer](14_tokenization.ipynb), [batches](15_batching.ipynb), [a learning rate](16_schedule.ipynb) and [a loss](17_regularization.ipynb). A loop joins them, and in its simplest form the loop has ten lines. Before you read on, make a guess: a small model, 29,000 German captions with their translations, one processor core, one minute. Will the model by then write English? Will what it writes have to do with the German?
 
@@ -86,7 +86,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Each turn of the loop makes one update of the weights, which follows the gradient of the mean loss over all real target tokens of its sentences $b$:
+# Each turn of the loop makes one update of the weights, against the gradient of the mean loss over all real target tokens (all but padding) of its sentences $b$:
 #
 # $$ \text{loss} = \frac{\sum_b \sum_t \text{loss}_{bt}}{\sum_b \text{tokens}_b} $$ (eq-token-mean)
 #
@@ -162,7 +162,7 @@ assert (
 )
 
 # %% [markdown]
-# Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this. (The training loss is the higher one because its labels are smoothed and dropout is on; [more on this](#why-is-the-training-loss-above-the-validation-loss) below.)
+# Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this. (The training loss is the higher one mainly because its labels are smoothed; [more on this](#why-is-the-training-loss-above-the-validation-loss) below.)
 
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Above: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Below: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}}
@@ -212,7 +212,7 @@ print("reference:", val[2].target)
 # %% [markdown]
 # At step 250, soon after our run stops, the model writes English of a kind: it repeats itself and has taken little more from the German than the boy and the woman. At 2,000 the sentence is a translation.
 #
-# What follows opens the loop, makes it fit for real work, and ends with a [score](#captions-it-has-never-seen).
+# What follows opens the loop, makes it fit for real work, and leads to a [score](#captions-it-has-never-seen).
 #
 # ## The mean over all tokens
 #
@@ -277,7 +277,7 @@ def training_step(
 
 
 # %% [markdown]
-# The **norm** of the gradient is its length as one long vector. A gradient longer than `grad_clip` is shortened to it and keeps its direction. The paper doesn't mention clipping, and ours is off by default. Adam already divides by the usual size, so clipping only guards against a single gradient that is far too long.
+# The **norm** of the gradient is its length as one long vector. A gradient longer than `grad_clip` is shortened to it and keeps its direction; the paper doesn't mention that, and by default it is off.
 #
 # Three small batches in one group move the weights exactly as one large batch does, to the last digits of double precision. Had we taken the mean of their three means, the gradient would be off by a fifth; the second reading computes both. And if a gradient isn't finite, the update is refused, because a single `nan` that gets into one weight is in all of them after the next step.
 
@@ -376,10 +376,10 @@ def validation_loss(
 #
 # ## One call
 #
-# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to continue after a kill. None of it touches the update, so it is in the [appendix on training runs](K_runs.ipynb). The function `train` there drives the loop above, and takes a `TrainingConfig`: the hyperparameters, and the settings for log and checkpoints. You can also start it from the command line, [with your own pairs](../book/own_pair.md#train). Here it makes the first 50 updates of our ten lines again. The losses should be those that you saw above, which were kept in `live`:
+# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to go on after the run was stopped. None of it touches the update, so it is in the [appendix on training runs](K_runs.ipynb). The function `train` there drives the loop above, and takes a `TrainingConfig`: the hyperparameters, and the settings for log and checkpoints. You can also start it from the command line, [with your own pairs](../book/own_pair.md#train). The folded cell makes the first 50 updates of our ten lines again with it, and finds the same loss.
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the same updates with train", "code_prompt_hide": "Hide these updates"}
 from annotated_transformer import TrainingConfig, train
 
 config = TrainingConfig(
@@ -395,11 +395,11 @@ print(f"50 steps: loss {log[-1]['loss']:.3f} with train, {live[50]:.3f} by hand"
 assert abs(log[-1]["loss"] - live[50]) < 0.01
 
 # %% [markdown]
-# A run that is broken off and given the same command again goes on where it was. On one machine, with the same number of threads and the same release of PyTorch, it ends with the same weights, to the last bit.
+#
 #
 # ## A test that it reads the German
 #
-# Back to the run of 2,000 steps. It was watched with a trick: the loss on 100 captions, and the loss on the same captions with the German of their neighbor. For a model that knows only English, both are the same.
+# Back to the run of 2,000 steps. As it trained, we measured two losses: on 100 captions as they are, and on the same captions when each has the German of its neighbor. For a model that knows only English, both are the same.
 
 # %% tags=["hide-input"]
 for line in checks[::2] + checks[-1:]:
@@ -415,7 +415,7 @@ assert gaps[-1] > 2.5 and gaps[0] < 1
 #
 # ### When attention forms
 #
-# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*. At step 500 *sleeping*, *green* and *couch* look at their translations as well, while *in* and *on* share *auf*, and *room* looks at the sofa. By step 2,000 *in* and *room* look at the right words, too, and *on* has turned from *auf* to the period.
+# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from *man* to *Mann*; at step 500 *sleeping*, *green* and *couch* look at their translations as well.
 #
 # :::{admonition} Where to look comes before what to say
 # :class: dropdown
@@ -444,7 +444,7 @@ steps = {
 show_steps(steps, "After how many updates?", start=7)
 
 # %% [markdown]
-# You can watch a model learn in the next figure. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: first the frequent words, then the words that belong to the sentence, then their order. Try "Den Hund jagt die Katze" (the cat chases the dog), where the object comes first. It is still wrong at the end.
+# You can watch a model learn in the next figure. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: first the frequent words, then the words that belong to the sentence, then their order. Try "Den Hund jagt die Katze" (the cat chases the dog), where the object comes first. The model still gets it wrong at the end.
 #
 # :::{learning}
 # What has a translator learned after so many updates? Choose a checkpoint of one run: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, the stronger the ink, the larger the weight). The grammar has few words; the figure says which of yours it lacks.
@@ -756,7 +756,7 @@ learning_curves(
 #
 # #### It says the same sentence whatever the source is
 #
-# Normal in the first few hundred steps. Later, try the neighbor's German.
+# That is normal in the first few hundred steps. Later, try the neighbor's German.
 #
 # #### Memory runs out
 #

@@ -81,7 +81,7 @@ caption = "Der Mann ist auf dem Sofa eingeschlafen."
 next_words = model_for(caption)
 
 # %% [markdown]
-# `next_words` takes the tokens written so far and returns a dictionary: every possible next token, as a number of the vocabulary, with its probability. (Most tokens are words, and we call them so.) Until the section on the cache, we use the model only through this function. **Greedy search** takes the most probable word each time:
+# `next_words` takes the tokens written so far and returns a dictionary: every possible next token, as a number of the vocabulary, with its probability. (Most tokens are whole words, and we call all of them words.) Until the section on the cache, we use the model only through this function. **Greedy search** takes the most probable word each time:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -155,7 +155,7 @@ assert [round(p, 2) for p in nlargest(2, after.values())] == [0.62, 0.09]
 #
 # ## Sampling: drawing words at random
 #
-# In **sampling**, a word is drawn by its probability: *on* in 62 of 100 draws, *asleep* in nine. Every run writes another sentence. That is what you want when you need many, or want to see what the model thinks possible, and it is how chat programs write.
+# In **sampling**, a word is drawn by its probability: *on* in about 62 of 100 draws, *asleep* in about nine. Nearly every run writes another sentence. That is what you want when you need many, or want to see what the model thinks possible, and it is how chat programs write.
 #
 # Drawn as they are, words go wrong now and then, because thousands of improbable words add up. If they have 10% at each place, a sentence of 20 words escapes them with probability $0.9^{20} = 0.12$. Three knobs change the shares before a word is drawn:
 #
@@ -413,7 +413,7 @@ assert (totals["couch"], totals["is"]) == ("−2.82", "−2.84")
 #
 # ### A hypothesis that ends
 #
-# A hypothesis that has written `</s>` must not go on growing: nothing was ever trained to follow `</s>`. In our search it stops and still takes up one of the $k$ places, so that the others get `beam - len(finished)`. The work shrinks as places fill, and the search ends by itself. The authors' search [gives the place away](../book/departures.md#decoding) and keeps $k$ hypotheses running until a rule says stop. Exercise 6 asks whether that matters.
+# A hypothesis that has written `</s>` must not go on growing: nothing was ever trained to follow `</s>`. In our search it stops and still takes up one of the $k$ places, so that the others get `beam - len(finished)`. The work shrinks as places fill, and the search ends by itself. The authors' search [frees the place](../book/departures.md#decoding) and keeps $k$ hypotheses running until a rule says stop. Exercise 6 asks whether that matters.
 #
 # ## Why do searches prefer short sentences?
 #
@@ -540,7 +540,7 @@ show(
 )
 
 # %% [markdown]
-# To reuse an old result would be wrong if a new word changed it. The [causal mask](04_masks.ipynb) guarantees that it doesn't: a position attends to itself and to those before it, in every layer, so what it computes is settled once it is written. We run the decoder over the whole sentence and over its first four tokens alone, and compare the states of these four:
+# Reusing an old result would be wrong if a new word could change it. The [causal mask](04_masks.ipynb) guarantees that no new word does: a position attends to itself and to those before it, in every layer, so what it computes is settled once it is written. We run the decoder over the whole sentence and over its first four tokens alone, and compare the states of these four:
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 source = torch.tensor([[*tokenizer.encode(caption), EOS]])
@@ -556,7 +556,7 @@ print(f"states up to {whole.abs().max():.1f}, largest difference {difference:.6f
 assert difference < 1e-5
 
 # %% [markdown]
-# What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**, which every program that serves a language model has. Old queries aren't needed, since only the newest word still asks. A decoder layer attends twice, so there are two caches: the keys and values of the words written so far, which grow by one position per step, and those of the source, computed once per sentence.
+# What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**, which every program that serves a Transformer has. Old queries aren't needed, since only the newest word still asks. A decoder layer attends twice, so it has two caches. One holds the keys and values of the words written so far and grows by one position in each step. The other holds the keys and values of the source and is computed once for each sentence.
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 captions = multi30k("val")[:250]
@@ -586,13 +586,13 @@ assert speed[1] > 2 * speed[0]
 assert written[0] == written[1]
 
 # %% [markdown]
-# This is greedy search for 32 captions at a time, with `greedy_decode` of [the model's chapter](10_transformer.ipynb#writing-a-sentence) and with the package's `translate`, which has a cache. Both write the same words. The longer the sentences, the larger the gain. In beam search the cache has to move along when one hypothesis takes [another's place](#when-hypotheses-change-places). And in training there is nothing to cache: all positions go through in one pass, each computed once.
+# This is greedy search, 32 captions at a time, and both write the same words. The longer the sentences, the larger the gain. In beam search the cache has to move along when one hypothesis takes [another's place](#when-hypotheses-change-places). And in training there is nothing to cache: all positions go through in one pass, each computed once.
 #
 # ## Which one to take
 #
 # Greedy search is for a quick look and for validation during training, a beam for translations that are read or compared, and sampling for many outputs from one source.
 #
-# What does the beam buy? On 2,014 captions that the model wasn't trained on, a beam of 4 with $\alpha = 0.6$ is 0.6 BLEU ahead of greedy search (95% interval from 0.2 to 0.9). A wider beam adds hardly anything; a larger exponent does: with $\alpha = 1.4$ it is 1.2 ahead (from 0.8 to 1.6). [The curves](#beam-width-and-alpha) are below, and [Evaluation](20_evaluation.ipynb#whether-a-difference-is-real) explains such intervals.
+# What does the beam buy? On 2,014 captions that the model wasn't trained on, a beam of 4 is 0.6 BLEU ahead of greedy search with $\alpha = 0.6$, and 1.2 with $\alpha = 1.4$. A wider beam adds hardly anything ([the curves](#beam-width-and-alpha), with their intervals, are below).
 #
 # All three can be watched at work, in the everyday model. ([Look inside](../book/inside.md) shows what the model has computed by the time a word is chosen.)
 #
@@ -622,13 +622,13 @@ for line in lines:
 assert ours == translate(model, tokenizer, lines)
 
 # %% [markdown]
-# The package's `translate` returns the same sentences. It holds the hypotheses of a whole batch in a few tensors, and their past in a cache; on a hundred searches with random models, it finds [the same hypotheses in the same order](#checks).
+# The package's `translate` returns [the same sentences](#checks), and is faster.
 #
 # ## What to remember
 #
 # - The most probable words don't make the most probable sentence. Beam search expands, scores and prunes; it promises nothing.
 # - Temperature, top-k and top-p reshape a distribution before a word is drawn.
-# - Scores are divided by $((5 + n)/6)^\alpha$, which helps long sentences. The penalty doesn't steer the beam. It chooses among the finished and says when to stop: when no running hypothesis can still win, even if it were certain of every word up to its limit.
+# - Scores are divided by $((5 + n)/6)^\alpha$, which helps long sentences. The penalty doesn't steer the beam, it chooses among the finished. A search may stop when no running hypothesis can still win, even if it were certain of every word up to its limit.
 # - The KV cache works because the causal mask freezes the past. In beam search it moves with its hypothesis.
 # - A wider beam finds more probable sentences, and beyond a few hypotheses hardly better ones.
 #

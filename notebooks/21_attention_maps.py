@@ -178,7 +178,7 @@ def keeping_weights(model: nn.Module) -> Iterator[dict[MultiHeadAttention, Tenso
 
 
 # %% [markdown]
-# Three kinds of attention come out: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). `attention_maps`, folded here, runs the model once and stacks the weights by kind; `attention_modules` lists the attentions of each kind.
+# Three kinds of attention come out: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). `attention_maps`, folded here, runs the model once, in evaluation mode (with dropout, a map would differ from call to call), and stacks the weights by kind; `attention_modules` lists the attentions of each kind.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the record, the modules, and the names of tokens", "code_prompt_hide": "Hide the record, the modules, and the names of tokens"}
@@ -248,15 +248,15 @@ assert not maps.decoder.triu(diagonal=1).any()
 assert not any(module._forward_hooks for module in model.modules())
 
 # %% [markdown]
-# Each kind has the shape (layers, heads, queries, keys). A row that doesn't sum to 1 is the first sign of a mistake; [two common ones](#why-is-one-of-my-weights-above-1) are in the second reading.
+# Each kind has the shape (layers, heads, queries, keys). A row that doesn't sum to 1 is the first sign of a mistake; the second reading has [the usual ones](#why-is-one-of-my-weights-above-1), and one that the sums don't show.
 #
 # ### Which name does a row have?
 #
-# A row of the decoder has two tokens: the one that it *reads* and the one that it *writes* next. The row that reads `<s>` writes *The*. In this book the rows of cross-attention have the name of the word about to be written. Name them after the token read instead, and every name moves down by one row: in layer 3 *likes* would then seem to look at *Fisch*, and in layer 1 at *mag*. The dictionary would have moved from one layer to the other. (In the decoder's attention to itself, rows are named after the token read, like the columns.)
+# A row of the decoder has two tokens: the one that it *reads* and the one that it *writes* next. The row that reads `<s>` writes *The*. In this book the rows of cross-attention are named after the word about to be written. Name them after the token read instead, and every name moves down by one row: in layer 3 *likes* would then seem to look at *Fisch*, and in layer 1 at *mag*. The dictionary would have moved from one layer to the other. (In the decoder's attention to itself, rows are named after the token read, like the columns.)
 #
 # ## Every head by itself
 #
-# The maps of the first figure are means over four heads. If one head looks at the word before and another at the word after, their mean shows two gray neighbors and no head that does that. Here is every head of every layer.
+# The maps of the first figure are means over four heads. If one head looks at the word before and another at the word after, their mean shows two gray neighbors, a pattern that neither head has. Here is every head of every layer.
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-all-heads", "caption": "What do single heads look at? Every head (columns) of every layer (rows) of the everyday model, for the same sentence. In each small map, rows and columns are tokens in the order of the figure above (rows of the decoder: the tokens read). An empty cell is a weight of 0, a full one a weight of 1."}}
@@ -306,7 +306,7 @@ show_steps(
 )
 
 # %% [markdown]
-# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. Mostly it is an [attention sink](#why-does-everyone-look-at-s-attention-sinks), as in [chapter 3](03_attention.ipynb#what-attention-can-and-cannot-return): a token where a head parks the weight that it can't use. A *gray haze* is a mean of nearly everything. And *single full cells* elsewhere pick out words that place doesn't explain. It's tempting to give such heads names, as the paper does; [What single heads do](#what-single-heads-do) shows what that takes.
+# Four patterns come back in any such grid. A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at. Mostly it is an [attention sink](#why-does-everyone-look-at-s-attention-sinks), as in [chapter 3](03_attention.ipynb#what-attention-can-and-cannot-return): a token where a head parks the weight that it can't use. A *gray haze* is a mean of nearly everything. And *single full cells* elsewhere pick out words that can't be explained by their position. It's tempting to give such heads names, as the paper does; [What single heads do](#what-single-heads-do) shows what that takes.
 
 # %% [markdown]
 # ## The machine at work
@@ -539,7 +539,7 @@ assert abs(alignment_error_rate([found], [true]) - (1 - f_score)) < 1e-9
 # %% [markdown]
 # ### Which heads find the word
 #
-# We count for each of the eight heads of cross-attention, and for the mean of the four heads of a layer. A rate by itself says little, so we add a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion. And we count both rows of a target word, the one that *writes* it and the next one, which *reads* it.
+# We compute this rate for each of the eight heads of cross-attention, and for the mean of the four heads of each layer. A rate by itself says little, so we add a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion. And we count both rows of a target word, the one that *writes* it and the next one, which *reads* it.
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aer", "caption": "Which heads align words? Alignment error rate of each cross-attention head and of the mean of each layer, against the grammar's gold alignments, on 200 unseen sentences; lower is better. Above: the map row that writes a word. Below: the row that reads it. The dashed line is what a straight diagonal achieves without looking at any word."}}
@@ -626,7 +626,7 @@ assert means["writes", 1] < min(top)
 # %% [markdown]
 # In the row that writes a word, *all four* heads of layer 2 align, with error rates of 0.28 to 0.34 where the diagonal has 0.54. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four, with 0.23, beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all.
 #
-# When a word is read, its translation is done, and this decoder is busy with the next one. In other models it is the reading row that aligns, as in layer 1 of our first figure, so measure yours. ({cite:t}`chen2020accurate` get their best alignments from the reading row.) Even the mean of the heads isn't perfect, and it needn't be. The model was trained to write the next word, not to point at its source.
+# When a word is read, its translation is done, and this decoder is busy with the next one. In other models it is the reading row that aligns, as in layer 1 of our first figure, so measure yours. ({cite:t}`chen2020accurate` get their best alignments from the reading row.)
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Where do the heads of layer 2 look when a word is written? Mean of their weights, between words of an unseen sentence of the grammar. Framed cells are the gold alignment. Rows are target words, columns source words; the last column is `</s>`."}}
 chosen = next(
@@ -706,7 +706,7 @@ show(
 )
 
 # %% [markdown]
-# Compare that with your guess: 14 of the 24 heads cost less than 2 BLEU, and most of these a point or less. The costliest head takes 14 BLEU with it, three others 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+# Compare that with your guess: ten of the 24 heads cost 2 BLEU or more. The other 14 cost less, most of them a point or less. The costliest head takes 14 BLEU with it, three others 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least of the four. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
 #
 # In the everyday model you can take heads away yourself:
 #
@@ -810,14 +810,14 @@ assert min(first) > 0.8 and cost[2] < 4
 # %% [markdown]
 # ### A clear map that matters little
 #
-# Hazy heads, on the left, change about 2% of the words at most, and sharp ones, on the right, between 4.0 and 8.1%. The rank correlation says how well two orders agree: it would be 1 if the sharper of two heads always changed more. Most of our 0.77 is the distance between the two groups: two groups of twelve that are fully apart, each in random order inside, would give 0.75 on average. That is no surprise, since a hazy head has little to lose by being flattened. Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The other eight are all of the decoder's attention to itself, and their correlation is −0.05. (In the encoder all heads are hazy. There the sharper ones do change a little more.) The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
+# Hazy heads, on the left, change about 2% of the words at most, and sharp ones, on the right, between 4.0 and 8.1%. The rank correlation says how well two orders agree: it would be 1 if the sharper of two heads always changed more. Our 0.77 comes mostly from the distance between the two groups (two groups of twelve that are fully apart, each in random order inside, would give 0.75 on average). That is no surprise, since a hazy head has little to lose by being flattened. Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
 #
 # How can a clear map matter little?
 #
 # - A weight says how much of a *value* is taken. The value may be small, as with sinks, or the output matrix may ignore it ({cite:t}`kobayashi2020attention` measure the product instead).
-# - Above the first layer, a column isn't a word any more. It's a state that has gathered from the whole sentence.
+# - A column is a word only in the first layer of self-attention. Higher up, and in every layer of cross-attention, it's a state that has gathered from many words.
 # - The residual stream carries every word past each head. What one head misses, another may have brought.
-# - Different weights can lead to the same output ({cite:t}`jain2019attention`), so one map can't be *the* reason. (Would training find those other weights? {cite:t}`wiegreffe2019attention` doubt it.)
+# - Different weights can lead to the same output ({cite:t}`jain2019attention`), so one map can't be *the* reason.
 #
 # A map is a fair answer to "where did this head look?" and a poor one to "why did the model write this?". For the second, change something and see what happens.
 #
