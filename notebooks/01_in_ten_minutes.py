@@ -52,7 +52,7 @@ print(
 # %% [markdown]
 # ## Look inside
 #
-# Which German words does the decoder look at when it is about to write an English one? In a Transformer this question has an answer you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer. For each English token you see the German one with the largest weight, and then all the weights:
+# Which German words does the decoder look at when it is about to write an English one? In a Transformer there is something you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer. For each English token you see the German one with the largest weight, and then all the weights:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer (averaged over its heads). Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). An empty cell is 0, a full one 1."}}
 import torch
@@ -80,7 +80,7 @@ show(
 #
 # ## Train one yourself
 #
-# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few minutes on a busy machine. Every fifty steps it prints the loss. In the code, `steps` is the number of updates. The other settings say how large the model is and how it is trained; later chapters explain each of them, and here you can take them as they are.
+# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few minutes on a busy machine. Every fifty steps it prints the loss. In the code, `steps` is the number of updates; take the other settings as they are, later chapters explain them.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import (
@@ -138,7 +138,7 @@ y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how.
+# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, and how to put your translator into [one file](../book/own_pair.md#send-it-to-a-friend) that works in any browser.
 #
 # ## The map
 #
@@ -237,16 +237,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) counts how many words and phrases a translation shares with a reference, from 0 to 100. In English-German the base model beat all earlier models, ensembles included. In English-French it stayed behind them, and only the big model was better. It was trained in twelve hours on eight GPUs, with a third of the operations that the cheapest earlier single model had needed. These are the paper's figures (its Table 2), not ours: the [chapter on WMT14](27_wmt14.ipynb) gives you the commands to try them on your own GPUs, and says which numbers you may compare.
-#
-# ## Send it to a friend
-#
-# Your own translator fits into one file. This call writes a page that translates and draws its attention in any browser, offline and without Python, as [the first page](../book/index.md) of this book does:
-#
-# ```python
-# from annotated_transformer import export_page
-# export_page(own, own_tokenizer, "grammar.html")
-# ```
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) measures, on a scale from 0 to 100, how many words and phrases a translation shares with a reference. In English-German the base model beat all earlier models, ensembles included. In English-French it stayed behind them, and only the big model was better. The base model was trained in twelve hours on eight GPUs, for English-German with a third of the operations of ConvS2S, the cheaper of the two earlier models in the table. These are the paper's figures (its Table 2), not ours; the [chapter on WMT14](27_wmt14.ipynb) has the commands to try them.
 #
 # ## What to remember
 #

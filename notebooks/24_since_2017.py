@@ -143,7 +143,7 @@ charts = {
 show_steps(charts, "Which mask?")
 
 # %% [markdown]
-# Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care: with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So decoders alone don't translate better. They can be trained on everything. {cite:t}`liu2018generating` were the first to drop the encoder, to write Wikipedia articles; GPT followed in the same year.
+# Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care: with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So decoders alone don't translate better. They can be trained on everything.
 #
 # ## Pre-norm
 #
@@ -163,7 +163,7 @@ show_steps(charts, "Which mask?")
 #
 # $$ \text{SwiGLU}(x) = \left(\text{SiLU}(x\, W_\text{gate}) \odot x\, W_\text{up}\right) W_\text{down} $$
 #
-# There are three matrices instead of two. With [two thirds of the units](06_feed_forward.ipynb#relu-and-swiglu-today) they have as many weights as the two had. That would be 10,923 units here; Llama 3 8B takes more, 14,336. `hidden_act` names SiLU, $z \cdot \text{sigmoid}(z)$, a ReLU with a round corner.
+# There are three matrices instead of two. With [two thirds of the units](06_feed_forward.ipynb#relu-and-swiglu-today) they have as many weights as the two had. At a width of 4,096 that would be 10,923 units; Llama 3 8B takes more, 14,336. `hidden_act` names SiLU, $z \cdot \text{sigmoid}(z)$, a ReLU with a round corner.
 #
 # ## No biases
 #
@@ -171,7 +171,7 @@ show_steps(charts, "Which mask?")
 #
 # ## Grouped queries and the KV cache
 #
-# A model that writes keeps the keys and values of all earlier tokens in [a cache](19_decoding.ipynb#the-kv-cache), and each step has to fetch them. In long conversations the cache outgrows the model. So several heads of queries share one head of keys and values {cite:p}`ainslie2023gqa`: in the settings above, 32 heads share 8 (`num_key_value_heads`). In a model of 70 billion parameters one sees why:
+# A model that writes keeps the keys and values of all earlier tokens in [a cache](19_decoding.ipynb#the-kv-cache), and each step has to fetch them. In long conversations the cache can outgrow the model. So several heads of queries share one head of keys and values {cite:p}`ainslie2023gqa`: in the settings above, 32 heads share 8 (`num_key_value_heads`). In a model of 70 billion parameters one sees why:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-kv-heads", "caption": "How much memory do keys and values take? GiB in 16 bits for one text of 131,072 tokens in a model shaped like Llama 3 70B: 80 layers, 64 heads of queries, each 128 wide. Eight heads of keys and values (filled) is what that model has."}}
 layers, width, tokens = 80, 128, 131_072
@@ -199,11 +199,11 @@ show(
 assert cache[64] == 320 and cache[8] == 40
 
 # %% [markdown]
-# With all 64 heads, the cache of one text would take 320 GiB, beside 131 for the weights. With eight it takes 40.
+# With all 64 heads, the cache of one text of 131,072 tokens would take 320 GiB, beside 131 for the weights. With eight it takes 40.
 #
 # ## What each change buys, here
 #
-# Tables like the one above leave out what each change is worth. We've trained the paper's form and twelve others on Multi30k, each from three seeds, and compare them as in [chapter 22](22_variations.ipynb): seed by seed, with intervals that hold the true difference in 95 of 100 experiments.
+# Tables like the one above leave out what each change is worth. We've trained the paper's form and twelve others on Multi30k, each from three seeds, and compare their validation losses as in [chapter 22](22_variations.ipynb): seed by seed, with intervals that hold the true difference in 95 of 100 experiments.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line), in nats per token; left is better. Lines are 95% intervals from three seeds, and numbers say the same. An open dot marks an interval that holds zero. All rows have about as many parameters; the last four combine changes, or have one stack instead of two. Measured by `benchmarks/experiments/since.py`."}}
 settings, *log = read_log("since")
@@ -299,9 +299,9 @@ mean, error = compared(one, two)
 assert round(mean, 2) == 0.08 and mean > 2 * error
 
 # %% [markdown]
-# The intervals of pre-norm, of SwiGLU and of all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases) are well clear of zero. RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
+# The intervals of pre-norm, of SwiGLU and of all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases), with two stacks or one, are well clear of zero. RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
 #
-# Rotary positions need care. Their interval, −0.32 ± 0.31, ends just below zero, and the interval for *no positions at all*, −0.23 ± 0.19, a little further below. Of twelve intervals that are each right 19 times in 20, one may well be wrong, so we call neither settled. The difference between the two, −0.10 ± 0.18, may be chance as well. In so short a training the added sinusoids seem to do more harm than good, and much of what rotation gains may come from leaving the words alone.
+# Rotary positions need care. Their interval, −0.32 ± 0.31, ends just below zero, and the interval for *no positions at all*, −0.23 ± 0.19, a little further below. Of twelve intervals that are each right 19 times in 20, one may well be wrong, so we call neither settled. If both hold, the added sinusoids do more harm than good in so short a training, and much of what rotation gains comes from leaving the words alone.
 #
 # All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. In the paper's form, one stack seems ahead of two, by 0.11 ± 0.08, with the same caution. With all five changes on both sides it is the other way round: one stack is behind by 0.08 ± 0.03.
 #
@@ -515,15 +515,15 @@ print("    ->", tokenizer.decode(go_on([BOS, *made_up], temperature=0.01)))
 assert 20 <= exact <= 38, exact
 
 # %% [markdown]
-# None of these sentences was in its texts. In the second one it has taken the dog for another bird. The German that it made up is right, with *anrufen* at the end, where *kann* wants it; in other tries it gets a form wrong now and then.
+# None of these sentences was in its texts. In the second one it has taken the dog for another bird. The German that it made up is right, with *anrufen* at the end, as *kann* requires; in other tries it gets a form wrong now and then.
 #
-# Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand sentences, and you have what the models that people talk to start from. (The hard part is in that sentence: the data and the machines.)
+# Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand pairs of sentences, and you have what the models that people talk to start from.
 #
 # ## What has not changed
 #
 # More has stayed than has changed: scaled dot-product attention in several heads, a residual stream that each part reads and adds to, a network for each position, wider than the stream, tokens from subwords, and the next token as the task, at all positions at once, with the causal mask. FlashAttention computes attention [in blocks](25_speed.ipynb#attention-without-the-matrix), with the same result.
 #
-# Newer models go on from here. Many have *mixtures of experts*: each token chooses a few of many feed-forward networks, so that the weights grow and the work per token hardly does. [The last fold](#second-reading-why-these-and-where-to-go-from-here) has this and three more changes.
+# Newer models go on from here. Many have *mixtures of experts*: each token chooses a few of many feed-forward networks, so that the weights grow and the work per token hardly does. [The last fold](#second-reading-why-these-and-where-to-go-from-here) says more about them, and about three smaller changes.
 
 # %% [markdown]
 # ## What to remember

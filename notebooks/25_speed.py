@@ -103,7 +103,7 @@ assert round(waits["base"]) == 21 and round(waits["big"]) == 12
 assert [round(x) for x in shown["base"]] == [83, 8, 15, 62]
 
 # %% [markdown]
-# Products take less than a fifth of the base model's step. The rest of the time the GPU moves numbers, or waits to be told what to do next. We count first, then take these two in turn.
+# Products take less than a fifth of the base model's step. The rest of the time the GPU moves numbers, or waits to be told what to do next. We count operations first, then turn to the moving and to the waiting.
 #
 # ## Which part of the model does the work
 #
@@ -212,11 +212,11 @@ show_plot(
 #
 # ## The speed of the machine
 #
-# A machine's **peak** is the number of operations per second that it does at best: 989 · 10¹² for an H100 (SXM) or H200, 312 · 10¹² for an A100, 165 · 10¹² for an RTX 4090. These are from the data sheets, for dense products in bf16, [a 16-bit format](#numbers-of-16-bits). (A number "with sparsity", twice as large, is for matrices half of whose entries are zero.) **Model FLOPs utilization** or **MFU** ({cite:t}`chowdhery2023palm`) is the share of the peak that *useful* operations get, those of {eq}`eq-operations` for the real lengths of the sentences, with no padding and nothing counted twice:
+# A machine's **peak** is the number of operations per second that it does at best: 989 · 10¹² for an H100 (SXM) or H200, 312 · 10¹² for an A100, 165 · 10¹² for an RTX 4090. These are from the data sheets, for dense products in bf16, [a 16-bit format](#numbers-of-16-bits). **Model FLOPs utilization** or **MFU** ({cite:t}`chowdhery2023palm`) is the share of the peak that *useful* operations get, those of {eq}`eq-operations` for the real lengths of the sentences, with no padding and nothing counted twice:
 #
 # $$ \text{MFU} = \frac{\text{operations of the model, without padding}}{\text{seconds} \cdot \text{peak}}. $$ (eq-mfu)
 #
-# Our step reaches 10% with base on the H100, and 24% with big. A third is good for this model: the 82,059 tokens per second that NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) for big on an A100 are 33%, with its vocabulary of 33,708 and if they count target tokens.
+# Our step reaches 10% with base on the H100, and 24% with big (medians of five rounds). For comparison, what NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) for big on an A100 is about a third, if it counts target tokens.
 #
 # :::{admonition} Two instruments that lie: `nvidia-smi` and the clock
 # :class: dropdown
@@ -371,7 +371,7 @@ assert round(1e5 * steps[2] / 3.6e6, 1) == 1.8
 assert round(1e3 * median(sizes[25_000]["seconds"]) / UPDATES / 1983 * 1e3) == 33
 
 # %% [markdown]
-# Not at all: 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. On the H200 a step has 1,389 to 1,983 kernels, depending on the batch, and each takes the program 33 to 45 microseconds to hand over in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
+# Hardly: on an H200 it takes 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. A step has 1,389 to 1,983 kernels, depending on the batch, and handing one over takes the program 33 to 45 microseconds in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
 #
 # Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, which records all launches of a step and replays them on one request. A recording fits inputs of one shape only, so [appendix Q](Q_graphs.ipynb#few-shapes) gives the batches few shapes.
 #
@@ -381,7 +381,7 @@ assert round(1e3 * median(sizes[25_000]["seconds"]) / UPDATES / 1983 * 1e3) == 3
 #
 # Written as in [chapter 3](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte, where the card wants 295. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, and long rows don't fit.
 #
-# It doesn't need one. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and attention can be added to the pass. Three values run along: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values with these weights. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
+# It doesn't need one. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and attention can be added to the pass. Three values are kept: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values weighted by these exponentials. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
 #
 # $$ \ell \leftarrow e^{m - m'} \ell + \sum_j e^{s_j - m'}, \qquad o \leftarrow e^{m - m'} o + \sum_j e^{s_j - m'} v_j, \qquad m \leftarrow m'. $$ (eq-online-softmax)
 #
@@ -473,7 +473,7 @@ for ours, theirs in zip(found, expected):
     )
 
 # %% [markdown]
-# The package's `chunked_loss` does this for a whole training step: it smooths the labels, leaves padding out, and hands the gradients of the states on to the layers below, as if nobody had cut.
+# The package's `chunked_loss` does this for a whole training step: it smooths the labels, leaves padding out, and hands the gradients of the states on to the layers below, as if the graph had never been cut.
 #
 # :::{admonition} How the gradient gets past the cut, and where label smoothing went
 # :class: dropdown
@@ -560,7 +560,7 @@ assert [round(line["milliseconds"], 1) for line in losses] == [15.1, 18.9]
 # %% [markdown]
 # ## Numbers of 16 bits
 #
-# A number of 16 bits is half as many bytes, and an A100 multiplies matrices of such numbers at 312 · 10¹² operations per second instead of 19.5 · 10¹². There are two formats. The exponent says how large a number is, the fraction what it is exactly.
+# A number of 16 bits is half as many bytes, and an A100 multiplies matrices of such numbers at 312 · 10¹² operations per second, and matrices of full fp32 numbers at 19.5 · 10¹². There are two formats. The exponent says how large a number is, the fraction what it is exactly.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same range, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}}
 figure, axes = plt.subplots(figsize=(4.8, 1.4), layout="constrained")
@@ -716,7 +716,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 # %% [markdown]
-# On the H100 it made big 16% faster, after 35 seconds of compiling, and base by less than its rounds scatter (9% in one session, 5% in another). But the base model had been waiting for launches, and it still waits: at 25,000 positions the H100 now has 1,794 launches in a step instead of 2,052. `train` compiles only with `--compile`.
+# On the H100 it made big 16% faster, after 35 seconds of compiling. Base gained 9% in one session and 5% in another, which is less than its rounds scatter: its launches fell only from 2,052 to 1,794 in a step, and it still waits for them. `train` compiles only with `--compile`.
 
 # %% tags=["remove-cell"]
 for name, gain, least, most in (("base", 1.09, 0.84, 0.86), ("big", 1.16, 0.82, 0.85)):
@@ -729,7 +729,7 @@ assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 
 # %% [markdown]
 # ## On a GPU
 #
-# The upper table was measured with `python -m benchmarks.speed.gpu --peak 989e12`, on an H200 and an H100 in virtual machines, and the lower one with the script that has become its part `rivals`. There four systems took turns on the same batches, which were on the card before the clock started. So the rates are higher: compare only within a table. The factors are medians over the turns.
+# The upper table was measured with `python -m benchmarks.speed.gpu --peak 989e12`, on an H200 and an H100 in virtual machines, and the lower one with the script that has become its part `rivals`. There four systems took turns on the same batches, which were on the card before the clock started. The rates are 40% higher there. How much of this is due to the batches, and how much to faster launches in another session, we don't know, so compare only within a table. The factors are medians over the turns.
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -853,7 +853,7 @@ for log in (H100, H200):
             assert 0.99 < line["gigabytes"] / line["planned_gigabytes"] < 1.12
 
 # %% [markdown]
-# Measured memory was up to 11% above this plan. The hours for base lie between the two cards': 100,000 of the steps that we measured take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
+# Measured memory was up to 11% above this plan. The plan counts 25,000 real tokens in a step, and ours had 22,000, the rest being padding. 100,000 of our steps of base take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
 
 # %% [markdown]
 # ## What to remember

@@ -102,7 +102,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Which of the four lines could you leave out? Without the broadcast the copies drift apart. Without the count some words weigh more than others, without the last exchange each process trains a model of its own, and without the slice every one does all the work. We take them one at a time, and then hand the work to PyTorch's wrapper.
+# Which of the four lines could you leave out? Without the broadcast the copies drift apart. Without the count some words weigh more than others, without the last exchange each process trains a model of its own, and without the slice every one does all the work. The count and the slice need a closer look. In between we hand the exchange to PyTorch's wrapper.
 #
 # We never had several GPUs. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library, or on a single GPU. What is said about several is *computed*.
 #
@@ -412,11 +412,11 @@ show_plot(
 #
 # ```python
 # parallel = DistributedDataParallel(loss)  # sends the weights of process 0 to all
-# mean_tokens = all_reduce_mean(tokens)  # n / N
+# mean_tokens = all_reduce_mean(tokens)  # n / N: tokens of all, over the number of processes
 # (parallel(source, target) / mean_tokens).backward()  # exchanges the gradients
 # ```
 #
-# Here `tokens` is the number of target tokens in this process's share of the batch. `all_reduce_mean` and `DataParallelLoss`, folded here, are what the package uses. The class wraps the loss, and [makes one exchange for several batches](#gradient-accumulation-with-ddp), if an update has them.
+# Here `tokens` is the number of target tokens in this process's share of the batch. `all_reduce_mean` and `DataParallelLoss`, which the package uses, are folded here.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show all_reduce_mean and DataParallelLoss", "code_prompt_hide": "Hide all_reduce_mean and DataParallelLoss"}
@@ -471,13 +471,13 @@ class DataParallelLoss(SmoothedLoss):
 # | the corpus is cut once, each process keeps its part | each comes once, but parts may have unequal numbers of batches |
 # | all make the same plan, and each takes its share of every batch | the batches are those of a single process |
 #
-# In the second way, a process with a batch more than the others waits at its end [for partners that never call](#why-does-training-hang-at-the-end-of-an-epoch). We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards. A process without a sentence gets an empty one without a label, whose loss and count are zero.
+# In the second way, a process that has one batch more than the others [waits forever for them](#why-does-training-hang-at-the-end-of-an-epoch) at the end of the epoch. We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards. A process without a sentence gets an empty one without a label, whose loss and count are zero.
 #
 # `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, at the same learning rate ([a larger batch](#do-i-have-to-scale-the-learning-rate) would want another), and a run that began on one can go on with eight. In many tools the number is meant for each process, and more GPUs mean a larger batch.
 #
 # ## The same result as on one GPU
 #
-# A script of the kind you would write for your own pairs needs little for several processes. `process_group` joins those that `torchrun` has started, if it has:
+# A script of the kind you would write for your own pairs needs little for several processes. If `torchrun` has started several processes, `process_group` connects them:
 #
 # ```python
 # with process_group() as device:
@@ -600,7 +600,7 @@ print("steps in the log:", *losses("run-killed"))
 assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("run-2")
 
 # %% [markdown]
-# Step 50 ran twice and is in the log once, and the weights are those of the undisturbed run, to the last bit. A SIGTERM to `torchrun` is passed on to all; they leave a checkpoint and end, within the 30 seconds that `torchrun` grants.
+# Steps 41 to 50 ran twice, and step 50 is in the log once, and the weights are those of the undisturbed run, to the last bit. A SIGTERM to `torchrun` is passed on to all; they leave a checkpoint and end, within the 30 seconds that `torchrun` grants.
 #
 # ## Several machines
 #
@@ -634,7 +634,7 @@ assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("
 #
 # ## How fast it can be
 #
-# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). Up to the paper's batch, the program needs about 60 ms to launch the step's 1,400 to 2,000 kernels, and the GPU has finished each of them before the next one arrives. At the paper's batch, more GPUs of this kind would gain *nothing* for the base model. What would help is a batch that keeps each of them busy:
+# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). At the paper's batch, more GPUs of this kind would gain next to *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
 # %% tags=["remove-cell"]
 sizes = {line["max_tokens"]: name for name, line in gpu.items() if "max_tokens" in line}
@@ -693,7 +693,7 @@ assert step_of(400_000, 1) / step_of(400_000, 8) > 7
 # ## What to remember
 #
 # - One process per GPU, each with the whole model and a share of every batch, and one exchange of gradients per update.
-# - Add the gradients and divide by the tokens of all. DDP takes the mean of the gradients, so the loss is divided by the mean number of tokens.
+# - Add the gradients and divide by the number of tokens in all processes. DDP takes the mean of the gradients, so each process divides its loss by the mean number of tokens of a process.
 # - All processes make the same plan. A decision that one of them takes alone ends in waiting.
 # - More GPUs don't call for another learning rate, but a larger batch does.
 # - With the same batch, the gain ends where a step takes no longer than its launches. For base, one GPU of today is there already.

@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # The paper's models on the paper's corpus, from an empty rented machine to the score, with what each step prints when all is well, and what to do when it prints something else (sections 5 and 6.1 of the paper).
 #
-# What stood between our model and the paper's results was size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens per side in each of 100,000 steps. Each of these had its chapter or its appendix. All the code is there; this chapter puts it in order, as a list to work through.
+# What stands between our model and the paper's results is size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens per side in each of 100,000 steps. Each has had its chapter or its appendix. This chapter puts the commands in order, as a list to work through.
 #
 # ## What was run, and what was not
 #
@@ -101,12 +101,17 @@ show_plot(
 #
 # ## A machine
 #
-# Take an image with NVIDIA's driver and Python 3.10 or later. Everything happens inside `tmux`, which survives a broken connection; `tmux attach` finds it again.
+# Rent one GPU: it is enough for base and big as the paper trained them, and eight would hardly be faster. Eight pay only with a [large batch](#two-recipes). Take an image with NVIDIA's driver and Python 3.10 or later. Everything happens inside `tmux`, which survives a broken connection; `tmux attach` finds it again.
 #
 # ```bash
 # nvidia-smi            # the GPUs, and at the top the newest CUDA that the driver knows
 # df -h .               # room for 20 GB, for the big model 80
 # tmux new -s wmt
+# ```
+#
+# Then, inside `tmux`:
+#
+# ```bash
 # git clone https://github.com/annotated-transformer/annotated-transformer
 # cd annotated-transformer
 # python3 -m venv env
@@ -115,7 +120,7 @@ show_plot(
 # python -c "import torch; print(torch.__version__, torch.cuda.device_count())"
 # ```
 #
-# **Expect** a version that ends in `+cu` and a number, and the number of GPUs. **If not:** a command that is missing, or a `venv` without `ensurepip`, comes with `apt install git tmux python3-venv`. 0 GPUs where `nvidia-smi` lists some is a PyTorch for CPUs, or one that is too new for the driver. Install one for a CUDA that it knows: `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126`. In a container, give `docker run` the options `--gpus all --shm-size 1g`: the process that reads batches ahead needs shared memory, and too little ends in a bus error.
+# **Expect** a version that ends in `+cu` and a number, and the number of GPUs. **If not:** a command that is missing, or a `venv` without `ensurepip`, comes with `apt install git tmux python3-venv`. 0 GPUs where `nvidia-smi` lists some is a PyTorch for CPUs, or one that is too new for the driver. Install one for a CUDA that it knows: `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126`. If you start a container yourself, give `docker run` the options `--gpus all --shm-size 1g`; if the machine that you rent is one, `df -h /dev/shm` should show 1 GB. The process that reads batches ahead needs this shared memory, and too little ends in a bus error.
 #
 # ## The links between the GPUs
 #
@@ -126,11 +131,11 @@ show_plot(
 # torchrun --standalone --nproc-per-node 8 -m benchmarks.speed.allreduce
 # ```
 #
-# **Expect** `NV` and a number between all pairs (NVLink), and an exchange in a few milliseconds: [computed](26_distributed.ipynb#the-cost-of-an-all-reduce), 1.5 ms at 300 GB per second. `PIX` or `PXB` is a PCIe switch, and `PHB`, `NODE` and `SYS` lead through the processor: at 25 GB per second, 18 ms. **If not:** `NCCL_DEBUG=INFO` before the command says which way was taken. If it hangs, try `NCCL_P2P_DISABLE=1`; if that cures it, the machine is set up wrongly. An exchange longer than a step (65 ms) makes several GPUs slower than one.
+# **Expect** `NV` and a number between all pairs (NVLink), and an exchange in a few milliseconds: [computed](26_distributed.ipynb#the-cost-of-an-all-reduce), 1.5 ms at 300 GB per second. `PIX` or `PXB` is a PCIe switch, and `PHB`, `NODE` and `SYS` lead through the processor: at 25 GB per second, 18 ms. **If not:** `NCCL_DEBUG=INFO` before the command says which way was taken. If it hangs, try `NCCL_P2P_DISABLE=1`; if that cures it, the machine is set up wrongly. With the large batch below, an exchange as long as a step (65 ms) would halve the speed of all.
 #
 # ## All GPUs, without WMT14
 #
-# From here on `run` stands for the command on all your GPUs, in bash and in zsh. (With four, write 4. With one, `run() { annotated-transformer "$@"; }`.)
+# From here on `run` stands for the command on all your GPUs, in bash and in zsh. (With four, write 4. With one, `run() { annotated-transformer "$@"; }`. A new shell needs this line again, after `cd annotated-transformer` and `. env/bin/activate`.)
 #
 # ```bash
 # run() { torchrun --standalone --nproc-per-node 8 -m annotated_transformer "$@"; }
@@ -138,11 +143,11 @@ show_plot(
 # head -n 1 try/log.jsonl
 # ```
 #
-# **Expect** a line of progress at step 200, and `"processes": 8` in the log. **If not:** "another process is working in try" means that it was started without `torchrun`; the [table of failures](26_distributed.ipynb#what-fails-and-how-it-shows) has more.
+# **Expect** a line of progress at step 200, and in the log `"processes":` with the number of your GPUs. **If not:** "another process is working in try" means that it was started without `torchrun`; the [table of failures](26_distributed.ipynb#what-fails-and-how-it-shows) has more.
 #
 # ## The corpus
 #
-# `prepare` needs the network and no GPU, so it can run on a cheap machine before you rent an expensive one; no file in its folder names a path, and the folder can be copied. The last two lines fetch the test sets into sacreBLEU's cache (`~/.sacrebleu`), since the nodes of a cluster are often offline when `evaluate` wants them. By the [card of the data set](https://huggingface.co/datasets/wmt/wmt14), 0.82 GB are to be downloaded, and 1.36 GB are written when they are unpacked.
+# `prepare` needs the network and no GPU. It can run on a cheap machine, with the clone and the environment from above, from which you copy the result: `rsync -a wmt14-en-de user@machine:annotated-transformer/` and `rsync -a ~/.sacrebleu user@machine:`. The last two lines fetch the test sets into sacreBLEU's cache (`~/.sacrebleu`), since the nodes of a cluster are often offline when `evaluate` wants them. By the [card of the data set](https://huggingface.co/datasets/wmt/wmt14), the download has 0.82 GB, and takes 1.36 GB more when it is unpacked.
 #
 # ```bash
 # export HF_HOME=$PWD/cache        # 2.2 GB, if your home is small
@@ -176,7 +181,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 #     --dry-run --peak 989e12 --precision bf16
 # ```
 #
-# **Expect** 63,045,632 parameters, about 9e17 operations, 7 to 8 GiB for base (16 for big), and the hours of one H100 (`--peak` is from a data sheet, [here](25_speed.ipynb#the-speed-of-the-machine) are others). The memory that was measured lay up to 11% above. **If not:** `--max-tokens 12500 --grad-accum-steps 2` makes the same updates in two halves.
+# **Expect** 63,045,632 parameters, about 9e17 operations, 7 to 8 GiB for base (16 for big), and the hours of one H100 (`--peak` is from a data sheet, [here](25_speed.ipynb#the-speed-of-the-machine) are others). The memory that was measured lay up to 11% above. **If not:** add `--max-tokens 12500 --grad-accum-steps 2`, here and to the training: the same updates in two halves.
 #
 # ## Train
 #
@@ -184,17 +189,17 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 # annotated-transformer train --prepared wmt14-en-de --preset base --output base
 # ```
 #
-# That is all. It takes one GPU, and one is enough: a step of base takes 62 ms [however small the share of each GPU is](26_distributed.ipynb#how-fast-it-can-be), so eight would finish no sooner. (You can put `run` in front of `train` all the same: the batch is shared out, and the updates stay as they are.) Several GPUs need a larger batch, as in the second recipe below.
+# That is all (with a GPU that has bf16, it takes bf16 by itself). It takes one GPU, and one is enough: a step of base takes 62 ms [however small the share of each GPU is](26_distributed.ipynb#how-fast-it-can-be), so eight would finish no sooner. (You can put `run` in front of `train` all the same: the batch is shared out, and the updates stay as they are.) Several GPUs need a larger batch, as in the second recipe below.
 #
 # ### Two recipes
 #
-# **As the paper.** One GPU, for big as for base: with this batch, eight finish big at most 1.7 times as fast, for 4.6 times the rent. Take them only if the hours matter more. The paper averages the last five checkpoints of base, ten minutes apart, which were 1,500 steps, and the last twenty of big. (For big we assume ten minutes, too, which are 600 steps.)
+# **As the paper.** Take one GPU for big, too. With this batch, eight would finish it at most 1.7 times as fast, for 4.6 times the rent.
 #
 # ```bash
 # annotated-transformer train --prepared wmt14-en-de --preset big --output big
 # ```
 #
-# **A large batch, for eight GPUs**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's. Trained on WMT16's data, it reached 29.3 BLEU in the paper's way of scoring, where the paper's has 28.4; in sacreBLEU's, that is 28.6 ({numref}`fig-two-ways`). The second command below does the same. For base we know of no published run, and take half that batch with the same rate:
+# **A large batch, for eight GPUs**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's. Trained on WMT16's data, it reached 29.3 BLEU in the paper's way of scoring, where the paper's has 28.4; in sacreBLEU's, that is 28.6 ({numref}`fig-two-ways`). The second command below has the same batch and rate, on WMT14's data. For base we know of no published run, and take half that batch with the same rate:
 #
 # ```bash
 # run train --prepared wmt14-en-de --preset base --max-tokens 200000 \
@@ -203,7 +208,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 #     --grad-accum-steps 2 --lr-scale 2 --steps 18750 --save-every 250 --output big-large
 # ```
 #
-# Each sees as many tokens as the paper's run, and trains the paper's model. But they change batch, rate and steps, so say that beside the score. A recipe for four GPUs is the same with `--max-tokens 100000` and twice the `--grad-accum-steps`.
+# Each sees as many tokens as the paper's run, and trains the paper's model. But they change batch, rate and steps, so say that beside the score. On four GPUs, write `--max-tokens 100000`, with `--grad-accum-steps 2` for base and 4 for big.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hours", "caption": "How long, and how much? Hours of training for each recipe, and the rent at 3 per GPU and hour, computed from steps measured on one H200 (filled) and, hatched, as if eight such GPUs exchanged gradients in no time and big had the same floor of 62 ms as base. Validations, averaging and a run that fails come on top."}}
 GPU = {line["name"]: line for line in read_log("gpu-NVIDIA-H200") if "seconds" in line}
@@ -247,11 +252,11 @@ for line, most in zip(slower[:2], (1.4, 1.2)):
     assert 1.1 < median(line["seconds"]) / median(GPU[line["name"]]["seconds"]) < most
 
 # %% [markdown]
-# The H100 that we had was slower, 2.4 hours for base and 10.4 for big, because its steps waited longer for their launches, and its memory is slower.
+# On our H100 it would be 2.4 hours for base and 10.4 for big.
 #
 # ## What it will take
 #
-# Hours are updates times the length of a step, and the first ten minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on the H200, and 244,000 on the H100; big 204,000 and 179,000. Below half of that, look whether the log names the right number of `processes`, whether `nvidia-smi` shows another program on the GPUs, and whether the number stays when you take fewer GPUs: then steps are too short to be shared. {numref}`fig-hours` turns hours into money. Validations come on top, about three seconds each in our log of base: 67 of them for base, 500 for big. Try `--compile`, too, [without WMT14](#all-gpus-without-wmt14) and with another `--output`.
+# Hours are updates times the length of a step, and the first ten minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on the H200, and 244,000 on the H100; big 204,000 and 179,000. On another card, expect 22,000 tokens times the steps, over the seconds that the dry run planned. Below half of that, look whether the log names the right number of `processes`, and whether `nvidia-smi` shows another program on the GPUs. If the number is the same with fewer GPUs, the steps are too short to be shared. {numref}`fig-hours` turns hours into money. Validations come on top, about three seconds each in our log of base: 67 of them for base, 500 for big. For big, try whether compiling pays: run `annotated-transformer train --corpus multi30k --preset big --steps 200 --output try-big`, then again with `--compile --output try-big-compiled`, and compare the last `tokens_per_second` of the two logs.
 #
 # :::{admonition} The cost as Table 2 of the paper states it
 # :class: dropdown
@@ -300,7 +305,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #  ```bash
 #  #!/bin/bash
 #  #SBATCH --job-name=base
-#  #SBATCH --nodes=1                  # sbatch --nodes=2 train.sh takes two machines
+#  #SBATCH --nodes=1
 #  #SBATCH --ntasks-per-node=1        # one torchrun per machine; it starts the processes
 #  #SBATCH --gpus-per-node=8
 #  #SBATCH --cpus-per-task=32
@@ -319,11 +324,12 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #      --max-tokens 200000 --lr-scale 1.43 --steps 12500 --save-every 200 --output base-large
 #  ```
 #
-# Save it as `train.sh` in the clone, and submit it there, twice, with `sbatch train.sh`: the second job waits for the first, and goes on where the first ran out of time. With two machines, clone and folder must be on a disk that both see. Without Slurm, type on each machine `export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and then the script's command from `torchrun` on, with `--nnodes=2`, any word for `--rdzv-id`, the same on both, and the name of the first machine in place of `$first`.
+# Save it as `train.sh` in the clone, and submit it there with `sbatch train.sh`. If the run takes longer than a job may, submit it as often as it needs: each job waits for the one before, and goes on where that ended. For another recipe, change the job's name and the last two lines. With two machines (`--nodes=2`, and twice the batch), clone and folder must be on a disk that both see. Without Slurm, type on each machine `export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and then the script's command from `torchrun` on, with `--nnodes=2`, any word for `--rdzv-id`, the same on both, and the name of the first machine in place of `$first`.
 #
 # ## Watching it from another terminal
 #
 # ```bash
+# cd annotated-transformer
 # tail -F base/log.jsonl                        # each record as it comes, every 50 steps
 # grep score base/log.jsonl | tail -n 5         # the last five validations
 # nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv -l 5
@@ -337,7 +343,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 # | `validation_loss` | nats per target token on newstest2013, without smoothing and dropout | falls as long as it pays to go on |
 # | `score` | BLEU of greedy translations of every second validation sentence | near 0 at first, then rises |
 #
-# To stop, send `kill` to the process of `torchrun`, or press Ctrl+C; all leave a checkpoint. The same command goes on.
+# To stop, press Ctrl+C in the window of the training, or send `kill` to its process (with several GPUs, to `torchrun`'s); it leaves a checkpoint. The same command goes on.
 #
 # ## How to judge a run
 #
@@ -350,7 +356,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 # | 10,000 | BLEU far from 0. [A user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) logged 15.9 on newstest2014 after 5,000 updates of 25,000 tokens, 18.9 after 10,000 and 20.9 after 45,000, trained on WMT17's pairs; he thought that too low, so take it for a lower mark |
 # | 100,000 | the paper: 25.8 BLEU and a perplexity of 4.92 on newstest2013, which is 1.59 nats per token of *its* vocabulary. [Zesen Wang](https://github.com/WangZesen/Reproduce-Transformer/tree/761538718caeffdd6f49ac01ea4c5c5f6ac813e7#results) draws loss and BLEU against steps for three runs, which end at 27.60 ± 0.13 on newstest2014 after 112,760 |
 #
-# A loss per token depends on how text is cut into tokens. [tensor2tensor's base](https://github.com/tensorflow/tensor2tensor/issues/317) stood at 1.98 after 250,000 updates, on a vocabulary of 32,000. Compare BLEU, and your own curves with each other. Two illnesses are worth knowing before you meet them: a validation loss that *rises* after the first updates, and a loss that falls while BLEU stays near 0. [Two sick runs](#two-sick-runs) had them.
+# A loss per token depends on how text is cut into tokens. Compare BLEU, and your own curves with each other. Two illnesses are worth knowing before you meet them: a validation loss that *rises* after the first updates, and a loss that falls while BLEU stays near 0. [Two sick runs](#two-sick-runs) had them.
 
 # %% tags=["remove-cell"]
 eps, size = 0.1, 37_000
@@ -371,13 +377,13 @@ assert (
 # run evaluate --model base-average --prepared wmt14-en-de
 # ```
 #
-# Take 5 of `base-large`, too, and the last 20 of `big`. For `big-large` we would take 10: there, twenty reach back over a quarter of the training.
+# The paper averages the last five checkpoints of base, ten minutes apart, which were 1,500 steps, and the last twenty of big. (For big we assume ten minutes, too, which are 600 steps.) Take 5 of `base-large`, too, and the last 20 of `big`. For `big-large` we would take 10: there, twenty reach back over a quarter of the training.
 #
 # **Expect** a minute, then two scores with signatures, of 3,003 sentences and of 2,737, and `not_comparable`, a score in the authors' way. **If not:** without the network `evaluate` needs the test sets that were fetched [with the corpus](#the-corpus).
 #
 # ### The score to expect
 #
-# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and the same model got between 24.4 and 27.5 in different hands, listed [below](#published-scores-and-why-yours-will-differ). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
+# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and base got between 24.4 and 27.5 in the different hands that are listed [below](#published-scores-and-why-yours-will-differ). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored with sacreBLEU (circle) and with a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the bar is where the first would be if the gap were between 0.7 and 1.5. For tensor2tensor the gap may contain a change of the test set as well."}}
 TWICE = (
@@ -497,7 +503,7 @@ assert round(sum(GPU["base"]["tokens"]) / 25, -3) == 22_000
 #
 # ### A rehearsal
 #
-# Commands that were never run don't work, so the four of the chain ran here in small, and the exchange of gradients with them. (The Slurm script, two machines and the downloads did not.) The corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The folds have each command with what it printed; the function `shell` runs it and insists on its exit code.
+# Commands that were never run tend not to work, so the four of the chain ran here in small, and the exchange of gradients with them. (The Slurm script, two machines and the downloads did not.) The corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The folds have each command with what it printed; the function `shell` runs it and insists on its exit code.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the corpus and the harness", "code_prompt_hide": "Hide the corpus and the harness"}
 import pyarrow
