@@ -348,7 +348,7 @@ for step, update in enumerate(updates(loss, groups, make_adam(loss), config), st
 # %% [markdown]
 # ## Whether it gets better
 #
-# The training loss falls even when a model learns its sentences by heart. So every now and then we measure on pairs that it doesn't learn from, as the model will be used: without dropout and without smoothing. The exponential of this **validation loss** is the perplexity. `validation_loss` adds up losses and tokens as an update does; it's folded here.
+# The training loss falls even when a model learns its sentences by heart. So every now and then we measure on pairs that it doesn't learn from, without dropout and without smoothing, though still with the right words as input. The exponential of this **validation loss** is the perplexity. `validation_loss` adds up losses and tokens as an update does; it's folded here.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show validation_loss", "code_prompt_hide": "Hide validation_loss"}

@@ -1504,7 +1504,7 @@ show(
 # :::{admonition} What can be read off, in numbers
 # :class: dropdown
 # - **The second hypothesis pays.** At $\alpha = 0.6$ it gains 0.6 BLEU (from 0.3 to 0.9). Wider beams stay at that, and each doubling of the beam doubles the decoder's work.
-# - **Without a penalty a wide beam loses what it gained.** At $\alpha = 0$, two hypotheses are ahead of greedy search by 0.4, four by 0.1 (from $-0.3$ to $0.4$), although each wider beam finds more probable sentences.
+# - **Without a penalty a wide beam loses what it gained.** At $\alpha = 0$, two hypotheses are ahead of greedy search by 0.4, four by 0.1 (from $-0.3$ to $0.4$), although each wider beam finds more probable sentences on average.
 # - **The exponent matters more than the width.** At $\alpha = 1.4$ a beam of 4 is ahead by 1.2. It also holds the length: the output of a beam of 4 has 0.94 of the references' length, as greedy search has, against 0.91 without a penalty.
 #
 # Two thousand captions aren't many for such differences. At $\alpha = 0.6$, the validation captions by themselves put a beam of 4 ahead of greedy search by 1.0, the test captions by 0.2.

@@ -146,6 +146,65 @@ def test_few_products_give_a_poor_variance() -> None:
         assert f"{low:.1f} and {high:.1f}" == middle and middle in text
 
 
+def test_the_one_beside_the_softmax_shrinks_with_the_maximum() -> None:
+    """And a key and a value of zeros are the same as the formula."""
+    scores = torch.tensor([-5.0, -6.0, -7.0]).double()
+    right = scores.exp().sum() / (1 + scores.exp().sum())
+    shifted = (scores - scores.max()).exp().sum()
+    text = text_of(PAGES["questions"])
+    assert f"{right:.3f} in all, and get {shifted / (1 + shifted):.2f}" in text
+    zero = torch.cat([scores, torch.zeros(1)]).softmax(-1)[:3].sum()
+    torch.testing.assert_close(zero, right)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("float16", "fp16 puts a cosine off by up to {}"),
+        ("bfloat16", "bf16 by up to {}"),
+    ],
+)
+def test_a_table_of_rotations_in_sixteen_bits_is_wrong(kind: str, said: str) -> None:
+    """By as much as the page says; narrowed afterwards, it is not."""
+    dtype = getattr(torch, kind)
+    rates = 10_000 ** (-torch.arange(0, 64, 2).double() / 64)
+    exact = torch.outer(torch.arange(2048).double(), rates).cos()
+    narrow = torch.outer(torch.arange(2048).to(dtype), rates.to(dtype)).cos()
+    worst = f"{(narrow.double() - exact).abs().max():.2f}".removesuffix(".00")
+    assert said.format(worst) in text_of(PAGES["questions"])
+    assert (exact.to(dtype).double() - exact).abs().max() < 0.005
+
+
+def test_bf16_counts_to_256() -> None:
+    """One more is rounded to the same number."""
+    whole = torch.arange(258).to(torch.bfloat16)
+    assert len({*whole[:257].tolist()}) == 257 and whole[257] == whole[256]
+
+
+def test_a_beam_may_end_below_greedy_search() -> None:
+    """In as many small trees as the page says."""
+    random = torch.Generator().manual_seed(0)
+    worse = 0
+    for _ in range(20_000):
+        tree = [
+            torch.randn(3**level, 3, generator=random).double().log_softmax(-1).tolist()
+            for level in range(3)
+        ]
+        best = {}
+        for beam in (1, 2):
+            running = [(0.0, 0)]
+            for level in tree:
+                longer = [
+                    (score + level[place][word], 3 * place + word)
+                    for score, place in running
+                    for word in range(3)
+                ]
+                running = sorted(longer, reverse=True)[:beam]
+            best[beam] = running[0][0]
+        worse += best[2] < best[1] - 1e-12
+    assert f"in {worse} of 20,000 random trees" in text_of(PAGES["questions"])
+
+
 def test_an_empty_row_is_mended_before_the_softmax_and_not_after() -> None:
     """NaN set to zero leaves NaN in the gradients; the page's remedy leaves none."""
     text = text_of(PAGES["questions"])
