@@ -560,77 +560,7 @@ assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 # %% [markdown]
 # The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models. Batches, rates and counts stay exactly equal.
 #
-# ### When a process dies
-#
-# The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](K_runs.ipynb#killed-and-continued).
-#
-# We kill process 0, the only one that writes checkpoints, at step 50. The last checkpoint is from step 40.
-
-# %% tags=["hide-input", "nbval-ignore-output"]
-KILLED = """
-import os, signal, sys
-
-from train import main, tell
-
-
-def fall(line):
-    tell(line)
-    if line["step"] == 50 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-main(sys.argv[1], fall)
-"""
-Path(home.name, "killed.py").write_text(KILLED)
-print(
-    "$ torchrun --standalone --nproc-per-node=2 --max-restarts=3 killed.py run-killed"
-)
-out, err = launch("killed.py", 2, "run-killed", restarts=3)
-print(out)
-
-# %% tags=["remove-cell"]
-assert out.count("process 0 of 2 is there") == 2
-assert "Signal 9 (SIGKILL)" in err or "exitcode: -9" in err
-
-# %% tags=["hide-input"]
-print(f"weights differ by {distance('run-2', 'run-killed'):.0e}")
-print("steps in the log:", *losses("run-killed"))
-
-# %% tags=["remove-cell"]
-assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("run-2")
-
-# %% [markdown]
-# Steps 41 to 50 ran twice, and step 50 is in the log once, and the weights are those of the undisturbed run, to the last bit. A SIGTERM to `torchrun` is passed on to all; they leave a checkpoint and end, within the 30 seconds that `torchrun` grants.
-#
-# ## Several machines
-#
-# What is new with two machines is how they find each other. Each runs one `torchrun`, and all name the same meeting place, the **rendezvous**:
-#
-# ```bash
-# export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1   # a new store for each restart
-# torchrun --nnodes=2 --nproc-per-node=8 --max-restarts=3 \
-#     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py run
-# ```
-#
-# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The next chapter has [a script for Slurm](27_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
-#
-# ### What fails, and how it shows
-#
-# :::{admonition} Eight failures, their causes, and what to do
-# :class: dropdown
-# | you see | the cause | what to do |
-# |---|---|---|
-# | waiting at the start, then a timeout | the machines don't reach each other, or the library took the wrong network | `nc -vz first-machine 29500`; set `NCCL_SOCKET_IFNAME` to a name from `ip addr` |
-# | all wait, GPUs at 100 percent, an error after 20 minutes | one process is somewhere else: a batch more, a slow disk, a decision taken alone | `py-spy dump --pid` on each machine shows where |
-# | "another process is working in" the folder, from all but one | started without `torchrun`: each believes itself alone | start with `torchrun`, also below `srun` |
-# | `invalid device ordinal` | more processes than GPUs | `--nproc-per-node=gpu` takes as many as there are |
-# | one process out of memory, broken connections in the others | only the first is a cause | look for *root cause* in what `torchrun` prints; halve `max_tokens`, double `grad_accum_steps` |
-# | *Expected to have finished reduction in the prior iteration* | a weight took no part in the loss: a layer that nobody calls, a second embedding table | after a backward pass of one process, `[n for n, p in model.named_parameters() if p.grad is None]` names it |
-# | "the processes of this run were not all given the same" settings, which it names | another option or another corpus on one machine | one command for all, one shared folder |
-# | an error about sizes, or a slightly wrong loss | other code on one machine | one container |
-#
-# The last is the nastiest: when a run starts, `train` compares the settings and the corpora of all processes, and can't compare their code. The table comes from what PyTorch and its libraries say and from the code of this chapter, not from experience with a cluster.
-# :::
+# And if a process dies? The others wait for it in an all-reduce, but `torchrun` watches: with `--max-restarts=3` it ends them and starts all again, and they go on from the last checkpoint. [We killed one](#when-a-process-dies) to try it, and the weights were those of the undisturbed run, to the last bit. With [several machines](#several-machines), each runs one `torchrun`, and all name the same meeting place.
 #
 # ## How fast it can be
 #
@@ -768,7 +698,6 @@ for thread in threads:
 for thread in threads:
     thread.join()
 print(ends[0], "|", ends[1])
-home.cleanup()
 
 # %% [markdown]
 # **5. Reduce-scatter** (★★★, 60 min, open). ZeRO needs each process to have only *its* chunk of the summed gradient, and afterwards all weights. Which rounds of `ring` are the first, which the second? Write an Adam update in which each process keeps the moments of its chunk alone, check it against `by_hand`, and count the bytes sent.
@@ -802,6 +731,88 @@ home.cleanup()
 # Usually because one process has a batch more. Let process 0 have 101 batches and process 1 have 100. After step 100 process 1 leaves its loop; process 0 reaches the all-reduce of step 101 and waits for a partner that will never call. Its GPU even shows 100 percent load, because on a GPU waiting is a busy loop. The message after the timeout, 20 minutes here, doesn't mention batches at all.
 #
 # The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough. Whether patience is at an end, they decide by the score that process 0 measured.
+# :::
+#
+# ### When a process dies
+#
+# :::{admonition} Process 0 is killed at step 50
+# :class: dropdown
+# The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](K_runs.ipynb#killed-and-continued).
+#
+# We kill process 0, the only one that writes checkpoints, at step 50. The last checkpoint is from step 40.
+# :::
+
+# %% tags=["hide-input", "nbval-ignore-output"]
+KILLED = """
+import os, signal, sys
+
+from train import main, tell
+
+
+def fall(line):
+    tell(line)
+    if line["step"] == 50 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+main(sys.argv[1], fall)
+"""
+Path(home.name, "killed.py").write_text(KILLED)
+print(
+    "$ torchrun --standalone --nproc-per-node=2 --max-restarts=3 killed.py run-killed"
+)
+out, err = launch("killed.py", 2, "run-killed", restarts=3)
+print(out)
+
+# %% tags=["remove-cell"]
+assert out.count("process 0 of 2 is there") == 2
+assert "Signal 9 (SIGKILL)" in err or "exitcode: -9" in err
+
+# %% tags=["hide-input"]
+print(f"weights differ by {distance('run-2', 'run-killed'):.0e}")
+print("steps in the log:", *losses("run-killed"))
+
+# %% tags=["remove-cell"]
+assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("run-2")
+home.cleanup()
+
+# %% [markdown]
+# :::{admonition} The same weights, to the last bit
+# :class: dropdown
+# Steps 41 to 50 ran twice, and step 50 is in the log once, and the weights are those of the undisturbed run, to the last bit. A SIGTERM to `torchrun` is passed on to all; they leave a checkpoint and end, within the 30 seconds that `torchrun` grants.
+# :::
+#
+# ### Several machines
+#
+# :::{admonition} How they find each other
+# :class: dropdown
+# What is new with two machines is how they find each other. Each runs one `torchrun`, and all name the same meeting place, the **rendezvous**:
+#
+# ```bash
+# export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1   # a new store for each restart
+# torchrun --nnodes=2 --nproc-per-node=8 --max-restarts=3 \
+#     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py run
+# ```
+#
+# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The next chapter has [a script for Slurm](27_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
+# :::
+#
+# ### What fails, and how it shows
+#
+# :::{admonition} Eight failures, their causes, and what to do
+# :class: dropdown
+# | you see | the cause | what to do |
+# |---|---|---|
+# | waiting at the start, then a timeout | the machines don't reach each other, or the library took the wrong network | `nc -vz first-machine 29500`; set `NCCL_SOCKET_IFNAME` to a name from `ip addr` |
+# | all wait, GPUs at 100 percent, an error after 20 minutes | one process is somewhere else: a batch more, a slow disk, a decision taken alone | `py-spy dump --pid` on each machine shows where |
+# | "another process is working in" the folder, from all but one | started without `torchrun`: each believes itself alone | start with `torchrun`, also below `srun` |
+# | `invalid device ordinal` | more processes than GPUs | `--nproc-per-node=gpu` takes as many as there are |
+# | one process out of memory, broken connections in the others | only the first is a cause | look for *root cause* in what `torchrun` prints; halve `max_tokens`, double `grad_accum_steps` |
+# | *Expected to have finished reduction in the prior iteration* | a weight took no part in the loss: a layer that nobody calls, a second embedding table | after a backward pass of one process, `[n for n, p in model.named_parameters() if p.grad is None]` names it |
+# | "the processes of this run were not all given the same" settings, which it names | another option or another corpus on one machine | one command for all, one shared folder |
+# | an error about sizes, or a slightly wrong loss | other code on one machine | one container |
+#
+# The last is the nastiest: when a run starts, `train` compares the settings and the corpora of all processes, and can't compare their code. The table comes from what PyTorch and its libraries say and from the code of this chapter, not from experience with a cluster.
 # :::
 #
 # ### Random numbers of each process

@@ -302,6 +302,9 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 # %% [markdown]
 # ### A cluster with Slurm
 #
+# :::{admonition} A script for the large batch, and two machines
+# :class: dropdown
+#
 #  ```bash
 #  #!/bin/bash
 #  #SBATCH --job-name=base
@@ -325,6 +328,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #  ```
 #
 # Save it as `train.sh` in the clone, and submit it there with `sbatch train.sh`. If the run takes longer than a job may, submit it as often as it needs: each job waits for the one before, and goes on where that ended. For another recipe, change the job's name and the last two lines. With two machines (`--nodes=2`, and twice the batch), clone and folder must be on a disk that both see. Without Slurm, type on each machine `export OMP_NUM_THREADS=1 TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` and then the script's command from `torchrun` on, with `--nnodes=2`, any word for `--rdzv-id`, the same on both, and the name of the first machine in place of `$first`.
+# :::
 #
 # ## Watching it from another terminal
 #
@@ -503,7 +507,10 @@ assert round(sum(GPU["base"]["tokens"]) / 25, -3) == 22_000
 #
 # ### A rehearsal
 #
+# :::{admonition} The four commands of the chain, on a stand-in for WMT14
+# :class: dropdown
 # Commands that were never run tend not to work, so the four of the chain ran here in small, and the exchange of gradients with them. (The Slurm script, two machines and the downloads did not.) The corpus is a stand-in: pairs of our [grammar](13_data.ipynb#a-pair-and-its-alignment), from English to German, in Parquet files laid out like those of WMT14. The folds have each command with what it printed; the function `shell` runs it and insists on its exit code.
+# :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the corpus and the harness", "code_prompt_hide": "Hide the corpus and the harness"}
 import pyarrow
@@ -610,7 +617,10 @@ assert min(len(validation), len(test)) > 40 and not (folder / "base").exists()
 # %% [markdown]
 # ### Killed and continued
 #
+# :::{admonition} A training that is killed at step 80, and goes on with two processes
+# :class: dropdown
 # The training begins as one process, with settings that suit a thousand short sentences, and is killed at step 80 with a signal that can't be caught. The same command continues it, now as two processes that share each batch. Then the last two checkpoints are averaged and scored, by two processes and by one, with the same result.
+# :::
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the training, killed", "code_prompt_hide": "Hide the training"}
 options = (
@@ -656,9 +666,12 @@ assert "tok:13a" in scores["bleu_signature"] and scores["bleu"] > 2
 assert "is not finite; it was not used" in _
 
 # %% [markdown]
+# :::{admonition} What the rehearsal says, and what it doesn't
+# :class: dropdown
 # The last command in the fold above was meant to fail: with an absurd rate the gradient overflows, and the run stops before any weight is spoiled ([what to do](#a-loss-that-is-not-a-number)).
 #
 # The score of a tiny model after a minute says that each step works and that the files fit together. It is no forecast for WMT14. What the real run adds is size, the downloads, and the exchange between GPUs.
+# :::
 #
 # ### Two sick runs
 #
