@@ -322,7 +322,7 @@ torch.testing.assert_close(beside, (word + place) @ W_x)
 #
 # ## Adding positions in code
 #
-# When a sentence is written word by word, the new word stands at position `offset`, not at 0. `rows_of`, folded here, cuts the rows from `offset` on out of the table.
+# When a sentence is written word by word, the new word is at position `offset`, not at 0. `rows_of`, folded here, cuts the rows from `offset` on out of the table.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show rows_of", "code_prompt_hide": "Hide rows_of"}

@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # The paper's models on the paper's corpus, from an empty rented machine to the score, with what each step prints when all is well, and what to do when it prints something else (sections 5 and 6.1 of the paper).
 #
-# What stands between our model and the paper's results is size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens per side in each of 100,000 steps. Each has had its chapter or its appendix. This chapter puts the commands in order, as a list to work through.
+# What separates our model from the paper's results is size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens per side in each of 100,000 steps. Each has had its chapter or its appendix. This chapter puts the commands in order, as a list to work through.
 #
 # ## What was run, and what was not
 #
@@ -135,7 +135,7 @@ show_plot(
 #
 # ## All GPUs, without WMT14
 #
-# From here on `run` stands for the command on all your GPUs, in bash and in zsh. (With four, write 4. With one, `run() { annotated-transformer "$@"; }`. A new shell needs this line again, after `cd annotated-transformer` and `. env/bin/activate`.)
+# From here on `run` is the command on all your GPUs, in bash and in zsh. (With four, write 4. With one, `run() { annotated-transformer "$@"; }`. A new shell needs this line again, after `cd annotated-transformer` and `. env/bin/activate`.)
 #
 # ```bash
 # run() { torchrun --standalone --nproc-per-node 8 -m annotated_transformer "$@"; }
