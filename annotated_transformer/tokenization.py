@@ -40,7 +40,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without start or end."""
-        text.encode()  # its error names the position, the library's does not
+        text.encode()  # raises, and says where, if a character has no bytes
         return list(self.library.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:

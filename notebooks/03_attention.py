@@ -28,7 +28,7 @@ from torch import Tensor
 # %% [markdown]
 # Read *the black cat likes fish* and stop at *likes*. You need to know who likes and what is liked, so the verb has to fetch something from *cat* and from *fish*, and hardly anything from *the*. In the next sentence it will be other words, so fixed wiring can't do it.
 #
-# A [recurrent network](02_before_attention.ipynb#one-vector-for-everything) squeezes what it has read into one vector. **Attention** leaves every word where it is and lets each one fetch what it needs, directly.
+# **Attention** leaves every word where it is and lets each one fetch what it needs, directly.
 #
 # Before you look at the figure: if *likes* had a total of 1 to spend on the five words, itself included, how would you divide it?
 
@@ -104,7 +104,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# In the figure, *likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. Two questions are open. Why a blend, instead of the one word that fits best? And who decides what a word asks for?
+# *Likes* looks for nouns. *Cat* is one and *fish* mostly is, so *likes* takes 0.62 of what *cat* hands over and 0.29 of what *fish* does. It ends up knowing that something living is involved, and something edible. Two questions are open. Why a blend, instead of the one word that fits best? And who decides what a word asks for?
 #
 # ## A lookup that must be exact
 #
@@ -128,7 +128,7 @@ answer = values[nearest]
 print("legs:", answer.item(), " depends on the query:", answer.requires_grad)
 
 # %% [markdown]
-# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. PyTorch doesn't even try: `argmin` returns a whole number, and no gradient passes through it. That is why it prints False.
+# This works for any query, but it can't be trained. Change the query a little and the answer stays the same, until it crosses the midpoint between two keys and the answer jumps. Wherever the gradient exists it is zero, so nothing could learn to ask a better question. PyTorch doesn't even look for one, hence the False: `argmin` returns a whole number.
 #
 # ## A lookup that is soft
 #
@@ -138,7 +138,7 @@ print("legs:", answer.item(), " depends on the query:", answer.requires_grad)
 # \operatorname{softmax}(s)_j = \frac{e^{s_j}}{\sum_{i=1}^{S} e^{s_i}}
 # $$ (eq-softmax)
 #
-# The ratio of two shares, $e^{s_i - s_j}$, depends only on the difference of their scores. You may add any number to all of them, so the code subtracts the largest and never meets an $e^{1000}$, which no float can hold.
+# The ratio of two shares, $e^{s_i - s_j}$, depends only on the difference of their scores. Adding one number to all scores therefore changes nothing, and the code subtracts the largest, because no float can hold an $e^{1000}$.
 
 
 # %%
@@ -169,7 +169,7 @@ found.backward()
 print(f"legs: {found.item():.2f}  gradient: {query.grad.item():.2f}")
 
 # %% [markdown]
-# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a gradient: its slope here is 0.14 legs per centimeter. That gradient is all that learning needs.
+# At 12 centimeters the answer is 0.40 legs, which no animal has. But it has a slope, 0.14 legs per centimeter, and a slope is all that learning needs.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-soft-lookup", "caption": "What does a soft lookup return? The hard lookup (gray, dashed) is flat except for one jump, from the fish to the cat. The soft ones rise gradually, and come closer to it as the temperature falls. Three keys, at 5, 30 and 60 cm."}}
 looks = {
@@ -261,7 +261,7 @@ W_V[2, 1] = 0.5  # adjective to dark
 W_V[5, 2] = 1.0  # edible to edible
 Q, K, V = X @ W_Q, X @ W_K, X @ W_V
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words (left) and their queries, keys and values. *Fish* asks as a noun for a verb and as a verb for a noun; by its key, both kinds of query find it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words (left) and their queries, keys and values. *Fish*, mostly a noun and a little a verb, asks for both, and both kinds of query find it."}}
 mine = (words, features, X, W_Q, W_K, W_V)
 theirs = (getattr(example, n) for n in ("WORDS", "FEATURES", "X", "W_Q", "W_K", "W_V"))
 assert all(
@@ -301,9 +301,6 @@ show(
 # %%
 for word, key in zip(words, K):
     print(f"likes · {word:6} = {(Q[3] * key).sum().item()}")
-
-# %% [markdown]
-# *Cat* scores 6, *fish* 4.5, and everything else nothing.
 
 # %% [markdown]
 # One such loop for each word gives 25 scores, and the loops together are a matrix product: the entry in row $i$ and column $j$ of $QK^\top$ is the dot product of query $i$ and key $j$.
@@ -376,25 +373,11 @@ show_steps(
 # %% [markdown]
 # *The* and *black* look for their noun, and both find *cat* first. *Cat* looks for a verb and, less urgently, an adjective; with one softmax it has to divide its weight between them, 0.54 for *likes* and 0.20 for *black*. [Multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask the two questions separately.
 #
-# What a word fetches is later brought back to six features, by one more matrix, $W^O$, and added to it ([chapter 9](09_layers.ipynb#let-each-part-add)). *Likes* is then still a verb, but one that knows of something living and something edible.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show this matrix, and what becomes of likes", "code_prompt_hide": "Hide the matrix"}
-W_O = torch.zeros(3, 6, dtype=torch.float64)
-W_O[0, 4] = 1.0  # living to living
-W_O[1, 2] = 2.0  # dark to adjective
-W_O[2, 5] = 1.0  # edible to edible
-after = (X + output @ W_O)[3]
-print({name: round(x, 2) for name, x in zip(features, after.tolist())})
-
-# %% tags=["remove-cell"]
-assert torch.equal(W_O, example.W_O)
-
-# %% [markdown]
 # Real vectors are dense, and their columns have no names. Similar words have similar vectors and so make similar queries, which is how a model that has seen *cats like fish* can handle *dogs like meat*.
 #
 # ## Nobody has to write these
 #
-# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look. (`draw_sentences` makes sentences of the 14 words in `lexicon`, as numbers; `watch` prints the loss, and how much *cat* looks at *black* in our own sentence.)
+# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look. (Two functions are folded below: `draw_sentences` draws such sentences from 14 words, and `watch` prints the loss and how much *cat* looks at *black*.)
 
 # %%
 random = torch.Generator().manual_seed(0)
@@ -449,7 +432,7 @@ for step in range(201):
 # %% tags=["remove-cell"]
 assert maps[0][2, 1] < 0.3 and maps[200][2, 1] > 0.9 and maps[200][4, 1] > 0.9
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-learned", "caption": "Can attention learn where to look? Weights of our five words at the start, after 10 updates and after 200. The rows of *cat* and *fish*, which have to name the adjective, move their weight onto *black*. Nobody asks the other three words anything, so their rows may do as they like."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-learned", "caption": "Can attention learn where to look? Weights of our five words at the start, after 10 updates and after 200. The rows of *cat* and *fish*, which have to name the adjective, move their weight onto *black*. The loss doesn't look at the other three words, so their rows may do as they like."}}
 show_steps(
     {
         f"{step}": (
@@ -511,7 +494,7 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch has the same operation, written for speed. On random numbers, with a random mask, the two agree to six decimals.
+# The function has no parameters: all that is learned is in the matrices that made its arguments. PyTorch's own version, written for speed, agrees with it to six decimals.
 #
 # :::{margin}
 # `dropout` is 0 unless asked for; [chapter 17](17_regularization.ipynb#what-dropout-does) explains it.
@@ -611,7 +594,7 @@ show_steps(steps, "Width of queries and keys:", start=3)
 #
 # ## What it costs
 #
-# Each of $n$ positions looks at all $n$, so attention computes $n^2$ weights, and a sentence twice as long costs four times as much. For 25 words that is nothing, 625 numbers; for the 100,000 words of a novel it decides everything, and [chapter 12](12_why_self_attention.ipynb) weighs it against what other networks pay. How much attention brings to a translator, part by part, is measured in one place, [at the end of chapter 10](10_transformer.ipynb#what-each-part-is-worth).
+# Each of $n$ positions looks at all $n$, so attention computes $n^2$ weights, and a sentence twice as long costs four times as much. For 25 words that is nothing, 625 numbers; for the 100,000 words of a novel it decides everything, and [chapter 12](12_why_self_attention.ipynb) weighs it against what other networks pay.
 
 # %% [markdown]
 # ## What to remember

@@ -122,7 +122,7 @@ show_drawing(
 #
 # ### One configuration
 #
-# All sizes stand in one place, the dataclass `TransformerConfig`. Its defaults are the paper's base model, so `TransformerConfig(vocabulary_size=37_000)` is base. What the paper doesn't have is off, but can be turned on to compare ([departures](../book/departures.md#the-model)). A **preset** is a name for a few changes: `preset("big")` is the paper's larger model, `preset("tiny")` one of ours that trains on a laptop.
+# All sizes stand in the dataclass `TransformerConfig`, whose defaults are the paper's base model; what the paper doesn't have is off ([departures](../book/departures.md#the-model)). A **preset** is a name for a few changes: `preset("big")` is the paper's larger model, `preset("tiny")` one of ours that trains on a laptop.
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the configuration: every size and its default, and the presets", "code_prompt_hide": "Hide the configuration"}
 from collections.abc import Iterator
@@ -237,7 +237,7 @@ def initialize(model: nn.Module) -> None:
 #
 # ### From tokens to logits
 #
-# Tokens come in, logits come out. The masks follow from the tokens, so the caller need not think of them. With all its parts, this class is also [one file](../book/model.md), to be read from top to bottom.
+# The masks follow from the tokens, so the caller need not think of them. With all its parts, this class is also [one file](../book/model.md), to be read from top to bottom.
 
 
 # %% tags=["export"]
@@ -274,7 +274,7 @@ class Transformer(nn.Module):
 
 
 # %% [markdown]
-# `forward` is the formula, for training, when the whole target is known. `encode` and `decode` are separate because writing a sentence reads the source once and lets the target grow. `decode` takes the source *tokens*, too, since only they tell where the padding is: in the memory, padding is a vector like any other. There's no softmax, because it's [inside the loss](07_embeddings.ipynb#the-softmax-is-in-the-loss). And nothing says which language a token is from: both share one table, but each stack has weights of its own.
+# `forward` is the formula, for training, when the whole target is known. `encode` and `decode` are separate because writing a sentence reads the source once and lets the target grow. `decode` takes the source *tokens*, too, since only they tell where the padding is: in the memory, padding is a vector like any other. There's no softmax, because it's [inside the loss](07_embeddings.ipynb#the-softmax-is-in-the-loss).
 #
 # ## The target, shifted by one
 #
@@ -287,7 +287,7 @@ print("decoder reads:", sentence[:, :-1].tolist()[0])
 print("must say:     ", sentence[:, 1:].tolist()[0])
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read, and when? An arrow from below brings what goes in, one at the top shows what must come out. Upper half, training: the target is known, so one run takes all positions, and the causal mask hides from each what lies to its right. Lower half, translating: each run adds one word, and that word goes into the next run (gray arrows), together with all before it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-shift", "caption": "What does the decoder read (below), what must it say (above), and when? Upper half, training: the target is known, so one run takes all positions, and the causal mask hides from each what lies to its right. Lower half, translating: each run adds one word, and that word goes into the next run (gray arrows), together with all before it."}}
 def words_of(y, reads, says):
     """Yield what each position reads, below a decoder that begins at y, and what it says."""
     for i, (read, said) in enumerate(zip(reads, says)):
@@ -338,7 +338,7 @@ def write(model, source, longest=12):
 
 
 # %% [markdown]
-# The package's `greedy_decode` does the same for a whole batch, with dropout turned off by `evaluating`; a sentence may become 50 tokens longer than its source, the paper's limit.
+# `greedy_decode`, folded here, does the same for a whole batch, with dropout turned off by `evaluating`.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show evaluating: dropout off, and as before afterwards", "code_prompt_hide": "Hide evaluating"}
@@ -471,9 +471,9 @@ assert 5.2 < seen_so_far[0]["loss"] < 5.8  # above ln 30: it repeats its input
 assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 
 # %% [markdown]
-# The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next. Only after `<s>`, which `greedy_decode` never writes, must it write something else: it happens to choose *a*, and then repeats it eleven times. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
+# The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next, and once it has written an *a* it goes on with *a*. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller; at 400 it holds the largest weight of each row, and only the second *a* and the end share theirs, both with *t*."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller."}}
 names = [*"blackcat", "</s>"]
 titles = ("query: is to write", "key: letter of the source")
 found = {
@@ -581,7 +581,7 @@ assert completed[1].endswith("?")
 #
 # ## What each part is worth
 #
-# One last look back, at a task with words: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing. It adds three vectors: the newest word, the average of the words written so far, and the average of the source words. Each of the two averages first passes through a matrix. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, in which its learning rate falls to zero, and then translates sentences that it has never seen.
+# One last look back, at a task with words: German sentences of the book's grammar, and their English. We begin with a translator that has almost nothing. It adds three vectors: the newest word, the average of the words written so far, and the average of the source words. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, and then translates sentences that it has never seen.
 #
 # Two of them we read. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb *anrufen*, to call, stands in two pieces. Which part, do you think, will be worth the most?
 
@@ -685,9 +685,9 @@ longer = "transformer, twice as long"
 assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 
 # %% [markdown]
-# Positions, by far. Each rung was trained three times, from three seeds. Without positions, all these models see the source as a bag of words and get at most 37 of 100 sentences right. They have to guess who chases whom, and the same model may guess differently when it is trained from another seed. With positions, 71 of 100 are right, yet two seeds of three write *The cat chases the dogs*: the order is right and a detail is lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed, and 88 of 100 in all. A second layer brings 95.
+# Positions, by far. Without them, all these models see the source as a bag of words and get at most 37 of 100 sentences right. They have to guess who chases whom, and guess differently from seed to seed. With positions, 71 of 100 are right, yet two seeds of three write *The cat chases the dogs*: the order is right and a detail is lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed, and 88 of 100 in all. A second layer brings 95.
 #
-# Not every part pays at this size: the padding mask changes nothing, and of the one scaled table it is the scale that helps and not the sharing.
+# Not every part pays at this size: the padding mask changes nothing, and of the one scaled table only the scale helps, not the sharing.
 #
 # :::{admonition} What came with each part: five more rungs, each with one thing changed
 # :class: dropdown
@@ -711,7 +711,7 @@ assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 # - In a model that copies, cross-attention turns into a diagonal.
 # - One stack with the decoder's mask, trained on the next word, is a language model.
 #
-# Before the model learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator. A trained model's numbers can be seen, too: [look inside](../book/inside.md).
+# Before the model learns to translate, [the next chapter](11_by_hand.ipynb) takes one sentence through every one of its steps, with numbers small enough for a pocket calculator.
 #
 # ## Exercises
 #

@@ -89,7 +89,7 @@ assert 0.25 < unknown(0, 18_483)[1] < 0.3
 # %% [markdown]
 # More than one in four. And with a list of the 8,000 most frequent words, a usual size, four German words in a hundred are unknown. That sounds harmless until you count sentences: four in ten have a hole in them. The reason is length. If holes came at random, a sentence of 13 words would be whole with a chance of $0.957^{13} = 0.56$. (They cluster a little, so it's 0.61.)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-unknown", "caption": "Does a larger list of words help? Share of new sentences with at least one unknown word, by the number of words that are kept, most frequent first. The curves end where every word of the 29,000 training captions is in the list. In German more than a quarter of the sentences still have a hole, in English one in seven."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-unknown", "caption": "Does a larger list of words help? Share of new sentences with at least one unknown word, by the number of words that are kept, most frequent first. The curves end where every word of the 29,000 training captions is in the list."}}
 looks = {"German": (SKY, [1, 0]), "English": (AMBER, [6, 3])}
 records = [
     {
@@ -142,7 +142,7 @@ assert round((length_in_bytes / length_in_words) ** 2) == 33
 #
 # $$ \text{decode}(\text{encode}(x)) = x \quad \text{for every text } x. $$ (eq-lossless)
 #
-# Here is what such pieces look like on our sentence. A *merge* joins two neighbors into one piece; the rest of the chapter builds the tokenizer that learns which.
+# Here is what such pieces look like on our sentence. A **merge** joins two neighbors into one piece; the rest of the chapter builds the tokenizer that learns which.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's captions model; an underscore marks a space. Its 5,740 merges were learned from captions, in which *black* is common, so *black* is one token after 500. Few captions say that anyone *likes* anything: that word is in three pieces after 500 merges, and still in two at the end."}}
 pretrained = json.loads(load_pretrained("captions-de-en")[1].text)["model"]
@@ -207,7 +207,7 @@ assert cut_by(5740)["English"][3:5] == ["Ġl", "ikes"]
 # %% [markdown]
 # ## Byte-pair encoding by hand
 #
-# Start from letters, and join what often occurs side by side {cite:p}`sennrich2016neural`. Each join is a **merge** and adds one entry to the vocabulary. Frequent words end up whole, rare ones in **subwords**. This is **byte-pair encoding**, BPE for short; Philip Gage invented it in 1994 to compress files.
+# Start from letters, and join what often occurs side by side {cite:p}`sennrich2016neural`. Each merge adds one entry to the vocabulary. Frequent words end up whole, rare ones in **subwords**. This is **byte-pair encoding**, BPE for short; Philip Gage invented it in 1994 to compress files.
 #
 # We do it on six words with made-up counts. Step one is to count neighbors, each word as often as it occurs:
 
@@ -247,7 +247,7 @@ def merge_pair(symbols, pair):
 print(merge_pair(tuple("fishing"), ("i", "s")), merge_pair(tuple("aaa"), ("a", "a")))
 
 # %% [markdown]
-# Step three: again. Now *is* is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any rule will do as long as it's always the same. Ours is this: letters are numbered in alphabetical order, merged symbols get the next numbers, and the pair with the smaller numbers wins.
+# Step three: again. Now *is* is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any fixed rule will do. Ours prefers the older symbols: letters in alphabetical order, then the merged ones in theirs.
 
 
 # %%
@@ -299,7 +299,7 @@ for word in ("kingfish", "fishlike", "dish"):
 # %% [markdown]
 # None of the three was in the toy. *Fishlike* gets its two parts. *Kingfish* gets its fish, and a *k* with the ending of *liking*, which is nonsense: merges know counts, not grammar. The *d* of *dish* was in no word of the toy, so it has no number. That's the last hole; bytes will close it.
 #
-# Is this the real algorithm? Hugging Face's library `tokenizers` counts in a cleverer way, in Rust, but its merges must be ours, in the same order. One toy proves little, so we compare the two on 100 random corpora of four letters, where equal counts and repeated letters are common:
+# Is this the real algorithm? We compare it with Hugging Face's library `tokenizers`, on 100 random corpora of four letters, where equal counts and repeated letters are common:
 
 
 # %% tags=["hide-input"]
@@ -356,7 +356,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ## A tokenizer in code
 #
-# This is the class that the other chapters use. The library does the work, with the same merges as ours. `train_bpe`, folded below, lets the library learn the merges, and returns a JSON text with the merges and the number of every token.
+# This is the class that the other chapters use. The library does the work, with the same merges as ours: `train_bpe`, folded below, lets it learn them, and returns a JSON text with the merges and the number of every token, which `read_bpe` reads.
 #
 # The first four numbers of the vocabulary are reserved, as in [chapter 4](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it. A text must never turn into one of them, even if it contains the four characters `</s>`.
 
@@ -385,7 +385,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without start or end."""
-        text.encode()  # its error names the position, the library's does not
+        text.encode()  # raises, and says where, if a character has no bytes
         return list(self.library.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -399,7 +399,7 @@ class Tokenizer:
 #
 # ### Learning the merges
 #
-# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes, in this order. Of 2,000 entries, 1,740 are therefore merges.
+# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes, in this order.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how a library's tokenizer is made from merges", "code_prompt_hide": "Hide how a library's tokenizer is made from merges"}
@@ -525,7 +525,14 @@ print(f"{returned} of {len(hard)} texts came back; the smallest number is {small
 assert returned == len(hard) and smallest > UNK
 
 # %% [markdown]
-# No number is below 4, so no text has turned into a reserved entry. The converse of {eq}`eq-lossless` doesn't hold: a model may write any ids, even half a character, and bytes that aren't text become the sign �.
+# No number is below 4, so no text has turned into a reserved entry. The other way round nothing is promised: a model may write any ids, even half a character, and bytes that aren't text become the sign �.
+#
+# Ask `len(tokenizer)` for the size of the model's table, and don't reuse the number you asked for: the grammar ran out of pairs to merge.
+
+# %%
+print(len(tokenizer), "entries of 2,000")
+
+# %% [markdown]
 #
 # ## The size of the vocabulary
 #
@@ -540,7 +547,7 @@ for size in (260, 500, 1000, 2000, 4000, 8000, 16000):
         measured.append({"size": size, "tokens": tokens, "language": language})
 print([round(m["tokens"], 2) for m in measured if m["language"] == "German"])
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-vocabulary-size", "caption": "What does a larger vocabulary buy? Tokens per validation caption, by the size of a joint vocabulary. From bytes to 4,000 entries the German captions shrink to less than a quarter. From 8,000 to 16,000 they hardly change, while the table of embeddings doubles. The dotted line is the number of words in German."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-vocabulary-size", "caption": "What does a larger vocabulary buy? Tokens per validation caption, by the size of a joint vocabulary. The dotted line is the number of words in German."}}
 looks = {**looks, "words, German": (PLUM, [2, 2])}
 floor = [
     {"size": s, "tokens": round(length_in_words, 2), "language": "words, German"}
@@ -562,14 +569,8 @@ assert 1 < german[8000] - german[16_000] < 1.2
 assert german[4000] < german[260] / 4 and 8000 * 256 > 2e6
 
 # %% [markdown]
-# A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 entries saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nine in ten of them are [too rare to learn](#rare-entries). For these captions a few thousand entries are plenty.
+# A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 entries saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nine in ten of these entries are [too rare to learn](#rare-entries). For these captions a few thousand entries are plenty.
 #
-# Ask `len(tokenizer)` for the size of the model's table, and don't reuse the number you asked for: the grammar ran out of pairs to merge.
-
-# %%
-print(len(tokenizer), "entries of 2,000")
-
-# %% [markdown]
 # ## What to remember
 #
 # - A list of words is never complete: 8,000 German words leave a hole in four of ten new captions.

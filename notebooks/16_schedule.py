@@ -52,7 +52,7 @@ shape = TransformerConfig(len(tokenizer), **sizes, dropout=0.0)
 print(len(stream), "batches,", len(tokenizer), "entries in the vocabulary")
 
 # %% [markdown]
-# The training loop is short. The argument that matters here, `rate_of`, is a function that gives the rate of each step. The loss is the cross-entropy of the next token, with target and labels [shifted by one position](10_transformer.ipynb#the-target-shifted-by-one).
+# The training loop is short. The argument that matters here, `rate_of`, is a function that gives the rate of each step.
 
 
 # %%
@@ -78,7 +78,7 @@ def run(rate_of, **changes):
 
 
 # %% [markdown]
-# PyTorch's optimizers keep their settings in `param_groups`, and you may change the rate there before every step. That is all a schedule does. The seed is set inside and `stream` is a list, so all runs start from the same weights and see the same batches. They differ in the rate alone. We try three, from cautious to bold.
+# PyTorch's optimizers keep their settings in `param_groups`, and you may change the rate there before every step. That is all a schedule does. All runs start from the same weights and see the same batches; they differ in the rate alone. We try three, from cautious to bold.
 
 # %% tags=["nbval-ignore-output"]
 runs = {f"always {rate}": run(lambda step: rate) for rate in (0.0001, 0.001, 0.0088)}
@@ -89,7 +89,7 @@ print({name: round(loss, 2) for name, loss in last.items()})
 assert min(last["always 0.0001"], last["always 0.0088"]) > 3.5
 assert last["always 0.001"] < 2.5
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches, means of ten steps. At 0.0001 (dotted) it has come down to about 4.5 when the run ends, at 0.001 (solid) below 2. At 0.0088 (dashed) it falls fastest for twenty steps, and then stays near 4.7."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches, means of ten steps, at 0.0001 (dotted), 0.001 (solid) and 0.0088 (dashed)."}}
 looks = {
     "always 0.0001": (PLUM, [2, 2]),
     "always 0.001": (SKY, [1, 0]),
@@ -117,9 +117,9 @@ show(
 )
 
 # %% [markdown]
-# The cautious run is merely slow: after 300 steps it's where the middle one was after some seventy. The bold run is the interesting failure. Its loss drops within twenty steps and then stays where it is. Nothing exploded, no number is infinite, and still it never recovers.
+# The cautious run is merely slow. The bold one is the interesting failure: its loss drops within twenty steps and then stays where it is. Nothing exploded, no number is infinite, and still it never recovers.
 #
-# A fresh model starts near 7, and the middle run ends below 2. What can a model know that is stuck near 4.7? Make a guess before you read on.
+# A fresh model starts near 7, and the middle run ends below 2. What can a model know whose loss is stuck near 4.7? Make a guess before you read on.
 #
 # ## The height of a loss that is stuck
 #
@@ -149,7 +149,7 @@ assert abs(right - wrong) < 0.01
 # For the bold model, four decimals show no difference. The good one notices, though only a little: it has learned first how English sentences go, and has barely begun to translate. Two more numbers show what has broken inside: how much the encoder's output differs from position to position (as a standard deviation), and the typical gradient in the encoder.
 
 
-# %% tags=["nbval-ignore-output"]
+# %% tags=["hide-input", "nbval-ignore-output"]
 def encoder_state(model):
     model.zero_grad()
     loss_of(model, *stream[0]).backward()
@@ -219,7 +219,7 @@ def adam_step(theta, g, m, v, n, rate, betas=(0.9, 0.98), eps=1e-9):
 
 
 # %% [markdown]
-# PyTorch's optimizer is the reference. Both descend $\theta^4$ in two dimensions, for fifty steps at a rate that keeps changing.
+# Fifty steps down $\theta^4$, beside PyTorch's optimizer, at a rate that keeps changing:
 
 # %% tags=["hide-input"]
 weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
@@ -248,7 +248,7 @@ torch.testing.assert_close(ours, weight.detach())
 #
 # ## Why are the first steps the worst?
 #
-# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient, unless it is so close to zero that $\epsilon$ counts. The folded cell above made a fresh `model` and computed its gradients for one batch. Let it make that step, at a rate of 0.01:
+# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient, unless it is so close to zero that $\epsilon$ counts. A fresh `model`, made in the fold above, takes its first step, at a rate of 0.01:
 
 # %% tags=["nbval-ignore-output"]
 before = [p.detach().clone() for p in model.parameters()]
@@ -256,8 +256,7 @@ torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9).step(
 steps = [(p - old).abs().flatten() for p, old in zip(model.parameters(), before)]
 moved = torch.cat(steps)
 share = ((moved - 0.01).abs() < 1e-4).float().mean().item()
-print(f"{share:.1%} of {moved.numel():,} weights moved by 0.0100,", end=" ")
-print(f"after one batch of {len(stream[0].source)} sentences")
+print(f"{share:.1%} of {moved.numel():,} weights moved by 0.0100")
 
 # %% tags=["remove-cell"]
 assert share > 0.95
@@ -266,7 +265,7 @@ assert share > 0.95
 # How much worse is that than a later step? Suppose there is nothing to learn: each gradient is random, with mean zero, and a good optimizer would stay where it is. We run Adam on 20,000 such weights and look at the typical length of a step in units of the rate.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-noise-steps", "caption": "How far does Adam go when there is nothing to learn? Typical length of a step on random gradients, in units of the rate, with the paper's average of the gradient (solid) and with none (dashed). Averaging brings it down to a quarter within some twenty steps; without it, noise moves the weights as far as a signal would."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-noise-steps", "caption": "How far does Adam go when there is nothing to learn? Typical length of a step on random gradients, in units of the rate, with the paper's average of the gradient (solid) and with none (dashed)."}}
 def typical_steps(betas, steps=100, weights=20_000):
     random = torch.Generator().manual_seed(0)
     lengths = []
@@ -296,9 +295,9 @@ show(
 assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 
 # %% [markdown]
-# In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it has cancelled, and it doesn't get much better: the limit is close to $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$, the spread of an average with that memory.
+# In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it cancels, but never all: an average with that memory still spreads by about $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$.
 #
-# The divisor is a guess at first, too: after one step, the only gradient seen so far counts as the usual one. If it happened to be a tenth of the usual size or less, the step is at least ten times too long. With normally distributed gradients that happens to 8% of the weights in the first step, and after fifty steps, about the memory of $\beta_2$, to practically none.
+# The divisor is a guess at first, too: after one step, the only gradient seen so far counts as the usual one. If it happened to be a tenth of the usual size or less, the step is at least ten times too long; with normally distributed gradients that happens to 8% of the weights.
 #
 # And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. So the first gradients mostly say one thing, and the same at every position: make the frequent tokens more probable. This fits what we found in the bold run. It took its longest steps while the gradients said little else, and in the end its encoder gave the same vector at every position.
 
@@ -311,7 +310,7 @@ assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 # \text{rate}(n) = d_\text{model}^{-0.5} \cdot \min\left(n^{-0.5},\; n \cdot \text{warmup}^{-1.5}\right)
 # $$ (eq-schedule)
 #
-# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. Note that $n$ counts updates; one update [may take several batches](18_training.ipynb#the-mean-over-all-tokens). In code there is a factor of our own, `lr_scale`, which is 1 in the paper.
+# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`. In code there is a factor of our own, `lr_scale`, which is 1 in the paper.
 #
 # **Exercise 7. Write it first** (★, 5 min). Write `learning_rate(step, d_model, warmup)` from the formula and hand it to the [checker](E_checker.ipynb#the-parts-it-knows): `check("learning_rate", yours)`.
 
@@ -364,21 +363,19 @@ show_steps(
 #
 # For the base model that is $1/\sqrt{512 \cdot 4000} = 0.0007$. Note the side effect: a warm-up four times as long halves the peak, so comparing warm-ups with this formula also compares peaks. Written with the peak, the schedule is easier to picture: $\text{peak} \cdot n / \text{warmup}$ on the way up, $\text{peak} \cdot \sqrt{\text{warmup} / n}$ on the way down.
 
-# %%
-peak = 1 / math.sqrt(512 * 4000)
-for n in (1, 1000, 4000, 16_000, 100_000):
-    rate = learning_rate(n, 512, 4000)
-    print(f"step {n:6}: {rate:.8f}, {rate / peak:.2%}")
+#
+# The decay is slow: to halve, the rate takes four times the steps. At step 16,000 it is half its peak, and at the paper's last step, 100,000, still a fifth.
 
 # %% tags=["remove-cell"]
+peak = 1 / math.sqrt(512 * 4000)
+assert math.isclose(learning_rate(16_000, 512, 4000), peak / 2)
+assert math.isclose(learning_rate(100_000, 512, 4000), peak / 5)
 for n in range(1, 20_001):
     expected = peak * (n / 4000 if n <= 4000 else math.sqrt(4000 / n))
     assert math.isclose(learning_rate(n, 512, 4000), expected)
 assert max(range(1, 20_001), key=lambda n: learning_rate(n, 512, 4000)) == 4000
 
 # %% [markdown]
-# The decay is slow: to halve, the rate takes four times the steps, and at the paper's last step it is still a fifth of its peak.
-#
 # ## The same rate, reached slowly
 #
 # Back to our model of width 64. With a warm-up of 200 steps the peak is $1/\sqrt{64 \cdot 200} = 0.0088$, the rate of the bold run. With a warm-up of 20 it is 0.028. We train both.
@@ -387,7 +384,7 @@ assert max(range(1, 20_001), key=lambda n: learning_rate(n, 512, 4000)) == 4000
 for warmup in (20, 200):
     runs[f"warm-up {warmup}"] = run(lambda step: learning_rate(step, 64, warmup))
     last[f"warm-up {warmup}"] = sum(runs[f"warm-up {warmup}"][0][-20:]) / 20
-print({name: round(loss, 2) for name, loss in last.items()})
+    print(f"warm-up {warmup}: {last[f'warm-up {warmup}']:.2f}")
 
 # %% tags=["remove-cell"]
 assert math.isclose(learning_rate(200, 64, 200), 0.0088, rel_tol=0.01)
@@ -425,7 +422,7 @@ show(
 )
 
 # %% [markdown]
-# The run with the long warm-up (solid) may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, although it spent two thirds of its steps on the way up. The dotted run climbs for 20 steps only, to a peak three times as high, and fails like the bold one.
+# The run with the long warm-up (solid) may take long steps in the middle, because it didn't take them at the start. It ends level with the best of our constants, although it spent two thirds of its steps on the way up.
 #
 # ## Why does a Transformer need a warm-up?
 #
@@ -464,7 +461,7 @@ for layers in (1, 3, 6):
 assert all(post > 1.15 * pre for post, pre in reactions.values())
 
 # %% [markdown]
-# Nearly every weight has moved by 0.001, and with three layers that changes the post-norm output by half of its length, the pre-norm output by less than a third. {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. The four answers may be links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and the damage, whether dead units or an encoder whose positions are all alike, leaves little gradient to repair it.
+# {cite:t}`liu2020understanding` describe this amplification, and conclude as well that the size of the gradients isn't the root of the trouble. The four answers may be links of one chain. Adam makes the first steps long and badly aimed, post-norm turns them into a large change of the output, and the damage, whether dead units or an encoder whose positions are all alike, leaves little gradient to repair it.
 #
 # If the chain is right, the bold rate should do less harm without post-norm. We repeat the bold run with the norm moved in front of the sub-layers:
 
@@ -478,7 +475,7 @@ print(f"post-norm: {last['always 0.0088']:.2f}")
 assert pre_norm < min(last.values())
 
 # %% [markdown]
-# It learns, and ends lower than any other run on this page. (That is one run from one start; [chapter 22](22_variations.ipynb#norm-and-depth) has stacks of two, six and twelve layers.) So how much warm-up you need depends on the design. This post-norm model can't do without it at this rate, and the pre-norm model can. (Most language models of today are pre-norm, and still warm up.)
+# It learns, and ends lower than any other run on this page. (That is one run from one start; [chapter 22](22_variations.ipynb#norm-and-depth) has stacks of two, six and twelve layers.) So how much warm-up you need depends on the design. (Most language models of today are pre-norm, and still warm up.)
 #
 # ## What to remember
 #

@@ -162,7 +162,7 @@ assert (
 )
 
 # %% [markdown]
-# Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates, and was made once, by `python -m benchmarks.experiments.captions`. Our 200 steps lie on its log, which goes on like this. (The training loss is the higher one mainly because its labels are smoothed; [more on this](#why-is-the-training-loss-above-the-validation-loss) below.)
+# Within a minute the loss has come down from nearly 9 to 5. The whole run takes 2,000 updates and was made once (`python -m benchmarks.experiments.captions`); our 200 steps lie on its log, which goes on like this. (The training loss is the higher one mainly because its labels are smoothed; [more on this](#why-is-the-training-loss-above-the-validation-loss) below.)
 
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-loss", "caption": "What does learning look like? Above: the loss on training captions, averaged over 50 steps and with label smoothing, and on validation captions without it (dashed); circles are the 200 steps made on this page. Below: BLEU of greedy translations of 100 validation captions. The losses still fall when the run ends; BLEU has moved between 28 and 31 since step 1,250."}}
@@ -220,14 +220,12 @@ print("reference:", val[2].target)
 #
 # It matters most where one update is made of several batches. The paper's 25,000 tokens fit on a large GPU and not on a small one. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one. The gradient of a sum is the sum of the gradients, so the result is that of the one large batch, if each sum is divided by the tokens of *all* batches.
 #
-# The usual slip is to divide each batch by its own count.
-#
 # ## One update
 #
-# An update therefore takes a group of batches, together with the number of their tokens, which must be known before the first gradient is divided by it:
+# An update therefore takes a `Group`: its batches, together with the number of their tokens, which must be known before the first gradient is divided by it. `group_batches`, folded here, makes such groups of a stream.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Group and group_batches", "code_prompt_hide": "Hide Group and group_batches"}
 class Group(NamedTuple):
     """The batches of one update, and how many real target tokens they have together."""
 
@@ -284,7 +282,7 @@ def training_step(
 # %% [markdown]
 # ## The settings
 #
-# A run is described by a few numbers, its **hyperparameters**: the number of updates, the warm-up, the tokens of a batch, and so on. The class `Hyperparameters`, folded here, holds them.
+# A run's **hyperparameters** (updates, warm-up, tokens of a batch and so on) are in the class `Hyperparameters`, folded here. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, and how much memory it takes on `max_tokens` alone.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the settings and their defaults", "code_prompt_hide": "Hide the settings"}
@@ -303,8 +301,6 @@ class Hyperparameters:
 
 
 # %% [markdown]
-# Two of them together say how much text an update sees: up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, and how much memory it takes on `max_tokens` alone.
-#
 # ## The loop
 #
 # Here is `train_simply`, grown up. It is a generator: it makes an update, hands out what the update saw, and makes the next one when it is asked to. Whoever drives it decides what happens in between: a line on the screen, a validation, or a **checkpoint**. A checkpoint is a file with everything that is needed to go on later: the weights, Adam's two averages for each weight, and the number of updates made.
@@ -333,7 +329,7 @@ def updates(
 
 
 # %% [markdown]
-# Adam's rate starts at zero because the loop sets it before each step. A step is counted in this one place, and the rate follows from the count.
+# (`fused=True` changes nothing but the speed of Adam's step.)
 
 # %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the loop at work, for ten updates of a fresh model", "code_prompt_hide": "Hide the ten updates"}
 torch.manual_seed(3)
@@ -376,7 +372,7 @@ def validation_loss(
 #
 # ## One call
 #
-# A run that takes hours needs more: a log, validation as it goes, the best weights kept, checkpoints, and a way to go on after the run was stopped. None of it touches the update, so it is in the [appendix on training runs](K_runs.ipynb). The function `train` there drives the loop above, and takes a `TrainingConfig`: the hyperparameters, and the settings for log and checkpoints. You can also start it from the command line, [with your own pairs](../book/own_pair.md#train). The folded cell makes the first 50 updates of our ten lines again with it, and finds the same loss.
+# A run that takes hours needs more: a log, validation as it goes, checkpoints, and a way to go on after a stop. None of it touches the update, so it is in the [appendix on training runs](K_runs.ipynb). The function `train` there drives the loop above, also from the command line, [with your own pairs](../book/own_pair.md#train).
 
 
 # %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the same updates with train", "code_prompt_hide": "Hide these updates"}
@@ -422,7 +418,7 @@ assert gaps[-1] > 2.5 and gaps[0] < 1
 # At step 250, with *man* already looking at *Mann* and several others near their places, the model's own translation of this caption is still "A man in a large large large ...". And at step 2,000 the row of *couch* lies on *Sofa*, and the model, left to itself, stops after "A man sleeping in a green room."
 # :::
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "When does attention become useful? Cross-attention of the last layer on one validation caption, mean of its heads; steps 0 to 200 from the run on this page, the others from the log. Choose a step. An empty cell is a weight of 0, a full one 0.6 or more. Each row is labeled with the word that is to be written there. Nearly even at step 50, it has a first strong link at step 100, and most content words look at their translation at step 500."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "When does attention become useful? Cross-attention of the last layer on one validation caption, mean of its heads; steps 0 to 200 from the run on this page, the others from the log. Choose a step. An empty cell is a weight of 0, a full one 0.6 or more. Each row is labeled with the word that is to be written there."}}
 maps |= {line["step"]: line["attention"] for line in checks}
 assert (
     max(map(max, maps[50])) < 0.2 and maps[100][1][1] > 0.4 and maps[2000][9][9] > 0.5
@@ -468,7 +464,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 #
 # ## What averaging checkpoints brings
 #
-# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five keeps $1 / \sqrt 5 = 0.45$ of it, and there is much to gain: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
+# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five keeps $1 / \sqrt 5 = 0.45$ of it. That is worth having, since the noise isn't small: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
 
 # %% tags=["hide-input"]
 for last, score in found["averages"].items():

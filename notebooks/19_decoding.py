@@ -102,7 +102,7 @@ assert tokenizer.decode(greedy(next_words)) == "The man is on the couch is aslee
 # %% [markdown]
 # Each word was the best on offer, and the sentence is broken. At which word did it go wrong? Decide before you look at the figure.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-fork", "caption": "Where does greedy search go wrong? Two ways to write the sentence, and the probability of each word after the words above it. The titles give the product of the column. Greedy search (left) takes the most probable word at every step. The other sentence (right) accepts an improbable one at its fourth word, and none after that."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-fork", "caption": "Where does greedy search go wrong? Two ways to write the sentence, and the probability of each word after the words above it. The titles give the product of the column. Left: greedy search. Right: another sentence."}}
 
 
 def column(title, text):
@@ -300,7 +300,7 @@ assert nlargest(4, grown.items(), key=lambda pair: pair[1]) == [
     ("The man has fallen", -3.64),
 ]
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins. *Asleep* is second in the fourth row; the sentence begun with it comes to the front in the seventh. *Has fallen*, as the reference has it, is pruned in the fourth. Recorded from the trained model."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins. Recorded from the trained model."}}
 ask = lru_cache(next_words)
 best_at = {n: search(ask, 3, limit=n) for n in range(10)}
 winner = max(best_at[9], key=lambda h: h[1] / ((5 + len(h[0])) / 6) ** 0.6)[0]
@@ -476,11 +476,11 @@ assert (words, total) == (second_words, second)
 #
 # ### The length limit
 #
-# Nothing forces a model to write `</s>`, and one that is lost may repeat three words forever. The paper's limit is the length of the input plus 50. A hypothesis that reaches the limit is cut off and keeps its score.
+# Nothing forces a model to write `</s>`, and one that is lost may repeat three words forever. The paper's limit is the length of the input plus 50.
 #
 # ## When a search may stop
 #
-# Our `search` asks the model until finished hypotheses take all places, or until the limit. Often the best one was found long before, and poor ones run on. To stop at the *first* that finishes is tempting and wrong: one that finishes later may have the better score, as we have just seen. To stop when the best finished score is above all running *scores* is wrong, too, because the score of a running hypothesis can rise: if the model is certain of the next words, the log-probability stays where it is, while the penalty grows.
+# Our `search` asks the model until finished hypotheses take all places, or until the limit. Often the best one was found long before, and poor ones run on. To stop at the *first* that finishes is tempting and wrong: one that finishes later may have the better score, as we have just seen. Nor may it stop as soon as the best finished score is above all running ones, because those can still rise: a word of probability 1 adds $\ln 1 = 0$, and the longer sentence is divided by more.
 #
 # A safe rule asks how far a running hypothesis could still rise if the model were certain of every word up to the length limit. If that leaves all of them below the best finished score, the package's search stops, and the best sentence is the same as without the rule.
 #
@@ -504,7 +504,7 @@ assert (words, total) == (second_words, second)
 #
 # Our loops ask the model about the whole beginning again for every new word. A sentence of $n$ words sends $1 + 2 + \dots + n = n(n+1)/2$ positions through the decoder, 210 for 20 words, where 20 would do.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-cache", "caption": "What does a step compute? Each row is a step of decoding, each column a position of the sentence. Without a cache (above) a step computes every position up to its own, and the total at the right of a row grows with the square of the length. With a cache (below) it computes one and reuses the keys and values of the others (outlined)."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-cache", "caption": "What does a step compute? Rows are steps, columns positions. Without a cache (above) a step computes every position up to its own, and the total at the right of a row grows with the square of the length. With a cache (below) it computes one and reuses the keys and values of the others (outlined)."}}
 
 
 def work(n=8):
@@ -556,7 +556,7 @@ print(f"states up to {whole.abs().max():.1f}, largest difference {difference:.6f
 assert difference < 1e-5
 
 # %% [markdown]
-# What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**, which every program that serves a Transformer has. Old queries aren't needed, since only the newest word still asks. A decoder layer attends twice, so it has two caches. One holds the keys and values of the words written so far and grows by one position in each step. The other holds the keys and values of the source and is computed once for each sentence.
+# What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**. Old queries aren't needed, since only the newest word still asks. A decoder layer attends twice, so it has two caches. One holds the keys and values of the words written so far and grows by one position in each step. The other holds the keys and values of the source and is computed once for each sentence.
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 captions = multi30k("val")[:250]
@@ -594,7 +594,7 @@ assert written[0] == written[1]
 #
 # What does the beam buy? On 2,014 captions that the model wasn't trained on, a beam of 4 is 0.6 BLEU ahead of greedy search with $\alpha = 0.6$, and 1.2 with $\alpha = 1.4$. A wider beam adds hardly anything ([the curves](#beam-width-and-alpha), with their intervals, are below).
 #
-# All three can be watched at work, in the everyday model. ([Look inside](../book/inside.md) shows what the model has computed by the time a word is chosen.)
+# All three can be watched at work, in the everyday model.
 #
 # :::{what-if} search
 # How does a translation come about? Each row is a step. A box holds a token and the log-probability of all tokens up to it, the best on the left. Boxes with a solid frame are kept, dashed ones are dropped, filled ones have ended, and the thick path leads to the best score, for which the table divides by the length penalty. Change the beam (a beam of 1 is greedy search) or the exponent $\alpha$ of the length penalty, or have the words drawn at random and change temperature and top-p; then the dashed boxes are the likeliest words that weren't drawn.
@@ -611,24 +611,24 @@ lines = [
     "Zwei Mädchen gehen eine Straße entlang.",
     "Ein Mann isst in einem Restaurant zu Mittag.",
 ]
-ours = []
 for line in lines:
     candidates = search(model_for(line), beam=4, limit=30)
     words, _ = best_of(candidates, alpha=0.6)
-    ours.append(tokenizer.decode(words))
-    print(f"{line}\n    {ours[-1]}")
+    print(f"{line}\n    {tokenizer.decode(words)}")
 
 # %% tags=["remove-cell"]
+ours = [
+    tokenizer.decode(best_of(search(model_for(line), beam=4, limit=30), alpha=0.6)[0])
+    for line in lines
+]
 assert ours == translate(model, tokenizer, lines)
 
 # %% [markdown]
-# The package's `translate` returns [the same sentences](#checks), and is faster.
-#
 # ## What to remember
 #
 # - The most probable words don't make the most probable sentence. Beam search expands, scores and prunes; it promises nothing.
 # - Temperature, top-k and top-p reshape a distribution before a word is drawn.
-# - Scores are divided by $((5 + n)/6)^\alpha$, which helps long sentences. The penalty doesn't steer the beam, it chooses among the finished. A search may stop when no running hypothesis can still win, even if it were certain of every word up to its limit.
+# - Scores are divided by $((5 + n)/6)^\alpha$, which helps long sentences. The penalty doesn't steer the beam, it chooses among the finished. A search may stop when no running hypothesis can still win.
 # - The KV cache works because the causal mask freezes the past. In beam search it moves with its hypothesis.
 # - A wider beam finds more probable sentences, and beyond a few hypotheses hardly better ones.
 #

@@ -35,7 +35,7 @@ wrong_person, in_other_words = (
 assert 5.5 < wrong_person / in_other_words < 6.5
 
 # %% [markdown]
-# The false translation gets six times as much as the sound one, and this is the score that everybody quotes. The main result of the paper is two numbers: 28.4 **BLEU** for English to German, and 41.8 for English to French. Nobody can read a thousand translations after every change of a model, so a program has to do it. BLEU counts the runs of one to four words that an output shares with a **reference**, a translation written by a person. For a single sentence that proves nothing, as you see. Over a whole test set it is useful, provided you know what moves it. So we first watch the number lie, then compute it by hand, and then ask when a difference between two scores is more than chance.
+# The false translation gets six times as much as the sound one, and this is the score that everybody quotes. The main result of the paper is two numbers: 28.4 **BLEU** for English to German, and 41.8 for English to French. Nobody can read a thousand translations after every change of a model, so a program has to do it. BLEU counts the runs of one to four words that an output shares with a **reference**, a translation written by a person. For a single sentence that proves nothing, as you see; over a whole test set it is useful, if you know what moves it.
 
 # %% tags=["export", "hide-input"]
 import re
@@ -186,11 +186,11 @@ show(
 )
 
 # %% [markdown]
-# The gain from characters is the emptiest: a run of four characters is often a piece of one word, and matches without any phrase being right. Counting `<s>` and `</s>` gives away two words that can't be wrong. Leaving out the long captions doesn't change a single translation, only which ones are looked at.
+# The gain from characters is the emptiest: a run of four characters is often a piece of one word, and matches without any phrase being right. Counting `<s>` and `</s>` gives away two words that can't be wrong.
 #
-# The teacher-forced score looks harmless and is the worst of all. Under teacher forcing the decoder reads the reference so far, whatever it would have written itself, and says one more word. Such words are easy to collect during training, but nothing was translated: while the model says the second half of a sentence, it has been told the first. That this score comes out near the honest one is luck.
+# The teacher-forced score looks harmless and is the worst of all. Such words are easy to collect during training, but nothing was translated: whatever the model says, the decoder goes on with the reference. That this score comes out near the honest one is luck.
 #
-# *Word by place* compares the first word with the first, the second with the second, and stops where the shorter sentence ends, as one would score a classifier. Against *the black cat likes fish*, the output *the black cat* then gets 100, and *so the black cat likes fish* gets 0.
+# *Word by place* compares the first word with the first, the second with the second: against *the black cat likes fish*, the output *so the black cat likes fish* then gets 0.
 #
 # None of this takes bad faith. A pipeline lower-cases early, a metric is handed ids, a loader drops its last batch, and a number comes out that looks like any other. Three habits protect you: turn ids back into plain text and score the text, count the lines, and report how the score was computed.
 #
@@ -326,7 +326,7 @@ assert abs(plain.corpus_score(lines, [wanted_lines]).score - bleu_of(cat + dog))
 assert plain.corpus_score(lines[1:], [wanted_lines[1:]]).score == 0
 
 # %% [markdown]
-# The dog alone would have 0, since none of its pairs is right. (`bleu_of(dog)` says `nan`: three words have no run of four, and 0/0 isn't a number.) Together they have 44.2, and not the mean of the two: every n-gram counts alike, so longer sentences weigh more. "BLEU" means this number for the corpus.
+# The dog alone would have 0, since none of its pairs is right. Together they have 44.2, and not the mean of the two: every n-gram counts alike, so longer sentences weigh more. "BLEU" means this number for the corpus.
 #
 # For the test set one thing is missing. Real text has *window.* with a period, so sentences are cut into tokens first. With `Tokenizer13a`, sacreBLEU's own cutter, our three functions give sacreBLEU's score:
 
@@ -348,7 +348,7 @@ assert abs(bleu_of(counts.sum(axis=0)) - honest) < 1e-6
 # %% [markdown]
 # ## The tool and its signature
 #
-# How text is cut decides which runs match. Each paper used to cut in its own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score`, folded here, returns BLEU with its signature, and a second score, **chrF**, which compares sequences of one to six characters and so forgives *dogs* for *dog*. Both sides must have the same number of lines.
+# How text is cut decides which runs match. Each paper used to cut in its own way, and {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. A score without one is half a result. The package's `score`, folded here, returns BLEU with its signature, and a second score, **chrF**, which compares sequences of one to six characters and so forgives *dogs* for *dog*.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Scores, check_lines and mostly_unspaced", "code_prompt_hide": "Hide Scores, check_lines and mostly_unspaced"}
@@ -424,7 +424,7 @@ assert "tok:13a" in score(["Er hat Zeit."], ["他 Zeit."]).bleu_signature
 #
 # ## Whether a difference is real
 #
-# A beam of 4 or greedy search? A length penalty of 0.6 or of 1.4? Two scores on the same captions give a difference. With other captions it would have been another one, and if chance alone can produce a difference of that size, it tells you nothing.
+# A beam of 4 or greedy search? A length penalty of 0.6 or of 1.4? With other captions the difference between two scores would have been another one, and if chance alone can produce one of that size, it tells you nothing.
 #
 # ### A test set is a sample
 #
@@ -441,11 +441,11 @@ print(f"mean gain {gains.mean()}, 95% of the draws from {low:.1f} to {high:.1f}"
 assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 
 # %% [markdown]
-# A range that holds 95% of the draws is a **confidence interval**, *interval* for short. This one contains zero, so ten sentences can't tell. For a mean there are formulas, too. But the bootstrap never looks inside a score, so it works for BLEU just as well.
+# A range that holds 95% of the draws is a **confidence interval**, *interval* for short. This one contains zero, so ten sentences can't tell. The bootstrap never looks inside a score, so it works for BLEU just as well.
 #
 # ### A bootstrap for BLEU
 #
-# No new translations are needed, and not even a new count. `counts` has ten numbers per caption. A resample adds up some rows more than once and others not at all. So it is enough to know how often each caption was drawn: `times_drawn` has one row of such numbers for each of the 1,000 resamples, and the product `times_drawn @ counts` adds up the rows of `counts` that often. `bleu_of` does the rest. It must be **paired**: both systems are scored on the *same* drawn captions. Hard captions are hard for both, so their luck cancels in the difference.
+# No new translations are needed, and not even a new count. `times_drawn` says, in one row for each of the 1,000 resamples, how often each caption was drawn, and the product `times_drawn @ counts` adds up the rows of `counts` that often. The comparison must be **paired**: both systems are scored on the *same* drawn captions. Hard captions are hard for both, so their luck cancels in the difference.
 
 
 # %%
@@ -485,7 +485,7 @@ unpaired = np.std(resampled(counts) - resampled(greedy, seed=2))
 assert 5 < unpaired / paired < 6
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search (above), and alpha 1.4 of alpha 0.6 (below), on 1,000 resampled test sets. The thick line at the bottom covers 95% of them. In the upper picture nearly a quarter are less than zero, in the lower none."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search (above), and alpha 1.4 of alpha 0.6 (below), on 1,000 resampled test sets. The thick line at the bottom covers 95% of them."}}
 def histogram(name, one, other):
     ahead = resampled(one) - resampled(other)
     heights, edges = np.histogram(ahead, np.arange(-0.8, 2, 0.07))
@@ -518,7 +518,7 @@ show(
 )
 
 # %% [markdown]
-# Between greedy search and a beam of 4, a thousand captions can't decide. The larger $\alpha$ is another matter: it is 0.9 ahead, and every resample agrees. Without pairing, with draws of its own for each system, the first difference would swing more than five times as widely.
+# Between greedy search and a beam of 4, a thousand captions can't decide (two thousand [could](19_decoding.ipynb#beam-width-and-alpha)). The larger $\alpha$ is another matter: it is 0.9 ahead, and every resample agrees. Without pairing, with draws of its own for each system, the first difference would swing more than five times as widely.
 #
 # This test knows only one kind of chance, the choice of captions. The seed of the training is another: to show that a *method* is better, train both several times. And a difference that is certain may still be small. Papers are written about half a point of BLEU, which is what our model would gain from [six captions in a thousand made perfect](#what-does-half-a-point-of-bleu-mean).
 #
@@ -537,7 +537,7 @@ show(
 # | Ein Tisch voller gerahmter Bilder, ein Freiluftmarkt. | A table full of pictures, an outdoor market. | the frames are lost: minor | 1 | 75 |
 # | Kinder kämpfen um den Ballbesitz. | Children fighting for the ball. | none | 0 | 15 |
 #
-# The flawless translation has the lowest chrF, because the person who wrote the reference had kids *compete to gain possession of the soccer ball*. In the study of Freitag and colleagues, the professionals' marks ranked the systems of a large competition differently from the grades of paid laymen, and clearly preferred translations made by people.
+# The flawless translation has the lowest chrF, because the person who wrote the reference had kids *compete to gain possession of the soccer ball*. In the study of Freitag and colleagues, the professionals' marks ranked the systems of a large competition differently from the grades of paid laymen, and put translations made by people clearly first.
 
 # %% tags=["remove-cell"]
 marked_lines = {

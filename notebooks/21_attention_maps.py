@@ -12,7 +12,7 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This chapter takes the attention weights out of a trained model, draws them, scores them over many sentences, and tests them by silencing single heads (sections 3.2.3 and 4 of the paper, and its Figures 3 to 5).
 #
-# The book's everyday model translates our example back from German. While it writes, each of the three layers of its decoder looks at the German tokens. What do they look at? ([Look inside](../book/inside.md) lets you choose each head of this model by hand, in any sentence.)
+# The book's everyday model translates our example back from German. While it writes, each of the three layers of its decoder looks at the German tokens. What do they look at?
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ source = torch.tensor([[*tokenizer.encode("Die schwarze Katze mag Fisch."), EOS]
 target = torch.tensor([[BOS, *greedy_decode(model, source)[0]]])
 print(tokenizer.decode(target[0, 1:].tolist()))
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-two-stories", "caption": "Does the model look up each word that it writes? Choose a layer. Rows are the tokens about to be written, columns the German tokens; each cell is the mean over the four heads of the layer, and each row sums to 1. In layer 3 the large weights run down the diagonal. In layer 1 many of them stand one column to the left of it."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-two-stories", "caption": "Does the model look up each word that it writes? Choose a layer. Rows are the tokens about to be written, columns the German tokens; each cell is the mean over the four heads of the layer, and each row sums to 1."}}
 cross = []
 
 
@@ -116,7 +116,7 @@ assert 0.16 < cross[2][said.index("likes"), -2:].sum() < 0.18
 # 3. Would the model miss the head?
 # 4. Does the map say *why* the model writes what it writes?
 #
-# Before you read on, make a guess for the third. We'll train a small model with 24 heads, and silence each of them in turn while the other 23 stay. For how many of the 24 will the translations suffer?
+# Make a guess for the third: we'll train a small model with 24 heads, and silence each of them in turn. For how many of the 24 will the translations suffer?
 #
 # ## Taking the weights out
 #
@@ -153,7 +153,7 @@ def attention_weights(
 
 
 # %% [markdown]
-# The calls happen deep inside the model, but PyTorch lets us listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run. It gets the arguments of the call, and that is all that `attention_weights` needs. `keeping_weights`, folded here, puts such a hook on every attention of a model, and takes it away afterwards.
+# The calls happen deep inside the model, but PyTorch lets us listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run. It gets the arguments of the call, and that is all that `attention_weights` needs. `keeping_weights`, folded here, puts such a hook on every attention of a model. `attention_maps` runs the model once, on one sentence and in evaluation mode (with dropout, a map would differ from call to call), and stacks the weights by kind: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). `attention_modules` lists the attentions of each kind.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show keeping_weights", "code_prompt_hide": "Hide keeping_weights"}
@@ -175,10 +175,6 @@ def keeping_weights(model: nn.Module) -> Iterator[dict[MultiHeadAttention, Tenso
     finally:
         for hook in hooks:
             hook.remove()
-
-
-# %% [markdown]
-# Three kinds of attention come out: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). `attention_maps`, folded here, runs the model once, in evaluation mode (with dropout, a map would differ from call to call), and stacks the weights by kind; `attention_modules` lists the attentions of each kind.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the record, the modules, and the names of tokens", "code_prompt_hide": "Hide the record, the modules, and the names of tokens"}
@@ -230,9 +226,6 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
         maps[kind] = torch.cat([weights[module] for module in modules])
     return AttentionMaps(**maps)
 
-
-# %% [markdown]
-# One sentence at a time is enough, and safer: in a batch, short sentences are padded, and their maps have rows and columns that mean nothing.
 
 # %%
 maps = attention_maps(model, source, target)
@@ -420,7 +413,7 @@ display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 # %% [markdown]
 # ## Word alignment by cross-attention
 #
-# In layer 3 of the first figure, the words seem to find their translations. To *count* how often they do, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model of two layers on its pairs, for half a minute, and count on pairs that it hasn't seen. If it couldn't translate, it would have no reason to look at the right words, so we look at its BLEU first.
+# In layer 3 of the first figure, the words seem to find their translations. To *count* how often they do, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model of two layers on its pairs, for half a minute, and count on pairs that it hasn't seen. It must translate at all, so we look at its BLEU first.
 
 # %% tags=["remove-cell"]
 torch.set_num_threads(1)  # several would add up in another order, and train other heads
@@ -626,7 +619,7 @@ assert means["writes", 1] < min(top)
 # %% [markdown]
 # In the row that writes a word, *all four* heads of layer 2 align, with error rates of 0.28 to 0.34 where the diagonal has 0.54. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four, with 0.23, beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all.
 #
-# When a word is read, its translation is done, and this decoder is busy with the next one. In other models it is the reading row that aligns, as in layer 1 of our first figure, so measure yours. ({cite:t}`chen2020accurate` get their best alignments from the reading row.)
+# When a word is read, its translation is done, and this decoder is busy with the next one. In other models it is the reading row that aligns, as in layer 1 of our first figure ({cite:t}`chen2020accurate` get their best alignments there), so measure yours.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Where do the heads of layer 2 look when a word is written? Mean of their weights, between words of an unseen sentence of the grammar. Framed cells are the gold alignment. Rows are target words, columns source words; the last column is `</s>`."}}
 chosen = next(
@@ -651,10 +644,10 @@ show(
 # %% [markdown]
 # ## Take a head away
 #
-# The direct test of a head is to remove it. By {eq}`eq-heads-apart` a layer's output is a sum with one term for each head, and $W^O_h$ are the head's own columns of the output matrix as `nn.Linear` stores it. If they are zero, the head adds nothing.
+# The direct test of a head is to remove it. By {eq}`eq-heads-apart` a layer's output is a sum with one term for each head, and $W^O_h$ are the head's own columns of the output matrix as `nn.Linear` stores it. If they are zero, the head adds nothing. `without_head`, folded here, sets them to zero inside a `with` block and puts them back at its end.
 
 
-# %% tags=["export"]
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show without_head", "code_prompt_hide": "Hide without_head"}
 @contextmanager
 def without_head(model: nn.Module, kind: str, layer: int, head: int) -> Iterator[None]:
     """Silence one head inside the block; afterwards the model is bit for bit as before.
@@ -706,7 +699,7 @@ show(
 )
 
 # %% [markdown]
-# Compare that with your guess: ten of the 24 heads cost 2 BLEU or more. The other 14 cost less, most of them a point or less. The costliest head takes 14 BLEU with it, three others 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least of the four. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+# Compare that with your guess: ten of the 24 heads are missed, and most of the others cost a point or less. The costliest takes 14 BLEU with it, three more 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least of the four. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
 #
 # In the everyday model you can take heads away yourself:
 #
@@ -740,7 +733,7 @@ def predicted():
         return small(batch.source, batch.target[:, :-1]).argmax(dim=-1)
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and how many of the next words, with the right beginning given, change when it looks at everything alike. The hazy heads on the left change little. Among the sharp ones on the right, sharpness doesn't tell how much depends on a head."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and how many of the next words, with the right beginning given, change when it looks at everything alike."}}
 real = batch.target[:, 1:] != PAD
 usual = predicted()
 sharp = [
@@ -810,7 +803,7 @@ assert min(first) > 0.8 and cost[2] < 4
 # %% [markdown]
 # ### A clear map that matters little
 #
-# Hazy heads, on the left, change about 2% of the words at most, and sharp ones, on the right, between 4.0 and 8.1%. The rank correlation says how well two orders agree: it would be 1 if the sharper of two heads always changed more. Our 0.77 comes mostly from the distance between the two groups (two groups of twelve that are fully apart, each in random order inside, would give 0.75 on average). That is no surprise, since a hazy head has little to lose by being flattened. Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
+# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change between 4.0 and 8.1%. The rank correlation would be 1 if the sharper of two heads always changed more. Ours, 0.77, is hardly above the 0.75 that two such groups give on average with random order inside each. Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
 #
 # How can a clear map matter little?
 #

@@ -143,15 +143,15 @@ charts = {
 show_steps(charts, "Which mask?")
 
 # %% [markdown]
-# Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care: with the source seen whole, one stack comes out about level with two, and the gap narrows as models grow. So decoders alone don't translate better. They can be trained on everything.
+# Does translation lose by it? {cite:t}`zhang2022examining` compared both designs with care: one stack that sees the source whole comes out about level with two, and what difference there is shrinks as models grow. So decoders alone don't translate better. They can be trained on everything.
 #
 # ## Pre-norm
 #
-# In a deep post-norm stack the gradients are uneven at the start, and training needs a careful warm-up. With the norm on the branch, the stream runs through the whole stack untouched ([layers](09_layers.ipynb#before-or-after-post-norm-and-pre-norm)). This book's model has it as an option, `pre_norm=True`. The authors moved the norm in their own code four months after the paper. Since GPT-2 {cite:p}`radford2019language` nearly all models have it there, with one more norm at the end of the stack.
+# In a deep post-norm stack the gradients are uneven at the start, and training needs a careful warm-up. With the norm on the branch, the stream runs through the whole stack untouched ([layers](09_layers.ipynb#before-or-after-post-norm-and-pre-norm)). The authors moved the norm in their own code four months after the paper. Since GPT-2 {cite:p}`radford2019language` nearly all models have it there, with one more norm at the end of the stack.
 #
 # ## RMSNorm
 #
-# LayerNorm subtracts the mean and divides by the standard deviation. RMSNorm {cite:p}`zhang2019root` leaves the mean where it is and divides by the root mean square, $\sqrt{\frac{1}{D} \sum_i x_i^2}$. The bias goes along with the mean. RMSNorm was never meant to lower the loss, only to cost less.
+# LayerNorm subtracts the mean and divides by the standard deviation. RMSNorm {cite:p}`zhang2019root` leaves the mean where it is and divides by the root mean square, $\sqrt{\frac{1}{D} \sum_i x_i^2}$. The bias goes along with the mean.
 #
 # ## Rotary positions
 #
@@ -203,9 +203,9 @@ assert cache[64] == 320 and cache[8] == 40
 #
 # ## What each change buys, here
 #
-# Tables like the one above leave out what each change is worth. We've trained the paper's form and twelve others on Multi30k, each from three seeds, and compare their validation losses as in [chapter 22](22_variations.ipynb): seed by seed, with intervals that hold the true difference in 95 of 100 experiments.
+# Tables like the one above leave out what each change is worth. We've trained the paper's form and twelve others on Multi30k, each from three seeds, and compare their validation losses as in [chapter 22](22_variations.ipynb): seed by seed, with 95% intervals.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line), in nats per token; left is better. Lines are 95% intervals from three seeds, and numbers say the same. An open dot marks an interval that holds zero. All rows have about as many parameters; the last four combine changes, or have one stack instead of two. Measured by `benchmarks/experiments/since.py`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-since", "caption": "What does each change buy, here? Validation loss after 600 updates on Multi30k, against the paper's form (vertical line), in nats per token; left is better. Lines are 95% intervals from three seeds. An open dot marks an interval that holds zero. All rows have about as many parameters; the last four combine changes, or have one stack instead of two. Measured by `benchmarks/experiments/since.py`."}}
 settings, *log = read_log("since")
 found = {}
 for record in log:
@@ -301,15 +301,15 @@ assert round(mean, 2) == 0.08 and mean > 2 * error
 # %% [markdown]
 # The intervals of pre-norm, of SwiGLU and of all five changes together (pre-norm, RMSNorm, rotation, SwiGLU, no biases), with two stacks or one, are well clear of zero. RMSNorm, missing biases and shared keys can't be told from no change at all. None of them was meant to lower the loss.
 #
-# Rotary positions need care. Their interval, −0.32 ± 0.31, ends just below zero, and the interval for *no positions at all*, −0.23 ± 0.19, a little further below. Of twelve intervals that are each right 19 times in 20, one may well be wrong, so we call neither settled. If both hold, the added sinusoids do more harm than good in so short a training, and much of what rotation gains comes from leaving the words alone.
+# Rotary positions need care: their interval, −0.32 ± 0.31, ends just below zero, and *no positions at all* gains nearly as much, −0.23 ± 0.19. Of twelve intervals that are each right 19 times in 20, one may well be wrong, so we call neither settled. If both hold, much of what rotation gains comes from leaving the words alone.
 #
-# All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. In the paper's form, one stack seems ahead of two, by 0.11 ± 0.08, with the same caution. With all five changes on both sides it is the other way round: one stack is behind by 0.08 ± 0.03.
+# All five changes together gain little more than pre-norm by itself, 0.54 against 0.47. Two changes that help against the same trouble needn't add up. In the paper's form one stack seems ahead of two, by 0.11 ± 0.08; with all five changes on both sides it is behind, by 0.08 ± 0.03.
 #
 # Read the figure with suspicion. The model has two layers of width 64, the run takes minutes, and no row has had its learning rate tuned. It tells you what learns faster at the start, not what wins after weeks. In larger experiments most published changes do nothing: {cite:t}`narang2021transformer` put some forty into one code base, and gated networks and RMSNorm were among the few that helped.
 #
 # ## How they are trained
 #
-# The task is still the next token, and the optimizer still Adam, now as AdamW: in each step it also pulls every weight a little towards zero (*weight decay*), and it keeps this pull out of its averages. Three questions have got new answers.
+# The task is still the next token, and the optimizer still Adam, now as AdamW: in each step it also pulls every weight a little towards zero (*weight decay*). Three questions have got new answers.
 #
 # **How large a model, on how much text?** {cite:t}`hoffmann2022training` trained some four hundred models. For a given amount of computation, they found, model and text should grow alike, with about 20 tokens per parameter; their *Chinchilla* has 70 billion parameters and read 1.4 trillion tokens. If a model will be used a lot, it pays to make it smaller and train it longer: Llama 3 8B read 15 trillion, some 1,900 tokens per parameter. The paper's base model, with 63 million, reads 2.5 billion target tokens, 40 per parameter, though the same sentences many times.
 #
@@ -355,16 +355,21 @@ show(
 )
 
 # %% [markdown]
-# **Should each weight be treated on its own?** Adam divides each weight's gradient by its usual size, as if a matrix were a list of numbers. But the gradient of a matrix is dominated by a few directions. *Muon* {cite:p}`jordan2024muon` averages the gradients and then makes all directions equally strong, for the matrices within the layers; embeddings and norms stay with AdamW. {cite:t}`liu2025muon` report the loss of AdamW for about half the computation. [A fold below](#second-reading-muon-on-one-gradient) shows it on one gradient.
+# **Should each weight be treated on its own?** Adam divides each weight's gradient by its usual size, as if a matrix were a list of numbers. But a matrix works as a whole: its gradient pushes hard along a few directions and hardly along the others. *Muon* {cite:p}`jordan2024muon` averages the gradients and then makes all directions equally strong, for the matrices within the layers; embeddings and norms stay with AdamW. {cite:t}`liu2025muon` report the loss of AdamW for about half the computation. [A fold below](#second-reading-muon-on-one-gradient) shows it on one gradient.
 #
 # And dropout is mostly gone: a text that is read once can't be learned by heart.
 #
 # ## A model of today's kind
 #
-# Now everything together. [Chapter 10](10_transformer.ipynb) shows in fifteen lines how the parts of the paper's model become a GPT. Here is one with all the changes, made of PyTorch's parts. From the book it takes only the functions that split and merge heads, and `rotate`, the rotation of [chapter 8](08_positional_encoding.ipynb#rotary-positions-rope). (Exercise 1 asks you to write `Block` first.)
+# Now everything together: the GPT of [chapter 10](10_transformer.ipynb#from-here-to-gpt) with all the changes, made of PyTorch's parts. From the book come only `split_heads`, `merge_heads` and [`rotate`](08_positional_encoding.ipynb#rotary-positions-rope), folded here. (Exercise 1 asks you to write `Block` first.)
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show rotate, from chapter 8", "code_prompt_hide": "Hide rotate, from chapter 8"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show rotate, from chapter 8, and the imports", "code_prompt_hide": "Hide rotate and the imports"}
+from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.multi_head_attention import merge_heads, split_heads
 from annotated_transformer.positional_encoding import sinusoid
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit.synchronous_grammar import grammar
+from torch.nn.utils.rnn import pad_sequence
 
 
 def rotate(x):
@@ -375,9 +380,6 @@ def rotate(x):
 
 
 # %%
-from annotated_transformer.multi_head_attention import merge_heads, split_heads
-
-
 def linear(inputs, outputs):
     return nn.Linear(inputs, outputs, bias=False)
 
@@ -443,11 +445,6 @@ assert sum(p.numel() for p in llama.parameters()) == 16_060_522_496 // 2
 # Now a small one learns. The book's [grammar](B_synchronous_grammar.ipynb) makes its text: a German sentence, `</s>`, its translation, `</s>`. The schedule is WSD, in one line. Nothing masks the padding, because it comes last, where a causal model never looks, and its labels don't count.
 
 # %% tags=["nbval-ignore-output"]
-from annotated_transformer.masks import BOS, EOS, PAD
-from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.synchronous_grammar import grammar
-from torch.nn.utils.rnn import pad_sequence
-
 pairs = grammar(10_200)
 unseen, training = pairs[:200], pairs[200:]
 tokenizer = Tokenizer.train(training, vocabulary_size=1500)
@@ -465,8 +462,7 @@ for step in range(steps):
     rate = 0.005 * min((step + 1) / 50, 1, (steps - step) / 100)
     adam.param_groups[0]["lr"] = rate
     first = torch.randint(len(texts) - 32, ()).item()
-    drawn = texts[first : first + 32]
-    batch = pad_sequence(drawn, batch_first=True, padding_value=PAD)
+    batch = pad_sequence(texts[first : first + 32], batch_first=True, padding_value=PAD)
     logits = model(batch[:, :-1]).flatten(0, 1)
     loss = F.cross_entropy(logits, batch[:, 1:].flatten(), ignore_index=PAD)
     adam.zero_grad()
@@ -503,8 +499,7 @@ def translated(german):
 
 short = [pair for pair in unseen if len(pair.source) < 50][:40]
 for pair in short[:3]:
-    print(pair.source)
-    print("    ->", translated(pair.source))
+    print(f"{pair.source}\n    -> {translated(pair.source)}")
 exact = sum(translated(pair.source) == pair.target for pair in short)
 print(f"{exact} of {len(short)} short sentences are right to the word")
 made_up = go_on([BOS], temperature=0.8)
@@ -521,7 +516,7 @@ assert 20 <= exact <= 38, exact
 #
 # ## What has not changed
 #
-# More has stayed than has changed: scaled dot-product attention in several heads, a residual stream that each part reads and adds to, a network for each position, wider than the stream, tokens from subwords, and the next token as the task, at all positions at once, with the causal mask. FlashAttention computes attention [in blocks](25_speed.ipynb#attention-without-the-matrix), with the same result.
+# More has stayed than has changed: scaled dot-product attention in several heads, a residual stream that each part reads and adds to, a network for each position, wider than the stream, tokens from subwords, and the next token as the task, at all positions at once, with the causal mask.
 #
 # Newer models go on from here. Many have *mixtures of experts*: each token chooses a few of many feed-forward networks, so that the weights grow and the work per token hardly does. [The last fold](#second-reading-why-these-and-where-to-go-from-here) says more about them, and about three smaller changes.
 

@@ -103,7 +103,7 @@ assert round(waits["base"]) == 21 and round(waits["big"]) == 12
 assert [round(x) for x in shown["base"]] == [83, 8, 15, 62]
 
 # %% [markdown]
-# Products take less than a fifth of the base model's step. The rest of the time the GPU moves numbers, or waits to be told what to do next. We count operations first, then turn to the moving and to the waiting.
+# Products take less than a fifth of the base model's step. The rest of the time the GPU moves numbers, or waits to be told what to do next.
 #
 # ## Which part of the model does the work
 #
@@ -111,7 +111,7 @@ assert [round(x) for x in shown["base"]] == [83, 8, 15, 62]
 #
 # $$ 6 \, \big[ \, L \, (3 d w + 2 d \, d_\text{ff}) (S + T) + L \, w \, (S^2 + T^2 + S T) + d \, |V| \, T \, \big] $$ (eq-operations)
 #
-# operations. The first term holds the projections of attention and the feed-forward networks. The second holds the products of queries with keys and of weights with values. They have no parameters, and they grow with the *pairs* of positions. The last term is the output projection. `flops` is this formula in code, folded here.
+# operations. The first term holds the projections of attention and the feed-forward networks. The second holds the products of queries with keys and of weights with values. They have no parameters, and they grow with the *pairs* of positions. The last term is the output projection.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the formula in code", "code_prompt_hide": "Hide the formula in code"}
@@ -208,7 +208,7 @@ show_plot(
 )
 
 # %% [markdown]
-# For a sentence of 28 tokens, about the average of WMT14, attention's products are less than one percent of the work. That changes with the length: in an encoder layer of base they cost 1,024 $S$ multiplications per position, and everything else 3.1 million. The two are equal at 3,072 tokens.
+# For a sentence of 28 tokens (the middle one of 10,000 WMT pairs has 27), attention's products are less than one percent of the work. That changes with the length; from which one on they cost more than all the rest of an encoder layer, exercise 2 asks.
 #
 # ## The speed of the machine
 #
@@ -216,7 +216,7 @@ show_plot(
 #
 # $$ \text{MFU} = \frac{\text{operations of the model, without padding}}{\text{seconds} \cdot \text{peak}}. $$ (eq-mfu)
 #
-# Our step reaches 10% with base on the H100, and 24% with big (medians of five rounds). For comparison, what NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) for big on an A100 is about a third, if it counts target tokens.
+# Our step reaches 10% with base on the H100, and 24% with big. For comparison, what NVIDIA [reports](https://github.com/NVIDIA/DeepLearningExamples/blob/d666f14553125df590224ac11f12ba43fffbf1dc/PyTorch/Translation/Transformer/README.md) for big on an A100 is about a third, if it counts target tokens.
 #
 # :::{admonition} Two instruments that lie: `nvidia-smi` and the clock
 # :class: dropdown
@@ -227,7 +227,7 @@ show_plot(
 #
 # A GPU must fetch numbers before it can compute with them. The memory of an H100 delivers $3.35 \cdot 10^{12}$ bytes per second (data sheet). In the time in which one byte arrives, the card could do 295 operations.
 #
-# Which **kernels**, the programs that each do one operation on the GPU, have that much to do? Divide the operations of a kernel by the bytes that it has to read and write: its **arithmetic intensity**. Adding two vectors makes one operation from 12 bytes. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel can't be faster than the peak, nor than its intensity times the bytes per second. These two limits make a roof, and every kernel is a point below it.
+# Which **kernels**, the programs that each do one operation on the GPU, have that much to do? Divide the operations of a kernel by the bytes that it has to read and write: its **arithmetic intensity**. Adding two vectors of fp32 numbers moves 12 bytes for each operation: two numbers read, one written. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel can't be faster than the peak, nor than its intensity times the bytes per second. These two limits make a roof, and every kernel is a point below it.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-roofline", "caption": "Which kernels compute, and which only move numbers? Kernels of a training step on an H100 below its roof: the slope is what its memory delivers, the flat part its peak. The times are from the profile in the log; operations and bytes are computed, as if each kernel read its inputs and wrote its results once."}}
 BYTES = 3.35e12  # per second, of an H100 with HBM3, from the data sheet
@@ -333,7 +333,7 @@ assert min(others) > 0.18 and max(others) < 0.67
 #
 # Now for the waiting. If you cut the batch to an eighth, how much shorter does a step get?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Milliseconds of a step of base on an H200, by the size of the batch, and how long kernels ran in it; the numbers are launches per step. Up to 25,000 positions all steps take the same time, as long as the program takes to launch their kernels. (These were profiled on other batches than the steps; at 25,000 positions they had 13% fewer tokens.) From the log gpu-NVIDIA-H200."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-launches", "caption": "When does a GPU wait for the program? Milliseconds of a step of base on an H200, by the size of the batch, and how long kernels ran in it; the numbers are launches per step. Up to 25,000 positions all steps take the same time, as long as the program takes to launch their kernels. (These were profiled on other batches than the steps; at 25,000 positions they had 15% less work.) From the log gpu-NVIDIA-H200."}}
 sizes = {
     H200[n]["max_tokens"]: H200[n]
     for n in H200
@@ -371,7 +371,7 @@ assert round(1e5 * steps[2] / 3.6e6, 1) == 1.8
 assert round(1e3 * median(sizes[25_000]["seconds"]) / UPDATES / 1983 * 1e3) == 33
 
 # %% [markdown]
-# Hardly: on an H200 it takes 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. A step has 1,389 to 1,983 kernels, depending on the batch, and handing one over takes the program 33 to 45 microseconds in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
+# Hardly: on an H200 it takes 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. Up to 25,000 positions a step has 1,389 to 1,983 kernels, and handing one over takes the program 33 to 45 microseconds in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
 #
 # Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, which records all launches of a step and replays them on one request. A recording fits inputs of one shape only, so [appendix Q](Q_graphs.ipynb#few-shapes) gives the batches few shapes.
 #
@@ -406,7 +406,7 @@ for start in range(0, 5, 2):
 assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 
 # %% [markdown]
-# When *cat* comes, the two earlier words shrink by $e^{-3}$. The last line is [the result of chapter 3](03_attention.ipynb#from-scores-to-weights), equal to the plain softmax to $10^{-15}$. FlashAttention does this for many rows at a time, block by block on the chip. For the backward pass it keeps $m$ and $\ell$ of each row and *recomputes* the weights: more operations, and still faster, because fewer bytes move. Nor does memory grow with the square of the length any more, as autograd tells for one sentence and eight heads:
+# When *cat* comes, the two earlier words shrink by $e^{-3}$. The last line is [the result of chapter 3](03_attention.ipynb#from-scores-to-weights), equal to the plain softmax to $10^{-15}$. FlashAttention does this for many rows at a time, block by block on the chip. For the backward pass it keeps $m$ and $\ell$ of each row and *recomputes* the weights: more operations, and still faster, because fewer bytes move. Memory no longer grows with the square of the length, either. For one sentence and eight heads, autograd keeps:
 
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -443,7 +443,7 @@ assert readable > 4 * fused
 #
 # The largest tensor of a step holds the logits: $25{,}000 \cdot 37{,}000$ numbers at the paper's batch, 3.7 GB in fp32, and their gradients take as much again. But the loss is a sum over positions. We can take a thousand positions, compute their logits, their loss *and their gradient*, add these up, and forget the logits before the next thousand.
 #
-# The gradient can come before the backward pass because the loss is the end of the computation. Cut the graph in front of the output projection, so that the states and the table of embeddings are its first tensors. Then each chunk can call `backward` from its loss down to the cut.
+# The loss is the last thing that a step computes, so its backward pass may start at once. Cut the graph in front of the output projection, so that the states and the table of embeddings become its leaves. Then each chunk can call `backward` from its loss down to the cut.
 #
 # **Exercise 6. Write it first** (★★, 20 min). Write `loss_in_chunks(states, table, labels)`: a loop over `states.split(1024)` that returns the sum of the losses and leaves the right gradients in `states.grad` and `table.grad`. Compare it with `F.cross_entropy` on all logits.
 
@@ -473,7 +473,7 @@ for ours, theirs in zip(found, expected):
     )
 
 # %% [markdown]
-# The package's `chunked_loss` does this for a whole training step: it smooths the labels, leaves padding out, and hands the gradients of the states on to the layers below, as if the graph had never been cut.
+# `chunked_loss`, folded here, also smooths the labels, leaves padding out, and hands the gradients of the states on to the layers below, as if the graph had never been cut.
 #
 # :::{admonition} How the gradient gets past the cut, and where label smoothing went
 # :class: dropdown
@@ -550,7 +550,7 @@ for name, function in (
 assert max(apart) < 1e-10
 
 # %% [markdown]
-# The loss and its gradients stay the same, and the memory that the loss takes in this small case shrinks from 42 MB to 11. At the paper's batch on the H200, the loss with all logits needed 11.4 GB and the one in chunks 1.0. It takes 3.8 ms longer (18.9 instead of 15.1) and leaves room for a larger batch.
+# At the paper's batch on the H200, the loss needed 1.0 GB in chunks instead of 11.4, and 18.9 ms instead of 15.1.
 
 # %% tags=["remove-cell"]
 losses = [H200[f"{name}, smoothing 0.1"] for name in ("all logits", "chunked_loss")]
@@ -560,7 +560,7 @@ assert [round(line["milliseconds"], 1) for line in losses] == [15.1, 18.9]
 # %% [markdown]
 # ## Numbers of 16 bits
 #
-# A number of 16 bits is half as many bytes, and an A100 multiplies matrices of such numbers at 312 · 10¹² operations per second, and matrices of full fp32 numbers at 19.5 · 10¹². There are two formats. The exponent says how large a number is, the fraction what it is exactly.
+# A number of 16 bits is half as many bytes, and an A100 multiplies matrices of such numbers at 312 · 10¹² operations per second, and matrices of full fp32 numbers at 19.5 · 10¹². There are two formats. The exponent gives a number's size, the fraction its digits.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same range, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}}
 figure, axes = plt.subplots(figsize=(4.8, 1.4), layout="constrained")
@@ -588,11 +588,11 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 # %% [markdown]
 # In training, range counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 has the range of fp32, so there's nothing to adapt. It pays in exactness: each number is off by up to 0.4%, which a sum of thousands hardly notices.
 #
-# The third number shows where bf16 must *not* be used. Suppose an update changes a weight by a thousandth of its size: in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization in fp32. On the H200 base trained 344,471 tokens per second this way, and 95,140 in fp32. Where a machine has no units for bf16, [the package](P_planning.ipynb#what-the-machine-can-do) takes fp32.
+# The third number shows where bf16 must *not* be used. Suppose an update changes a weight by a thousandth of its size: in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization in fp32. On the H200 this made base 3.6 times as fast as fp32. Where a machine has no units for bf16, [the package](P_planning.ipynb#what-the-machine-can-do) takes fp32.
 #
 # ### The fast loss
 #
-# The package's `FastLoss`, folded here, puts the chunks and the 16 bits together. In fp32 it returns the loss and the gradient of [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module); in bf16 the gradient differs by about a percent.
+# `FastLoss`, folded here, puts the chunks and the 16 bits together. In bf16 its gradient differs by about a percent from that of [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module).
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show FastLoss", "code_prompt_hide": "Hide FastLoss"}
 Precision = Literal["fp32", "bf16"]
@@ -716,7 +716,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 # %% [markdown]
-# On the H100 it made big 16% faster, after 35 seconds of compiling. Base gained 9% in one session and 5% in another, which is less than its rounds scatter: its launches fell only from 2,052 to 1,794 in a step, and it still waits for them. `train` compiles only with `--compile`.
+# On the H100 it made big 16% faster, after 35 seconds of compiling. Base gained less than its rounds scatter: of its 2,052 launches 1,794 remain, and it still waits for them. `train` compiles only with `--compile`.
 
 # %% tags=["remove-cell"]
 for name, gain, least, most in (("base", 1.09, 0.84, 0.86), ("big", 1.16, 0.82, 0.85)):
@@ -729,7 +729,7 @@ assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 
 # %% [markdown]
 # ## On a GPU
 #
-# The upper table was measured with `python -m benchmarks.speed.gpu --peak 989e12`, on an H200 and an H100 in virtual machines, and the lower one with the script that has become its part `rivals`. There four systems took turns on the same batches, which were on the card before the clock started. The rates are 40% higher there. How much of this is due to the batches, and how much to faster launches in another session, we don't know, so compare only within a table. The factors are medians over the turns.
+# The upper table is from an H200 and an H100 in virtual machines (`python -m benchmarks.speed.gpu --peak 989e12`). In the lower one, four systems took turns on the same batches, which were on the card before the clock started. Compare only within a table: the rates of the lower one are 40% higher, and we don't know how much of that is due to the batches and how much to faster launches in another session.
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -777,9 +777,7 @@ casts = H100["base"]["kernels"]["copies and numbers of 16 bits"]
 assert round(casts) == 12 and round(H100["base"]["kernels"]["other"]) == 14
 
 # %% [markdown]
-# Our step is 4.6 times as fast as `torch.nn.Transformer`'s and 4.7 times as fast as `MarianMTModel`'s. Both pay for cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may explain most of the difference; we haven't measured the others with cuDNN off.
-#
-# What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step). Nothing was measured on several GPUs.
+# Why are the other two more than four times slower? Both use cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may explain most of the difference; we haven't measured them without it. What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step).
 #
 # :::{admonition} Where the rest of a step goes
 # :class: dropdown
@@ -831,7 +829,7 @@ show_plot(
 )
 
 # %% [markdown]
-# `estimate`, of [an appendix](P_planning.ipynb), puts operations and memory together. Its share of the peak, unless you give one, is the mean of what was measured on the two cards.
+# [`estimate`](P_planning.ipynb) puts operations and memory together, at the mean share of the peak that our two cards reached:
 
 # %% tags=["hide-input"]
 PEAKS = {"H100": 989e12, "A100": 312e12, "RTX 4090": 165e12}  # bf16, from data sheets
@@ -853,7 +851,7 @@ for log in (H100, H200):
             assert 0.99 < line["gigabytes"] / line["planned_gigabytes"] < 1.12
 
 # %% [markdown]
-# Measured memory was up to 11% above this plan. The plan counts 25,000 real tokens in a step, and ours had 22,000, the rest being padding. 100,000 of our steps of base take 1.8 hours on the H200 and 2.4 on the H100. A slower card has more to do per launch, so it is likely to get a larger share of its peak than the line says.
+# Measured memory was up to 8% above this plan, and with 100,000 positions 11% above theirs. The plan counts 25,000 real tokens in a step, and ours had 22,000, the rest being padding: 100,000 of our steps of base take 1.8 hours on the H200 and 2.4 on the H100. A slower card waits less for launches, so it probably needs fewer hours than its line says.
 
 # %% [markdown]
 # ## What to remember

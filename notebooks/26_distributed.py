@@ -102,24 +102,11 @@ show_drawing(
 )
 
 # %% [markdown]
-# Which of the four lines could you leave out? Without the broadcast the copies drift apart. Without the count some words weigh more than others, without the last exchange each process trains a model of its own, and without the slice every one does all the work. The count and the slice need a closer look. In between we hand the exchange to PyTorch's wrapper.
+# Which of the four lines, the three with `dist` and the slice, could you leave out? Without the broadcast the copies drift apart. Without the count some words weigh more than others, without the last exchange each process trains a model of its own, and without the slice every one does all the work.
 #
 # We never had several GPUs. What is *measured* here ran in several processes on one CPU, which exchange gradients in the same way through another library, or on a single GPU. What is said about several is *computed*.
 #
-# ## Three things to cut
-#
-# Besides the batch, one could divide the optimizer's state, or the model itself. But without activations, training in bf16 takes 1.1 GB for base and 3.9 GB for big, which any training GPU can hold, and the activations shrink with the share of the batch. So it is enough to cut the batch.
-#
-# :::{admonition} What else is cut when a model doesn't fit on one GPU
-# :class: dropdown
-# | what is cut | each process holds | they exchange | needed when |
-# |---|---|---|---|
-# | the batch | the whole model, some of the sentences | one gradient per step | a step takes too long |
-# | the optimizer's state | all weights, some of the moments | gradients and weights, each step | the moments don't fit on one GPU |
-# | the model | some layers (pipeline parallel), or some columns of each matrix (tensor parallel) | what the layers compute, in each layer | the weights don't fit on one GPU |
-#
-# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` and PyTorch's **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp` let each process keep only its part of moments, gradients and weights, and fetch the others just before they are needed. That is still data parallel training. The network carries up to half as much again.
-# :::
+# (One could also cut [the optimizer's state, or the model](#three-things-to-cut). But without activations, training in bf16 takes 1.1 GB for base and 3.9 GB for big, and the activations shrink with the share of the batch, so cutting the batch is enough.)
 #
 # ## Why add, and not take the mean?
 #
@@ -172,7 +159,7 @@ print(f"tokens {tokens}: added up, off by {off[0]:.0e}; mean of means, by {off[1
 assert off[0] < 1e-14 and off[1] > 0.001
 
 # %% [markdown]
-# The first number is rounding. The second is the [mean of means](18_training.ipynb#the-mean-over-all-tokens) that also spoils accumulation: a word of the half with fewer tokens counts for more. The cure is the same, too: count the tokens of *all* (here `tokens` of both halves) before anyone divides, then add.
+# The first number is rounding. The second is the [mean of means](18_training.ipynb#the-mean-over-all-tokens) that also spoils accumulation: a word of the half with fewer tokens counts for more. The cure is the same: count the tokens of *all*, divide by that number, then add.
 #
 # ## Two processes
 #
@@ -247,7 +234,7 @@ out, _ = launch("by_hand.py", 2)
 print(*sorted(out.splitlines()), sep="\n")
 
 # %% [markdown]
-# Both hold the same gradient after each exchange. (The lines are sorted; which process prints first is chance.) Are these the updates of a single process? The plain loop, without `dist` and without sharing, says:
+# Both hold the same gradient after each exchange. Are these the updates of a single process? The plain loop, without `dist` and without sharing, says:
 
 # %% tags=["hide-input"]
 model = fresh()
@@ -416,7 +403,7 @@ show_plot(
 # (parallel(source, target) / mean_tokens).backward()  # exchanges the gradients
 # ```
 #
-# Here `tokens` is the number of target tokens in this process's share of the batch. `all_reduce_mean` and `DataParallelLoss`, which the package uses, are folded here.
+# Here `tokens` is the number of target tokens in this process's share of the batch. (`all_reduce_mean` is folded here, with what the package uses.)
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show all_reduce_mean and DataParallelLoss", "code_prompt_hide": "Hide all_reduce_mean and DataParallelLoss"}
@@ -477,7 +464,7 @@ class DataParallelLoss(SmoothedLoss):
 #
 # ## The same result as on one GPU
 #
-# A script of the kind you would write for your own pairs needs little for several processes. If `torchrun` has started several processes, `process_group` connects them:
+# In a script of your own, one line connects the processes that `torchrun` has started:
 #
 # ```python
 # with process_group() as device:
@@ -485,7 +472,7 @@ class DataParallelLoss(SmoothedLoss):
 #     train(model, tokenizer, pairs, settings, validation=validation, folder="run")
 # ```
 #
-# In this test the seed depends on the rank, so that a missing broadcast would show. Numbers are in double precision, to tell a mistake from rounding, and there is no dropout, [which each process draws for itself](#random-numbers-of-each-process). The script runs with one process, without `torchrun`, and then with two.
+# We run it with one process, without `torchrun`, and then with two, in double precision and without dropout, [which each process draws for itself](#random-numbers-of-each-process).
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the script", "code_prompt_hide": "Hide the script"}
 TRAIN = '''
@@ -524,7 +511,7 @@ if __name__ == "__main__":
 '''
 _ = Path(home.name, "train.py").write_text(TRAIN.lstrip())
 
-# %% tags=["hide-input", "nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show both runs", "code_prompt_hide": "Hide both runs"}
 print("$ python train.py run-1")
 main = runpy.run_path(str(Path(home.name, "train.py")))["main"]
 main(Path(home.name, "run-1"))
@@ -558,7 +545,7 @@ print(f"losses differ by {apart:.0e}, weights by {distance('run-1', 'run-2'):.0e
 assert apart < 1e-5 and distance("run-1", "run-2") < 1e-12
 
 # %% [markdown]
-# The same, to the last digits of a double-precision number: the last bit depends on the order in which sums are made. In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models. Batches, rates and counts stay exactly equal.
+# Only the last bits differ, because sums are made in another order. In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models.
 #
 # And if a process dies? The others wait for it in an all-reduce, but `torchrun` watches: with `--max-restarts=3` it ends them and starts all again, and they go on from the last checkpoint. [We killed one](#when-a-process-dies) to try it, and the weights were those of the undisturbed run, to the last bit. With [several machines](#several-machines), each runs one `torchrun`, and all name the same meeting place.
 #
@@ -578,7 +565,7 @@ assert 2.8 < step_ms[100_000] / step_ms[12_500] < 2.9
 assert round(milliseconds("big")) == 107
 assert round(milliseconds("big") / step_ms[3_125], 1) == 1.7
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing. Lines: a model, in which a step takes the longer of its work and a floor of 62 ms. No run had several GPUs."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing (a batch or a share above 100,000 counts as several steps of 100,000). Lines: a model, in which a step takes the longer of its work and a floor of 62 ms. No run had several GPUs."}}
 style()
 WORK = sum(gpu["100,000 tokens"]["kernels"].values()) / 100_000  # ms per position
 FLOOR = step_ms[3_125]
@@ -618,13 +605,13 @@ assert 11 < step_of(400_000, 1) / step_of(400_000, 32) < 12
 assert step_of(400_000, 1) / step_of(400_000, 8) > 7
 
 # %% [markdown]
-# As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. Eight GPUs pay with 400,000 positions, seven times the speed of one; with 100,000 they give three. The big model took 107 ms for the paper's batch, so if its floor is the same, any number of GPUs would be at most 1.7 times as fast as one. Fewer launches would lower the floor itself.
+# As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end. With 400,000 positions, eight GPUs are seven times as fast as one; with 100,000, three times. The big model took 107 ms for the paper's batch, so if its floor is the same, any number of GPUs would be at most 1.7 times as fast as one. Fewer launches would lower the floor itself.
 #
 # ## What to remember
 #
 # - One process per GPU, each with the whole model and a share of every batch, and one exchange of gradients per update.
 # - Add the gradients and divide by the number of tokens in all processes. DDP takes the mean of the gradients, so each process divides its loss by the mean number of tokens of a process.
-# - All processes make the same plan. A decision that one of them takes alone ends in waiting.
+# - All processes make the same plan. A process with one batch more than the others would wait for them forever.
 # - More GPUs don't call for another learning rate, but a larger batch does.
 # - With the same batch, the gain ends where a step takes no longer than its launches. For base, one GPU of today is there already.
 #
@@ -706,6 +693,19 @@ print(ends[0], "|", ends[1])
 #
 # ## Second reading
 #
+# ### Three things to cut
+#
+# :::{admonition} What else is cut when a model doesn't fit on one GPU
+# :class: dropdown
+# | what is cut | each process holds | they exchange | needed when |
+# |---|---|---|---|
+# | the batch | the whole model, some of the sentences | one gradient per step | a step takes too long |
+# | the optimizer's state | all weights, some of the moments | gradients and weights, each step | the moments don't fit on one GPU |
+# | the model | some layers (pipeline parallel), or some columns of each matrix (tensor parallel) | what the layers compute, in each layer | the weights don't fit on one GPU |
+#
+# For models of many billion weights, **ZeRO** {cite:p}`rajbhandari2020zero` and PyTorch's **FSDP** (fully sharded data parallel) {cite:p}`zhao2023fsdp` let each process keep only its part of moments, gradients and weights, and fetch the others just before they are needed. That is still data parallel training. The network carries up to half as much again.
+# :::
+#
 # ### Why is the loss divided by the mean number of tokens?
 #
 # :::{admonition} Two means that cancel
@@ -742,7 +742,7 @@ print(ends[0], "|", ends[1])
 # We kill process 0, the only one that writes checkpoints, at step 50. The last checkpoint is from step 40.
 # :::
 
-# %% tags=["hide-input", "nbval-ignore-output"]
+# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the run that is killed", "code_prompt_hide": "Hide the run that is killed"}
 KILLED = """
 import os, signal, sys
 
@@ -768,7 +768,7 @@ print(out)
 assert out.count("process 0 of 2 is there") == 2
 assert "Signal 9 (SIGKILL)" in err or "exitcode: -9" in err
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what it left", "code_prompt_hide": "Hide what it left"}
 print(f"weights differ by {distance('run-2', 'run-killed'):.0e}")
 print("steps in the log:", *losses("run-killed"))
 
@@ -786,10 +786,10 @@ home.cleanup()
 #
 # :::{admonition} How they find each other
 # :class: dropdown
-# What is new with two machines is how they find each other. Each runs one `torchrun`, and all name the same meeting place, the **rendezvous**:
+# What is new with two machines is how they find each other. Each runs one `torchrun`, and all name the same meeting place, the **rendezvous**. (The first line makes a new store for each restart.)
 #
 # ```bash
-# export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1   # a new store for each restart
+# export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # torchrun --nnodes=2 --nproc-per-node=8 --max-restarts=3 \
 #     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py run
 # ```

@@ -12,14 +12,14 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # The paper's models on the paper's corpus, from an empty rented machine to the score, with what each step prints when all is well, and what to do when it prints something else (sections 5 and 6.1 of the paper).
 #
-# What separates our model from the paper's results is size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens per side in each of 100,000 steps. Each has had its chapter or its appendix. This chapter puts the commands in order, as a list to work through.
+# What separates our model from the paper's results is size: 4.5 million pairs, a vocabulary of 37,000, 25,000 tokens per side in each of 100,000 steps. This chapter puts the commands in order, as a list to work through.
 #
 # ## What was run, and what was not
 #
 # :::{warning}
 # **Nobody has yet run** the download of WMT14, base or big on the whole of it, or anything on several GPUs with this code.
 #
-# **Run:** `prepare`, `train`, `average`, `evaluate` and the exchange of gradients in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](25_speed.ipynb#on-a-gpu); and on one H100 `train --prepared`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on two million rows of real text.
+# **Run:** `prepare`, `train`, `average`, `evaluate` and the exchange of gradients in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](25_speed.ipynb#on-a-gpu); and on one H100 `train --prepared`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on two million rows, real sentences repeated with a number in each ([log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/prepare.jsonl)).
 #
 # **Computed:** all hours below. If something goes differently for you, [tell us](https://github.com/annotated-transformer/annotated-transformer/issues).
 # :::
@@ -104,12 +104,12 @@ show_plot(
 # Rent one GPU: it is enough for base and big as the paper trained them, and eight would hardly be faster. Eight pay only with a [large batch](#two-recipes). Take an image with NVIDIA's driver and Python 3.10 or later. Everything happens inside `tmux`, which survives a broken connection; `tmux attach` finds it again.
 #
 # ```bash
-# nvidia-smi            # the GPUs, and at the top the newest CUDA that the driver knows
-# df -h .               # room for 20 GB, for the big model 80
+# nvidia-smi
+# df -h .
 # tmux new -s wmt
 # ```
 #
-# Then, inside `tmux`:
+# The first line shows the GPUs, and at the top the newest CUDA that the driver knows. On the disk there should be room for 20 GB, for the big model 80. Then, inside `tmux`:
 #
 # ```bash
 # git clone https://github.com/annotated-transformer/annotated-transformer
@@ -120,7 +120,16 @@ show_plot(
 # python -c "import torch; print(torch.__version__, torch.cuda.device_count())"
 # ```
 #
-# **Expect** a version that ends in `+cu` and a number, and the number of GPUs. **If not:** a command that is missing, or a `venv` without `ensurepip`, comes with `apt install git tmux python3-venv`. 0 GPUs where `nvidia-smi` lists some is a PyTorch for CPUs, or one that is too new for the driver. Install one for a CUDA that it knows: `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126`. If you start a container yourself, give `docker run` the options `--gpus all --shm-size 1g`; if the machine that you rent is one, `df -h /dev/shm` should show 1 GB. The process that reads batches ahead needs this shared memory, and too little ends in a bus error.
+# **Expect** a version that ends in `+cu` and a number, and the number of GPUs. The installation takes a few minutes, most of them for PyTorch's download.
+#
+# :::{admonition} If not: a command is missing, 0 GPUs, or you are in a container
+# :class: dropdown
+# A command that is missing, or a `venv` without `ensurepip`, comes with `sudo apt update` and `sudo apt install git tmux python3-venv rsync` (as root without `sudo`).
+#
+# 0 GPUs where `nvidia-smi` lists some is a PyTorch for CPUs, or one that is too new for the driver. Install one for a CUDA that it knows: `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126`.
+#
+# If you start a container yourself, give `docker run` the options `--gpus all --shm-size 1g`; if the machine that you rent is one, `df -h /dev/shm` should show 1 GB. The process that reads batches ahead needs this shared memory, and too little ends in a bus error. If there is less, set it where you rent, or take another machine.
+# :::
 #
 # ## The links between the GPUs
 #
@@ -131,9 +140,9 @@ show_plot(
 # torchrun --standalone --nproc-per-node 8 -m benchmarks.speed.allreduce
 # ```
 #
-# **Expect** `NV` and a number between all pairs (NVLink), and an exchange in a few milliseconds: [computed](26_distributed.ipynb#the-cost-of-an-all-reduce), 1.5 ms at 300 GB per second. `PIX` or `PXB` is a PCIe switch, and `PHB`, `NODE` and `SYS` lead through the processor: at 25 GB per second, 18 ms. **If not:** `NCCL_DEBUG=INFO` before the command says which way was taken. If it hangs, try `NCCL_P2P_DISABLE=1`; if that cures it, the machine is set up wrongly. With the large batch below, an exchange as long as a step (65 ms) would halve the speed of all.
+# **Expect** `NV` and a number between all pairs (NVLink), and an exchange in a few milliseconds: [computed](26_distributed.ipynb#the-cost-of-an-all-reduce), 1.5 ms at 300 GB per second. `PIX` or `PXB` is a PCIe switch, and `PHB`, `NODE` and `SYS` lead through the processor: at 25 GB per second, 18 ms. **If not:** `NCCL_DEBUG=INFO` before the command says which way was taken. If it hangs, try `NCCL_P2P_DISABLE=1`; if that cures it, the machine is set up wrongly. If an exchange takes 65 ms, as long as a step, the large batch below loses half of its speed.
 #
-# ## All GPUs, without WMT14
+# ## A trial on all GPUs
 #
 # From here on `run` is the command on all your GPUs, in bash and in zsh. (With four, write 4. With one, `run() { annotated-transformer "$@"; }`. A new shell needs this line again, after `cd annotated-transformer` and `. env/bin/activate`.)
 #
@@ -143,20 +152,20 @@ show_plot(
 # head -n 1 try/log.jsonl
 # ```
 #
-# **Expect** a line of progress at step 200, and in the log `"processes":` with the number of your GPUs. **If not:** "another process is working in try" means that it was started without `torchrun`; the [table of failures](26_distributed.ipynb#what-fails-and-how-it-shows) has more.
+# **Expect** a line of progress after some twenty seconds, at step 200, and in the log `"processes":` with the number of your GPUs. **If not:** "another process is working in try" means that it was started without `torchrun`; the [table of failures](26_distributed.ipynb#what-fails-and-how-it-shows) has more.
 #
 # ## The corpus
 #
-# `prepare` needs the network and no GPU. It can run on a cheap machine, with the clone and the environment from above, from which you copy the result: `rsync -a wmt14-en-de user@machine:annotated-transformer/` and `rsync -a ~/.sacrebleu user@machine:`. The last two lines fetch the test sets into sacreBLEU's cache (`~/.sacrebleu`), since the nodes of a cluster are often offline when `evaluate` wants them. By the [card of the data set](https://huggingface.co/datasets/wmt/wmt14), the download has 0.82 GB, and takes 1.36 GB more when it is unpacked.
+# `prepare` needs the network and no GPU. Its download takes 2.2 GB on the disk, by the [card of the data set](https://huggingface.co/datasets/wmt/wmt14); the first line puts it into the present folder instead of your home. Give `prepare` a worker for each core. The last two lines fetch the test sets into sacreBLEU's cache (`~/.sacrebleu`), since the nodes of a cluster are often offline when `evaluate` wants them.
 #
 # ```bash
-# export HF_HOME=$PWD/cache        # 2.2 GB, if your home is small
-# annotated-transformer prepare wmt14-en-de --workers 2    # or more: a core for each
+# export HF_HOME=$PWD/cache
+# annotated-transformer prepare wmt14-en-de --workers 2
 # sacrebleu -t wmt14/full -l en-de --echo src > test-full.en
 # sacrebleu -t wmt14 -l en-de --echo src > test-filtered.en
 # ```
 
-# %% tags=["hide-input"]
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show how time and disk are computed", "code_prompt_hide": "Hide how time and disk are computed"}
 measured = next(r for r in read_log("prepare") if r.get("what") == "measure_prepare")
 minutes = measured["stages"]["all"]["seconds"] / 60 * 4_508_785 / 2_000_000
 print(f"two workers: {minutes:.0f} minutes, from a log of two million rows")
@@ -172,7 +181,12 @@ assert round(minutes) == 80
 assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
 # %% [markdown]
-# **Expect** 80 minutes by the clock with two workers. More of them share the encoding, which took three quarters of that time. Then comes a line that counts the pairs kept and dropped, most of the dropped ones because their lengths lie too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
+# **Expect** up to 80 minutes with two workers: in our log the clock took three times the processor's time, so two cores of your own may need far less. Three quarters of it are the encoding, which more workers share. Then a line counts the pairs kept and dropped, most of them for lengths too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
+#
+# :::{admonition} Preparing on a machine without a GPU
+# :class: dropdown
+# A cheap machine will do, with the clone and the environment from above. Copy the result from it: `rsync -a wmt14-en-de user@machine:annotated-transformer/` and `rsync -a ~/.sacrebleu user@machine:`.
+# :::
 #
 # ## Will it fit?
 #
@@ -181,7 +195,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 #     --dry-run --peak 989e12 --precision bf16
 # ```
 #
-# **Expect** 63,045,632 parameters, about 9e17 operations, 7 to 8 GiB for base (16 for big), and the hours of one H100 (`--peak` is from a data sheet, [here](25_speed.ipynb#the-speed-of-the-machine) are others). The memory that was measured lay up to 11% above. **If not:** add `--max-tokens 12500 --grad-accum-steps 2`, here and to the training: the same updates in two halves.
+# **Expect** 63,045,632 parameters, about 9e17 operations, 7 to 8 GiB for base (16 for big), and the hours of one H100 (`--peak` is from a data sheet, [here](25_speed.ipynb#the-speed-of-the-machine) are others). The memory that was measured lay up to 8% above. **If your card has less:** add `--max-tokens 12500 --grad-accum-steps 2`, here and to the training: the same updates in two halves. For the large batch below, add its options and `--gpus 8`.
 #
 # ## Train
 #
@@ -189,7 +203,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 # annotated-transformer train --prepared wmt14-en-de --preset base --output base
 # ```
 #
-# That is all (with a GPU that has bf16, it takes bf16 by itself). It takes one GPU, and one is enough: a step of base takes 62 ms [however small the share of each GPU is](26_distributed.ipynb#how-fast-it-can-be), so eight would finish no sooner. (You can put `run` in front of `train` all the same: the batch is shared out, and the updates stay as they are.) Several GPUs need a larger batch, as in the second recipe below.
+# That is all; bf16 is taken where the GPU has it. With `run` in front of `train`, your GPUs share each batch and the updates stay as they are. But a step of base takes 62 ms [however small the shares](26_distributed.ipynb#how-fast-it-can-be), so eight would finish no sooner. If you have a second GPU, use it for big at the same time: in another window, write `CUDA_VISIBLE_DEVICES=1` in front of the command.
 #
 # ### Two recipes
 #
@@ -252,11 +266,11 @@ for line, most in zip(slower[:2], (1.4, 1.2)):
     assert 1.1 < median(line["seconds"]) / median(GPU[line["name"]]["seconds"]) < most
 
 # %% [markdown]
-# On our H100 it would be 2.4 hours for base and 10.4 for big.
-#
 # ## What it will take
 #
-# Hours are updates times the length of a step, and the first ten minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on the H200, and 244,000 on the H100; big 204,000 and 179,000. On another card, expect 22,000 tokens times the steps, over the seconds that the dry run planned. Below half of that, look whether the log names the right number of `processes`, and whether `nvidia-smi` shows another program on the GPUs. If the number is the same with fewer GPUs, the steps are too short to be shared. {numref}`fig-hours` turns hours into money. Validations come on top, about three seconds each in our log of base: 67 of them for base, 500 for big. For big, try whether compiling pays: run `annotated-transformer train --corpus multi30k --preset big --steps 200 --output try-big`, then again with `--compile --output try-big-compiled`, and compare the last `tokens_per_second` of the two logs.
+# Hours are updates times the length of a step, and the first minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on one H200, and 244,000 on one H100 (2.4 hours in all); big 204,000 and 179,000 (10.4 hours). On another card, take 22,000 tokens for each step, and divide by the seconds of a step in the dry run's plan. With a large batch, eight GPUs should make nearly eight times as many, but nobody has measured it. Below half of that, look whether the log names the right number of `processes`, and whether `nvidia-smi` shows another program on the GPUs. Validations add about three seconds each: 67 of them for base, 500 for big.
+#
+# `--compile` made big [16% faster](25_speed.ipynb#compiling-a-layer) on our H100. To see about yours, run `annotated-transformer train --corpus multi30k --preset big --steps 200 --output try-big`, then again with `--compile --output try-big-compiled`, and compare the last `tokens_per_second` of the two logs. (If it asks for a compiler: `sudo apt install build-essential python3-dev`.)
 #
 # :::{admonition} The cost as Table 2 of the paper states it
 # :class: dropdown
@@ -334,20 +348,19 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #
 # ```bash
 # cd annotated-transformer
-# tail -F base/log.jsonl                        # each record as it comes, every 50 steps
-# grep score base/log.jsonl | tail -n 5         # the last five validations
+# tail -F base/log.jsonl
 # nvidia-smi --query-gpu=utilization.gpu,memory.used --format=csv -l 5
 # ```
 #
 # | column | what it is | in a healthy run |
 # |---|---|---|
-# | `loss` | nats per target token, mean of the steps since the last record, with smoothed labels | falls fast, then slowly; never below 1.38 |
+# | `loss` | nats per target token, mean of the steps since the last record, with smoothed labels | falls fast, then slowly; never below 1.38, [what the smoothing costs](17_regularization.ipynb#why-does-my-loss-stop-above-1) |
 # | `gradient_norm` | mean length of the gradient | high at first, then calm; ten times its usual size is a warning |
-# | `tokens_per_second` | real target tokens of all processes, without validations | no trend; on one GPU ours scattered by 10 to 15% |
+# | `tokens_per_second` | real target tokens of all processes, without validations | no trend; in our two H100 logs its standard deviation was 11 to 13% |
 # | `validation_loss` | nats per target token on newstest2013, without smoothing and dropout | falls as long as it pays to go on |
 # | `score` | BLEU of greedy translations of every second validation sentence | near 0 at first, then rises |
 #
-# To stop, press Ctrl+C in the window of the training, or send `kill` to its process (with several GPUs, to `torchrun`'s); it leaves a checkpoint. The same command goes on.
+# To stop, press Ctrl+C in the window of the training, or send `kill` to its process (with several GPUs, to `torchrun`'s); it leaves a checkpoint. (Under `torchrun` a traceback follows; what counts is the line above it, `stopped at step ...`.) The same command goes on.
 #
 # ## How to judge a run
 #
@@ -355,12 +368,12 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 #
 # | after | what to expect |
 # |---|---|
-# | 50 updates | a loss near $\ln 37{,}000 = 10.5$ (10.3 on our H200, in smaller batches), and falling; far above it, the weights didn't start as ours do |
-# | 1,000 | a quarter of the warm-up. We know no published value. Our H100 had a training loss of 5.3 and a BLEU of 1 to 2 around there, on shorter sentences and with warm-up already over |
+# | 50 updates | a loss near $\ln 37{,}000 = 10.5$ (10.3 on our H200, on made-up text), and falling; far above it, the weights didn't start as ours do |
+# | 1,000 | a quarter of the warm-up; no published value. Ours on the H100, on shorter sentences and past its warm-up, had a training loss of 5.3 and a BLEU of 1 to 2 |
 # | 10,000 | BLEU far from 0. [A user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) logged 15.9 on newstest2014 after 5,000 updates of 25,000 tokens, 18.9 after 10,000 and 20.9 after 45,000, trained on WMT17's pairs; he thought that too low, so take it for a lower mark |
 # | 100,000 | the paper: 25.8 BLEU and a perplexity of 4.92 on newstest2013, which is 1.59 nats per token of *its* vocabulary. [Zesen Wang](https://github.com/WangZesen/Reproduce-Transformer/tree/761538718caeffdd6f49ac01ea4c5c5f6ac813e7#results) draws loss and BLEU against steps for three runs, which end at 27.60 ± 0.13 on newstest2014 after 112,760 |
 #
-# A loss per token depends on how text is cut into tokens. Compare BLEU, and your own curves with each other. Two illnesses are worth knowing before you meet them: a validation loss that *rises* after the first updates, and a loss that falls while BLEU stays near 0. [Two sick runs](#two-sick-runs) had them.
+# The updates of the table have 25,000 tokens; for the large batch we know no values on the way. A loss per token depends on how text is cut into tokens. Compare BLEU, and your own curves with each other. Two illnesses are worth knowing before you meet them: a validation loss that *rises* after the first updates, and a loss that falls while BLEU stays near 0. [Two sick runs](#two-sick-runs) had them.
 
 # %% tags=["remove-cell"]
 eps, size = 0.1, 37_000
@@ -378,16 +391,16 @@ assert (
 #
 # ```bash
 # annotated-transformer average --run base --last 5 --output base-average
-# run evaluate --model base-average --prepared wmt14-en-de
+# run evaluate --model base-average --prepared wmt14-en-de --json | tee base-average/score.jsonl
 # ```
 #
-# The paper averages the last five checkpoints of base, ten minutes apart, which were 1,500 steps, and the last twenty of big. (For big we assume ten minutes, too, which are 600 steps.) Take 5 of `base-large`, too, and the last 20 of `big`. For `big-large` we would take 10: there, twenty reach back over a quarter of the training.
+# The paper averages the last five checkpoints of base, 1,500 steps apart, and the last twenty of big (600 apart, if they too were written every ten minutes). Take 5 of `base-large`, 20 of `big`, and 10 of `big-large`, where twenty would reach back over a quarter of the training.
 #
-# **Expect** a minute, then two scores with signatures, of 3,003 sentences and of 2,737, and `not_comparable`, a score in the authors' way. **If not:** without the network `evaluate` needs the test sets that were fetched [with the corpus](#the-corpus).
+# **Expect** a minute, then two lines with scores and signatures, of 3,003 sentences and of 2,737, and `not_comparable`, a score in the authors' way. **If not:** without the network `evaluate` needs the test sets that were fetched [with the corpus](#the-corpus).
 #
 # ### The score to expect
 #
-# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and base got between 24.4 and 27.5 in the different hands that are listed [below](#published-scores-and-why-yours-will-differ). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
+# The paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big** in sacreBLEU's terms ({numref}`fig-two-ways`), and base got between 24.4 and 27.6 in the different hands that are listed [below](#published-scores-and-why-yours-will-differ). A base model that ends below 23 has something wrong with it. The same goes for one above 28, most likely in the measurement: look at the signature, at the number of sentences, and for test sentences in the training data. (Both bounds are our judgment.) Two scores can differ by 0.3 by seed alone, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#a-bootstrap-for-bleu) and a second seed say otherwise.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-ways", "caption": "How much of a score is the tool? Three published systems, each scored with sacreBLEU (circle) and with a script in the style of the paper (square). Below, the paper's own scores, for which only the second is known; the bar is where the first would be if the gap were between 0.7 and 1.5. For tensor2tensor the gap may contain a change of the test set as well."}}
 TWICE = (
@@ -431,12 +444,13 @@ show_plot(
 # Type this on your own machine, in an environment that has the package, too (`pip install .` in a clone):
 #
 # ```bash
-# scp -r user@machine:annotated-transformer/base-average .        # 0.25 GB
-# scp user@machine:annotated-transformer/base/log.jsonl base-average/
+# scp -r user@machine:annotated-transformer/base-average .
+# scp user@machine:annotated-transformer/base/training.json base-average/
+# scp user@machine:annotated-transformer/wmt14-en-de/summary.json base-average/
 # echo "Attention is all you need." | annotated-transformer translate --model base-average
 # ```
 #
-# Then delete the rented machine. One that is only stopped often still costs, for its disk. And send your score, whatever it is: [Adding a run of WMT14](https://github.com/annotated-transformer/annotated-transformer/blob/main/CONTRIBUTING.md#adding-a-run-of-wmt14).
+# The folder has 0.25 GB. In it are the model, its log and its score. With the two files beside them and the commit of the clone (`git rev-parse HEAD`) you can [send your score](https://github.com/annotated-transformer/annotated-transformer/blob/main/CONTRIBUTING.md#adding-a-run-of-wmt14), whatever it is. Only then delete the rented machine. One that is only stopped often still costs, for its disk.
 
 # %% [markdown]
 # ## What to remember
@@ -453,7 +467,7 @@ show_plot(
 # %% [markdown]
 # ## Exercises
 #
-# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs with 28 target tokens each: how many epochs? Why does the plan that is folded at the end of [What it will take](#what-it-will-take) have fewer?
+# **1. By hand** (★, 5 min). 100,000 steps of 25,000 target tokens, a corpus of 4.5 million pairs: how many epochs, if each has 28 target tokens? Why does the plan that is folded at the end of [What it will take](#what-it-will-take) have fewer?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The 25,000 count padding, and a batch is seldom full to the last position.
@@ -675,7 +689,7 @@ assert "is not finite; it was not used" in _
 #
 # ### Two sick runs
 #
-# The figure shows two runs that fell ill. The upper half shows base on an H100 with a warm-up that is too short, and again with a longer one. In the lower half each English sentence was paired with the German of its neighbor, as when one file has lost a line.
+# The cell below pairs each English sentence with the German of its neighbor, as when one file has lost a line.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 held_out = {*validation, *test}
@@ -757,7 +771,7 @@ home.cleanup()
 #
 # :::{admonition} Give the same command again
 # :class: dropdown
-# `train` then ends with code 2 and one line. No `nan` has reached the weights, and any checkpoint is good. **Give the same command again:** it repeats the same batches, and if it gets past the step, it was rounding or the hardware. (`torchrun --max-restarts=3` does this by itself.) If it stops at the same step, look at `gradient_norm` before it. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder. If it was calm, try `--precision fp32`.
+# `train` then ends with one line (under `torchrun` with a traceback below it). No `nan` has reached the weights, and any checkpoint is good. **Give the same command again:** it repeats the same batches, and if it gets past the step, it was rounding or the hardware. (`torchrun --max-restarts=3` does this by itself.) If it stops at the same step, look at `gradient_norm` before it. If it grew for hundreds of steps, the rate is too high: a longer `--warmup`, a smaller `--lr-scale`, or `--grad-clip 1`, in another folder. If it was calm, try `--precision fp32`.
 # :::
 #
 # ### What "WMT14" means
@@ -842,7 +856,7 @@ for name in ("base", "big"):
 # run train --prepared wmt14-en-fr --preset big --dropout 0.1 --output big-fr
 # ```
 #
-# The paper gave its big model a dropout of 0.1 here instead of 0.3: with so many sentences a model has little chance to learn them by heart. The vocabulary has 32,000 entries, which `prepare` knows. The paper counts 36 million pairs, eight times the German ones; the copy on the hub has 40.8 million before cleaning. A step is a step, so training takes as long. The paper's scores are 38.1 and 41.8, with the authors' tool. Another large corpus goes the same way: give its files to [`prepare`](D_large_corpora.ipynb#in-use). For some hundred thousand pairs, [your own language pair](../book/own_pair.md#what-you-need) is the shorter road.
+# The paper gave its big model a dropout of 0.1 here instead of 0.3: with so many sentences a model has little chance to learn them by heart. The vocabulary has 32,000 entries, which `prepare` knows. The paper counts 36 million pairs, eight times the German ones; the copy on the hub has 40.8 million before cleaning. A step is a step, so training takes as long. The paper's scores are 38.1 and 41.8, with the authors' tool. Another large corpus goes the same way, source first: `annotated-transformer prepare train.en train.de --output mine --vocabulary-size 37000 --workers 8`. [`prepare`](D_large_corpora.ipynb#in-use) puts up to 3,000 pairs aside for validation and as many for the test, and takes some nine hours with two workers for 30 million pairs, at the rate above. A test set of your own is scored with `evaluate --data test.en test.de`; keep its sentences out of the training files. For some hundred thousand pairs, [your own language pair](../book/own_pair.md#what-you-need) is the shorter road.
 # :::
 
 # %% tags=["remove-cell"]

@@ -12,11 +12,11 @@ sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
 #
 # This appendix turns millions of sentence pairs into token ids on disk, in bounded memory, and hands them to training (section 5.1 of the paper).
 #
-# For Multi30k, or for [your own files](C_own_data.ipynb#reading) of up to about a million pairs, a list in memory will do. WMT14 doesn't fit so easily. At 28 ids a side, its 4.5 million German pairs make some 250 million ids; at 36 bytes for a Python integer and the pointer to it, that's 9 GB in every process that trains. As 16-bit numbers in a file they are 0.5 GB, and all processes of a machine can read the same file. Prepare such a corpus once:
+# For Multi30k, or for [your own files](C_own_data.ipynb#reading) of up to about a million pairs, a list in memory will do. WMT14 doesn't fit so easily. At 28 ids a side, its 4.5 million German pairs make some 250 million ids; at 36 bytes for a Python integer and the pointer to it, that's 9 GB in every process that trains. As 16-bit numbers in a file they are 0.5 GB, and all processes of a machine can read the same file. Prepare such a corpus once, WMT14 from the Hugging Face hub or files of your own:
 #
 # ```bash
 # pip install "./annotated-transformer[wmt14]"
-# annotated-transformer prepare wmt14-en-de                                   # 4.5 million pairs from the Hugging Face hub
+# annotated-transformer prepare wmt14-en-de
 # annotated-transformer prepare news.en news.de --output news --vocabulary-size 16000
 # annotated-transformer train --prepared news --preset base --output base
 # ```
