@@ -692,7 +692,7 @@ assert 0.05 < useful / min(took) / peak < 5  # above 1 only if others keep it bu
 # %% [markdown]
 # ## Compiling a layer
 #
-# A layer is a few dozen operations, each of which reads from memory and writes back. `torch.compile` watches a function run once and writes a program for it, in which neighbors such as addition, dropout and normalization become one loop, and on a GPU one launch. `compile_layers` compiles each *layer* in place, so that the six of a stack share a program. With `dynamic=True`, two programs are enough for nearly all sizes of a batch.
+# A layer is a few dozen operations, each of which reads from memory and writes back. `torch.compile` watches a function run once and writes a program for it, in which neighbors such as addition, dropout and normalization become one loop, and on a GPU one launch. `compile_layers` compiles each *layer* in place, so that the six of a stack share a program.
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show compile_layers", "code_prompt_hide": "Hide compile_layers"}
@@ -777,11 +777,11 @@ casts = H100["base"]["kernels"]["copies and numbers of 16 bits"]
 assert round(casts) == 12 and round(H100["base"]["kernels"]["other"]) == 14
 
 # %% [markdown]
-# Why are the other two more than four times slower? Both use cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may explain most of the difference; we haven't measured them without it. What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step).
+# Why are the other two more than four times slower? Both use cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may explain most of the difference; we haven't measured them without it.
 #
 # :::{admonition} Where the rest of a step goes
 # :class: dropdown
-# If products, attention, loss and Adam were all there was, MFU would be 29% and 44%. Casts between 32 and 16 bits take another 12 ms of the base model's step, additions and other small kernels 14. (Unsorted, a batch gives up the token budget as well: it holds 208 sentences.)
+# If products, attention, loss and Adam were all there was, MFU would be 29% and 44%. Casts between 32 and 16 bits take another 12 ms of the base model's step, additions and other small kernels 14. (Unsorted, a batch gives up the token budget as well: it holds 208 sentences.) What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step).
 # :::
 #
 # ## Memory and hours before a run

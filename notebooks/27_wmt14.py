@@ -856,7 +856,21 @@ for name in ("base", "big"):
 # run train --prepared wmt14-en-fr --preset big --dropout 0.1 --output big-fr
 # ```
 #
-# The paper gave its big model a dropout of 0.1 here instead of 0.3: with so many sentences a model has little chance to learn them by heart. The vocabulary has 32,000 entries, which `prepare` knows. The paper counts 36 million pairs, eight times the German ones; the copy on the hub has 40.8 million before cleaning. A step is a step, so training takes as long. The paper's scores are 38.1 and 41.8, with the authors' tool. Another large corpus goes the same way, source first: `annotated-transformer prepare train.en train.de --output mine --vocabulary-size 37000 --workers 8`. [`prepare`](D_large_corpora.ipynb#in-use) puts up to 3,000 pairs aside for validation and as many for the test, and takes some nine hours with two workers for 30 million pairs, at the rate above. A test set of your own is scored with `evaluate --data test.en test.de`; keep its sentences out of the training files. For some hundred thousand pairs, [your own language pair](../book/own_pair.md#what-you-need) is the shorter road.
+# The paper gave its big model a dropout of 0.1 here instead of 0.3: with so many sentences a model has little chance to learn them by heart. The vocabulary has 32,000 entries, which `prepare` knows. The paper counts 36 million pairs, eight times the German ones; the copy on the hub has 40.8 million before cleaning. A step is a step, so training takes as long. The paper's scores are 38.1 and 41.8, with the authors' tool.
+# :::
+#
+# ### A large corpus of your own
+#
+# :::{admonition} The same commands, with your files
+# :class: dropdown
+# Give `prepare` the files, source first:
+#
+# ```bash
+# annotated-transformer prepare train.en train.de --output mine --vocabulary-size 37000 --workers 8
+# run train --prepared mine --preset base --output base-mine
+# ```
+#
+# [`prepare`](D_large_corpora.ipynb#in-use) puts up to 3,000 pairs aside for validation and as many for the test. At the rate of our log, 30 million pairs take two workers up to nine hours. A test set of your own is scored with `evaluate --data test.en test.de`; keep its sentences out of the training files. For some hundred thousand pairs, [your own language pair](../book/own_pair.md#what-you-need) is the shorter road.
 # :::
 
 # %% tags=["remove-cell"]
