@@ -228,7 +228,7 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 # %% [markdown]
-# `tril` keeps the lower triangle. PyTorch's own attention can apply this mask by itself, and serves as the reference. Then comes the test that matters: if the future changes, does the past?
+# `tril` keeps the lower triangle; `device` says where the mask is made, on a CPU or a GPU. PyTorch's own attention can apply this mask by itself, and serves as the reference. Then comes the test that matters: if the future changes, does the past?
 #
 
 # %%

@@ -208,7 +208,7 @@ show_plot(
 )
 
 # %% [markdown]
-# For a sentence of 28 tokens (the middle one of 10,000 WMT pairs has 27), attention's products are less than one percent of the work. That changes with the length; from which one on they cost more than all the rest of an encoder layer, exercise 2 asks.
+# For a sentence of 28 tokens (the middle one of 10,000 WMT pairs has 27), attention's products are less than one percent of the work. That changes with the length; exercise 2 asks where they cost as much as all the rest of an encoder layer.
 #
 # ## The speed of the machine
 #
