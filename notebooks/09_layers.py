@@ -225,7 +225,7 @@ print(f"largest difference from F.layer_norm: {difference:.6f}")
 # %% tags=["remove-cell"]
 assert round(normal[3, 1].item(), 2) == 2.08
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layer-norm", "caption": "What does a residual connection do to five words? The stream of the example; choose a step. Attention adds to three columns and leaves the rest alone. Subtracting the mean makes each row sum to zero. The division gives all rows the same size, and *fish*, whose numbers differ least, gains most: its 1.5 ends at 1.53, the 2 of *cat* at 1.90. Purple is positive, orange negative."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layer-norm", "caption": "What does a residual connection do to five words? The stream of the example; choose a step. Attention adds to three columns and leaves the rest alone. Subtracting the mean makes each row sum to zero. The division gives all rows the same size, and *fish*, whose numbers differ least, is stretched most: its 1.5, 0.78 above the mean, ends at 1.53, and the 2 of *cat*, 1.39 above it, at 1.90. Purple is positive, orange negative."}}
 centered = added - added.mean(-1, keepdim=True)
 assert [round(normal[i, 0].item(), 2) for i in (2, 4)] == [1.9, 1.53]
 stages = {
@@ -268,7 +268,7 @@ class LayerNorm(nn.Module):
 # %% [markdown]
 # ## Before or after? Post-norm and pre-norm
 #
-# Where does the norm go? The paper puts it on the stream, after the addition: **post-norm**. Most later models put it on the branch, before the attention or network, which then reads a normalized *input*: **pre-norm**. Write $f$ for the attention or the network; either one is called a **sub-layer**:
+# Where does the norm go? The paper puts it on the stream, after the addition: **post-norm**. Most later models put it on the branch, before the attention or network, which then reads a normalized *input*: **pre-norm**. Write $f$ for the attention or the network; either one is called a **sub-layer**. (*Dropout* sets random numbers to zero in training, [chapter 17](17_regularization.ipynb#what-dropout-does).)
 #
 # $$
 # \begin{aligned}
@@ -653,7 +653,7 @@ for layers in (2, 6, 24):
     )
 
 # %% [markdown]
-# **6. A form of your own** (★★★, an evening; no solution). Gemma 2 normalizes on the branch both before and after the sub-layer, $x + \text{norm}(f(\text{norm}(x)))$; OLMo 2 uses the swapped form. Add both to `walk`, redraw {numref}`fig-plain-stack`, and predict which would need a warm-up. Then train all four with the loop of the next chapter and see whether you were right.
+# **6. A form of your own** (★★★, an evening; no solution). Gemma 2 normalizes on the branch both before and after the sub-layer, $x + \text{norm}(f(\text{norm}(x)))$; OLMo 2 uses the swapped form. Add both to `walk`, redraw {numref}`fig-plain-stack`, and predict which would need a gentle start. Then train all four with the loop of the next chapter and see whether you were right.
 #
 # ## Second reading
 #
@@ -737,7 +737,7 @@ for inside in (True, False):
 #
 # ### Checked against PyTorch
 #
-# `nn.TransformerEncoderLayer` is PyTorch's version of the layer. With our weights copied into it, once for each place of the norm, the outputs agree to nine decimals. (Its attention has biases; they start at zero.) The module `LayerNorm` and the three results by hand are checked, too.
+# `nn.TransformerEncoderLayer` is PyTorch's version of the layer. With our weights copied into it, once for each place of the norm, the outputs agree to nine decimals. (Its attention has biases; they start at zero.)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the differences from PyTorch", "code_prompt_hide": "Hide the differences"}
 differences = {}

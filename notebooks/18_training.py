@@ -218,7 +218,7 @@ print("reference:", val[2].target)
 #
 # Take two sentences. One has 5 tokens and a loss of 10 in all, the other 20 tokens and a loss of 60. The mean over tokens, {eq}`eq-token-mean`, is $(10 + 60) / 25 = 2.8$. The mean of the two means is $(10/5 + 60/20) / 2 = 2.5$, where a token of the short sentence counts four times as much as one of the long sentence. So sums and counts are kept apart and divided at the last moment.
 #
-# It matters most where one update is made of several batches. The paper's 25,000 tokens fit on a large GPU and not on a small one. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one. The gradient of a sum is the sum of the gradients, so the result is that of the one large batch, if each sum is divided by the tokens of *all* batches.
+# The difference matters most where one update is made of several batches. The paper's 25,000 tokens fit on a large GPU and not on a small one. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one. The gradient of a sum is the sum of the gradients, so the result is that of the one large batch, if each sum is divided by the tokens of *all* batches.
 #
 # ## One update
 #
@@ -450,7 +450,7 @@ show_steps(steps, "After how many updates?", start=7)
 #
 # ## Captions it has never seen
 #
-# The long run was made with `train`, which returned the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
+# The translations below are by the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
 
 # %% tags=["hide-input"]
 for pair, written in zip(test[::200], found["translations"][::2]):

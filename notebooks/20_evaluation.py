@@ -84,7 +84,7 @@ print(f"{honest:.1f} BLEU")
 assert 40.7 < honest < 41.8
 
 # %% [markdown]
-# We score the same model in ten other ways. For nine of them the outputs stay the same, to the letter.
+# We score the same model in ten other ways. For all but *teacher-forced* the outputs stay the same, to the letter.
 
 
 # %% tags=["hide-input"]
@@ -188,7 +188,7 @@ show(
 # %% [markdown]
 # The gain from characters is the emptiest: a run of four characters is often a piece of one word, and matches without any phrase being right. Counting `<s>` and `</s>` gives away two words that can't be wrong.
 #
-# The teacher-forced score looks harmless and is the worst of all. Such words are easy to collect during training, but nothing was translated: whatever the model says, the decoder goes on with the reference. That this score comes out near the honest one is luck.
+# *Teacher-forced* takes for each place the model's likeliest word after the *reference's* beginning. It looks harmless and is the worst of all: such words are easy to collect during training, but nothing was translated, since whatever the model says, the decoder goes on with the reference. That the score comes out near the honest one is luck.
 #
 # *Word by place* compares the first word with the first, the second with the second: against *the black cat likes fish*, the output *so the black cat likes fish* then gets 0.
 #
@@ -428,7 +428,7 @@ assert "tok:13a" in score(["Er hat Zeit."], ["他 Zeit."]).bleu_signature
 #
 # ### A test set is a sample
 #
-# To see how the difference swings we'd need a thousand other test sets, and we have only one. The **bootstrap** takes the captions we have as a picture of all captions, and draws from *them*: 1,000 times one caption, each time from the full set, so that some come twice or three times and others not at all. Try it on ten made-up gains of one system over another, sentence by sentence. It won six of them and lost three. Would you say that it is better?
+# To see how the difference swings we'd need a thousand other test sets, and we have only one. The **bootstrap** takes the captions we have as a picture of all captions, and draws as many from *them*, each time from the full set, so that some come twice or three times and others not at all. One such test set is a **resample**; a thousand of them show the swing. Try it on ten made-up gains of one system over another, sentence by sentence. It won six of them and lost three. Would you say that it is better?
 
 # %% tags=["nbval-ignore-output"]
 gains = np.array([2, 5, -1, 0, 3, -4, 6, 1, -2, 4])
@@ -441,7 +441,7 @@ print(f"mean gain {gains.mean()}, 95% of the draws from {low:.1f} to {high:.1f}"
 assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 
 # %% [markdown]
-# A range that holds 95% of the draws is a **confidence interval**, *interval* for short. This one contains zero, so ten sentences can't tell. The bootstrap never looks inside a score, so it works for BLEU just as well.
+# A range that holds 95% of the draws is a **confidence interval**, *interval* for short. This one contains zero, so ten sentences can't tell.
 #
 # ### A bootstrap for BLEU
 #

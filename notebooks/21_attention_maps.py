@@ -153,7 +153,7 @@ def attention_weights(
 
 
 # %% [markdown]
-# The calls happen deep inside the model, but PyTorch lets us listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run. It gets the arguments of the call, and that is all that `attention_weights` needs. `keeping_weights`, folded here, puts such a hook on every attention of a model. `attention_maps` runs the model once, on one sentence and in evaluation mode (with dropout, a map would differ from call to call), and stacks the weights by kind: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). `attention_modules` lists the attentions of each kind.
+# The calls happen deep inside the model, but PyTorch lets us listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run. It gets the arguments of the call, and that is all that `attention_weights` needs. `keeping_weights`, folded here, puts such a hook on every attention of a model. `attention_maps` runs the model once, on one sentence and in evaluation mode (with dropout, a map would differ from call to call), and stacks the weights by kind: the encoder's and the decoder's attention to themselves, and the decoder's attention to the source ([all three in one table](09_layers.ipynb#the-decoder-layer)). (`attention_modules` lists them.)
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show keeping_weights", "code_prompt_hide": "Hide keeping_weights"}
@@ -413,7 +413,7 @@ display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
 # %% [markdown]
 # ## Word alignment by cross-attention
 #
-# In layer 3 of the first figure, the words seem to find their translations. To *count* how often they do, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model of two layers on its pairs, for half a minute, and count on pairs that it hasn't seen. It must translate at all, so we look at its BLEU first.
+# In layer 3 of the first figure, the words seem to find their translations. To *count* how often they do, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model of two layers on its pairs, for half a minute, and count on pairs that it hasn't seen. Only a model that translates is worth asking, so BLEU comes first.
 
 # %% tags=["remove-cell"]
 torch.set_num_threads(1)  # several would add up in another order, and train other heads
@@ -803,7 +803,7 @@ assert min(first) > 0.8 and cost[2] < 4
 # %% [markdown]
 # ### A clear map that matters little
 #
-# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change between 4.0 and 8.1%. The rank correlation would be 1 if the sharper of two heads always changed more. Ours, 0.77, is hardly above the 0.75 that two such groups give on average with random order inside each. Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
+# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change between 4.0 and 8.1%. The rank correlation would be 1 if the sharper of two heads always changed more. Ours is 0.77. But twelve hazy heads that all change little and twelve sharp ones that all change more already give 0.75 on average, in whatever order each twelve are. (Within one kind it goes from 0.93 to nothing.) Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
 #
 # How can a clear map matter little?
 #

@@ -406,7 +406,7 @@ for start in range(0, 5, 2):
 assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
 
 # %% [markdown]
-# When *cat* comes, the two earlier words shrink by $e^{-3}$. The last line is [the result of chapter 3](03_attention.ipynb#from-scores-to-weights), equal to the plain softmax to $10^{-15}$. FlashAttention does this for many rows at a time, block by block on the chip. For the backward pass it keeps $m$ and $\ell$ of each row and *recomputes* the weights: more operations, and still faster, because fewer bytes move. Memory no longer grows with the square of the length, either. For one sentence and eight heads, autograd keeps:
+# When *cat* comes, the two earlier words shrink by $e^{-3}$. The last line is [the result of chapter 3](03_attention.ipynb#from-scores-to-weights), equal to the plain softmax to $10^{-15}$. FlashAttention does this for many rows at a time, block by block on the chip. For the backward pass it keeps $m$ and $\ell$ of each row and *recomputes* the weights: more operations, and still faster, because fewer bytes move. Memory no longer grows with the square of the length, either. For one sentence and eight heads, autograd keeps, with chapter 3's `attention` and with PyTorch's fused one, which works in blocks, too:
 
 
 # %% tags=["hide-input", "nbval-ignore-output"]
@@ -560,7 +560,7 @@ assert [round(line["milliseconds"], 1) for line in losses] == [15.1, 18.9]
 # %% [markdown]
 # ## Numbers of 16 bits
 #
-# A number of 16 bits is half as many bytes, and an A100 multiplies matrices of such numbers at 312 · 10¹² operations per second, and matrices of full fp32 numbers at 19.5 · 10¹². There are two formats. The exponent gives a number's size, the fraction its digits.
+# A number of 16 bits takes half the bytes of one of 32, and an A100 multiplies matrices of such numbers 16 times as fast: 312 · 10¹² operations per second, against 19.5 · 10¹² in full fp32. There are two formats. The exponent gives a number's size, the fraction its digits.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-bits", "caption": "What does a number of 16 bits give up? The bits of three formats: sign (s), exponent (e), fraction (f). bf16 is fp32 with the last 16 bits cut off: the same range, up to 3.4e38, and a fraction of 7 bits, so that neighboring numbers differ by 0.4 to 0.8 percent. fp16 keeps 10 bits of the fraction and ends at 65,504; its smallest normal number is 6.1e-5."}}
 figure, axes = plt.subplots(figsize=(4.8, 1.4), layout="constrained")
@@ -716,7 +716,7 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 
 # %% [markdown]
-# On the H100 it made big 16% faster, after 35 seconds of compiling. Base gained less than its rounds scatter: of its 2,052 launches 1,794 remain, and it still waits for them. `train` compiles only with `--compile`.
+# On the H100 it made big 16% faster, after 35 seconds of compiling. Base gained 5 and 9% in two sessions, less than its rounds scatter: of its 2,052 launches 1,794 remain, and it still waits for them. `train` compiles only with `--compile`.
 
 # %% tags=["remove-cell"]
 for name, gain, least, most in (("base", 1.09, 0.84, 0.86), ("big", 1.16, 0.82, 0.85)):
@@ -729,7 +729,7 @@ assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 
 # %% [markdown]
 # ## On a GPU
 #
-# The upper table is from an H200 and an H100 in virtual machines (`python -m benchmarks.speed.gpu --peak 989e12`). In the lower one, four systems took turns on the same batches, which were on the card before the clock started. Compare only within a table: the rates of the lower one are 40% higher, and we don't know how much of that is due to the batches and how much to faster launches in another session.
+# This is an H200 and an H100 in virtual machines, measured with `python -m benchmarks.speed.gpu --peak 989e12`:
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -750,12 +750,23 @@ for name in (*rows, "3,125 tokens", "100,000 tokens"):
     label = name if "b" in name[:2] else f"base, {name}"
     print(f"{label:28}{cells}")
 
+# %% [markdown]
+# On the same batches, PyTorch's `nn.Transformer` and Hugging Face's `MarianMTModel` are more than four times slower; the fold has the turns, and a cause that we suspect.
+#
+# :::{admonition} Beside other Transformers on a GPU
+# :class: dropdown
+# Four systems took turns on the same batches, which were on the card before the clock started: ours, ours with compiled layers, and the two others. The rates are 40% higher than in the table above, and we don't know how much of that is due to the batches and how much to faster launches in another session, so compare only within a table. The factors are medians over the turns.
+#
+# Both others use cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may explain most of it; we haven't measured them without it.
+# :::
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the turns", "code_prompt_hide": "Hide the turns"}
 _, *turns = read_log("peers_gpu")
 rates = {}
 for turn in turns:
     rate = turn["tokens"] / turn["seconds"]
     rates.setdefault(turn["system"], {})[turn["round"]] = rate
-print("\nby turns on the H100, base: tokens per second, ours is x times as fast")
+print("by turns on the H100, base: tokens per second, ours is x times as fast")
 ratios = {}
 for name, found in rates.items():
     ratios[name] = median(rates["ours"][turn] / found[turn] for turn in found)
@@ -777,8 +788,6 @@ casts = H100["base"]["kernels"]["copies and numbers of 16 bits"]
 assert round(casts) == 12 and round(H100["base"]["kernels"]["other"]) == 14
 
 # %% [markdown]
-# Why are the other two more than four times slower? Both use cuDNN's attention, which prepares [a program for each new length](#does-this-training-use-flashattention). That may explain most of the difference; we haven't measured them without it.
-#
 # :::{admonition} Where the rest of a step goes
 # :class: dropdown
 # If products, attention, loss and Adam were all there was, MFU would be 29% and 44%. Casts between 32 and 16 bits take another 12 ms of the base model's step, additions and other small kernels 14. (Unsorted, a batch gives up the token budget as well: it holds 208 sentences.) What else was tried, with what it gained or lost, is in [TRIALS.md](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/TRIALS.md#a-training-step).

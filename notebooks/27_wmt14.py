@@ -181,7 +181,7 @@ assert round(minutes) == 80
 assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
 # %% [markdown]
-# **Expect** up to 80 minutes with two workers: in our log the clock took three times the processor's time, so two cores of your own may need far less. Three quarters of it are the encoding, which more workers share. Then a line counts the pairs kept and dropped, most of them for lengths too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
+# **Expect** up to 80 minutes with two workers: our two cores were shared and worked a third of the time, so two of your own may need far less. Three quarters of it are the encoding, which more workers share. Then a line counts the pairs kept and dropped, most of them for lengths too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
 #
 # :::{admonition} Preparing on a machine without a GPU
 # :class: dropdown
@@ -213,7 +213,7 @@ assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 # annotated-transformer train --prepared wmt14-en-de --preset big --output big
 # ```
 #
-# **A large batch, for eight GPUs**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's. Trained on WMT16's data, it reached 29.3 BLEU in the paper's way of scoring, where the paper's has 28.4; in sacreBLEU's, that is 28.6 ({numref}`fig-two-ways`). The second command below has the same batch and rate, on WMT14's data. For base we know of no published run, and take half that batch with the same rate:
+# **A large batch, for eight GPUs**, after {cite:t}`ott2018scaling`. They gave the big model about 400,000 tokens per update and a peak rate of 0.001, twice the paper's. Trained on WMT16's data, it reached 29.3 BLEU, scored in the paper's way, in which the paper's model has 28.4. In sacreBLEU's way their 29.3 is 28.6 ({numref}`fig-two-ways`). The second command below has the same batch and rate, on WMT14's data. For base we know of no published run, and take half that batch with the same rate:
 #
 # ```bash
 # run train --prepared wmt14-en-de --preset base --max-tokens 200000 \
@@ -268,7 +268,7 @@ for line, most in zip(slower[:2], (1.4, 1.2)):
 # %% [markdown]
 # ## What it will take
 #
-# Hours are updates times the length of a step, and the first minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on one H200, and 244,000 on one H100 (2.4 hours in all); big 204,000 and 179,000 (10.4 hours). On another card, take 22,000 tokens for each step, and divide by the seconds of a step in the dry run's plan. With a large batch, eight GPUs should make nearly eight times as many, but nobody has measured it. Below half of that, look whether the log names the right number of `processes`, and whether `nvidia-smi` shows another program on the GPUs. Validations add about three seconds each: 67 of them for base, 500 for big.
+# Hours are updates times the length of a step, and the first minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on one H200, and 244,000 on one H100 (2.4 hours in all); big 204,000 and 179,000 (10.4 hours). On another card, expect 22,000 times the number of steps, divided by the dry run's hours in seconds. With a large batch, eight GPUs should make nearly eight times as many, but nobody has measured it. Below half of that, look whether the log names the right number of `processes`, and whether `nvidia-smi` shows another program on the GPUs. Validations add about three seconds each: 67 of them for base, 500 for big.
 #
 # `--compile` made big [16% faster](25_speed.ipynb#compiling-a-layer) on our H100. To see about yours, run `annotated-transformer train --corpus multi30k --preset big --steps 200 --output try-big`, then again with `--compile --output try-big-compiled`, and compare the last `tokens_per_second` of the two logs. (If it asks for a compiler: `sudo apt install build-essential python3-dev`.)
 #
@@ -373,7 +373,7 @@ assert 10.3 < 3e5 * median(slower[1]["seconds"]) / 5 / 3600 < 10.45
 # | 10,000 | BLEU far from 0. [A user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) logged 15.9 on newstest2014 after 5,000 updates of 25,000 tokens, 18.9 after 10,000 and 20.9 after 45,000, trained on WMT17's pairs; he thought that too low, so take it for a lower mark |
 # | 100,000 | the paper: 25.8 BLEU and a perplexity of 4.92 on newstest2013, which is 1.59 nats per token of *its* vocabulary. [Zesen Wang](https://github.com/WangZesen/Reproduce-Transformer/tree/761538718caeffdd6f49ac01ea4c5c5f6ac813e7#results) draws loss and BLEU against steps for three runs, which end at 27.60 ± 0.13 on newstest2014 after 112,760 |
 #
-# The updates of the table have 25,000 tokens; for the large batch we know no values on the way. A loss per token depends on how text is cut into tokens. Compare BLEU, and your own curves with each other. Two illnesses are worth knowing before you meet them: a validation loss that *rises* after the first updates, and a loss that falls while BLEU stays near 0. [Two sick runs](#two-sick-runs) had them.
+# The updates of the table have 25,000 tokens; for the large batch we know no values on the way. A loss per token depends on how text is cut into tokens. Compare BLEU, and your own curves with each other. [Two sick runs](#two-sick-runs) show what to look out for: a validation loss that *rises* after the first updates, and a loss that falls while BLEU stays near 0.
 
 # %% tags=["remove-cell"]
 eps, size = 0.1, 37_000
