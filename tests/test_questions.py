@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
-from sacrebleu import BLEU, CHRF
-from tokenizers import pre_tokenizers
+from sacrebleu import BLEU, CHRF, TER
+from tokenizers import Tokenizer as Library
+from tokenizers import models, pre_tokenizers, trainers
 from torch import nn
 
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
-from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask
+from annotated_transformer.masks import BOS, EOS, PAD, UNK, causal_mask, padding_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.schedule import learning_rate
@@ -249,7 +250,7 @@ import sys
 import torch
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
-from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask
+from annotated_transformer.masks import BOS, EOS, PAD, UNK, causal_mask, padding_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
 
@@ -671,3 +672,64 @@ def test_what_is_said_of_source_words_and_gradients_is_so() -> None:
         assert 4 < own < 11 and max(losses) < 1
     assert sum(named == place for place, named in enumerate(by_length)) == 3
     assert not any(named == place for place, named in enumerate(by_product))
+
+
+def test_what_is_said_of_softmaxes_in_a_row_is_so() -> None:
+    """Of log-probabilities one changes nothing; of probabilities it levels them."""
+    logits = 5 * torch.randn(7, 1000, dtype=torch.float64)
+    logs = logits.log_softmax(-1)
+    for temperature in (1.0, 0.7):
+        again = (logs / temperature).softmax(-1)
+        torch.testing.assert_close(again, (logits / temperature).softmax(-1))
+    torch.testing.assert_close(logs.log_softmax(-1), logs)
+    sure = torch.zeros(37_000, dtype=torch.float64)
+    sure[0] = 1
+    first, other = sure.softmax(-1)[:2].tolist()
+    assert f"{first:.3%}" == "0.007%" and math.isclose(first / other, math.e)
+
+
+def test_what_is_said_of_an_entry_that_training_lacks_is_so() -> None:
+    """Looked up by itself, it stays as it was; as an output or in a tied table it moves."""
+    torch.manual_seed(0)
+    words = torch.arange(UNK + 1, 20)
+    separate, tied = nn.Embedding(20, 8), nn.Embedding(20, 8)
+    output = nn.Linear(8, 20)
+    weights = [*separate.parameters(), *tied.parameters(), *output.parameters()]
+    adam = torch.optim.Adam(weights, lr=0.01)
+    before = [table.weight[UNK].clone() for table in (separate, tied)]
+    for _ in range(300):
+        loss = F.cross_entropy(output(separate(words)), words.roll(1))
+        loss += F.cross_entropy(tied(words) @ tied.weight.T, words.roll(1))
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert torch.equal(separate.weight[UNK], before[0])
+    assert not torch.allclose(tied.weight[UNK], before[1], atol=0.1)
+    assert output(separate(words)).softmax(-1)[:, UNK].max() < 0.01
+
+
+def test_what_is_said_of_min_frequency_is_so() -> None:
+    """Steps to later merges stay in the vocabulary, and what is left of them is rare."""
+    counts = {"recommend": 40, "recommendation": 30, "recommendations": 3}
+    counts |= {"nation": 12, "station": 25}
+    text = " ".join(word for word, times in counts.items() for _ in range(times))
+    library = Library(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=500, min_frequency=25, show_progress=False)
+    library.train_from_iterator([text], trainer)
+    merges = [entry for entry in library.get_vocab() if len(entry) > 1]
+    written = library.encode(text).tokens
+    found = [written.count(entry) for entry in merges]
+    assert (len(merges), found.count(0)) == (17, 12)
+    assert sum(0 < times < 25 for times in found) == 2
+
+
+def test_what_is_said_of_other_scores_is_so() -> None:
+    """TER of the two sentences that begin the chapter on evaluation."""
+    reference = "A man in a blue shirt is standing on a ladder cleaning a window."
+    false = reference.replace("man", "woman")
+    sound = "On a ladder stands a man who cleans a window, wearing a blue shirt."
+    said = text_of(PAGES["questions"])
+    for line, score in ((false, "7.1"), (sound, "71.4")):
+        found = TER().corpus_score([line], [[reference]]).score
+        assert f"{found:.1f}" == score and score in said
