@@ -24,6 +24,7 @@ from torch import nn
 
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
+from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.masks import BOS, EOS, PAD, UNK, causal_mask, padding_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
@@ -250,6 +251,7 @@ import sys
 import torch
 from annotated_transformer import load_pretrained, preset, translate
 from annotated_transformer.attention import attention
+from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.masks import BOS, EOS, PAD, UNK, causal_mask, padding_mask
 from annotated_transformer.multi_head_attention import split_heads
 from annotated_transformer.positional_encoding import sinusoid
@@ -733,3 +735,120 @@ def test_what_is_said_of_other_scores_is_so() -> None:
     for line, score in ((false, "7.1"), (sound, "71.4")):
         found = TER().corpus_score([line], [[reference]]).score
         assert f"{found:.1f}" == score and score in said
+
+
+def test_what_messages_are_said_to_mean_is_so() -> None:
+    """Each message comes from the mistake that its answer names."""
+    ids = torch.zeros(64, 1024, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match=r"'\[64, 1024, 8, 128\]' is invalid"):
+        ids.reshape(64, 1024, 8, 128)
+    with pytest.raises(RuntimeError, match="must have the same dtype, but got Double"):
+        nn.Linear(4, 4)(torch.ones(1, 4) + torch.ones(4, dtype=torch.float64))
+    rows = [torch.ones(3), torch.ones(2)]
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal"):
+        torch.utils.data.default_collate(rows)
+    with pytest.raises(ValueError, match=r"expected sequence of length 3 at dim 1"):
+        torch.tensor([[1, 2, 3], [1, 2]])
+    padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    assert padded.shape == (2, 3) and padded[1, 2] == 0
+    with pytest.raises(NotImplementedError, match='missing the required "forward"'):
+        nn.ModuleList([nn.Linear(1, 1)])(torch.ones(1))
+    logits = torch.randn(5, 7, requires_grad=True)
+    labels = torch.arange(5)
+    losses = F.cross_entropy(logits, labels, reduction="none")
+    with pytest.raises(RuntimeError, match="implicitly created only for scalar"):
+        losses.backward()
+    losses.backward(torch.ones_like(losses))
+    total = F.cross_entropy(logits, labels, reduction="sum")
+    assert torch.equal(logits.grad, torch.autograd.grad(total, logits)[0])
+
+
+def test_what_is_said_of_einsum_and_biases_is_so() -> None:
+    """The letters of a product and of a slip; a value's bias is one vector for all words."""
+    random = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 6, 4, 8, generator=random, dtype=torch.float64)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k)
+    torch.testing.assert_close(scores, q.transpose(1, 2) @ k.transpose(1, 2).mT)
+    weights = scores.softmax(-1)
+    mixed = torch.einsum("bhqk,bkhd->bqhd", weights, v)
+    torch.testing.assert_close(mixed, (weights @ v.transpose(1, 2)).transpose(1, 2))
+    values = v.transpose(1, 2)
+    slip = torch.einsum("bnsk,bnsh->bnsh", weights, values)
+    torch.testing.assert_close(slip, values)
+
+    x = torch.randn(1, 5, 16, generator=random, dtype=torch.float64)
+    layer = nn.MultiheadAttention(16, 2, batch_first=True).double()
+
+    def moved(part: int) -> torch.Tensor:
+        """How a bias of the query (0), the key or the value moves the output."""
+        nn.init.zeros_(layer.in_proj_bias)
+        before = layer(x, x, x)[0]
+        nn.init.ones_(layer.in_proj_bias[16 * part :][:16])
+        return (layer(x, x, x)[0] - before).detach()
+
+    assert moved(0).abs().max() > 0.001 and moved(1).abs().max() < 1e-12
+    constant = layer.out_proj.weight.sum(-1).expand_as(x)
+    torch.testing.assert_close(moved(2), constant)
+    assert 18 * 4 * 512 == 36_864
+
+
+def test_what_is_said_of_masks_of_floats_is_so() -> None:
+    """Zeros and ones mean one thing with gradients and another on the fast path."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(2, 5, 16)
+    future = torch.ones(5, 5).triu(1)
+    for mask, apart in ((future, True), (future.bool(), False)):
+        with_gradients = encoder(x, mask=mask)
+        with torch.no_grad():
+            without = encoder(x, mask=mask)
+        assert torch.allclose(with_gradients, without, atol=1e-5) != apart
+
+
+def test_what_is_said_of_the_captions_model_is_so() -> None:
+    """What dropout does to its losses, and how its first word hangs on source and start."""
+    try:
+        sides = {name: multi30k(name)[:300] for name in ("train", "val")}
+    except MissingData as error:
+        pytest.skip(str(error))
+    model, tokenizer = load_pretrained("captions-de-en")
+    said = text_of(PAGES["questions"])
+    batches = {
+        name: collate([*encode_pairs(tokenizer, pairs)])
+        for name, pairs in sides.items()
+    }
+
+    def logits_of(name: str, shift: int = 0) -> torch.Tensor:
+        source, target = batches[name]
+        with torch.no_grad():
+            return model(source.roll(shift, 0), target[:, :-1])
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> float:
+        flat = logits.flatten(0, -2), labels.flatten()
+        return F.cross_entropy(*flat, ignore_index=PAD).item()
+
+    for name, told in (("train", (1.22, 0.96)), ("val", (1.68, 1.46))):
+        for training, number in zip((True, False), told):
+            torch.manual_seed(0)
+            model.train(training)
+            found = loss(logits_of(name), batches[name].target[:, 1:])
+            assert abs(found - number) < 0.03 and f"{number:.2f}" in said
+    for shift, number in ((0, 0.56), (1, 4.81)):
+        found = loss(logits_of("val", shift)[:, 0], batches["val"].target[:, 1])
+        assert f"{found:.2f}" == f"{number:.2f}" and f"{number:.2f}" in said
+
+    source = batches["val"].source[:200]
+    first = {}
+    with torch.no_grad():
+        memory = model.encode(source)
+        for start in (BOS, EOS):
+            states = model.decode(torch.full((200, 1), start), memory, source)
+            logits = model.embedding.logits(states)[:, 0]
+            logits[:, [PAD, BOS]] = -math.inf
+            first[start] = logits.argmax(-1)
+    (article,) = tokenizer.encode("A")
+    references = [pair.target.split()[0] for pair in sides["val"][:200]]
+    assert references.count("A") == 126 and (first[BOS] == article).sum() == 131
+    assert (first[EOS] == EOS).sum() == 96
+    assert not (first[BOS] == first[EOS]).any()
