@@ -857,7 +857,8 @@ for log in (H100, H200):
     for line in log.values():
         usual = line.get("precision") == "bf16" and line["loss"] == "chunked"
         if usual and line["max_tokens"] > 12_500 and line["chunk"] == CHUNK:
-            assert 0.99 < line["gigabytes"] / line["planned_gigabytes"] < 1.12
+            above = line["gigabytes"] / line["planned_gigabytes"]
+            assert 0.99 < above < (1.085 if line["max_tokens"] == 25_000 else 1.115)
 
 # %% [markdown]
 # Measured memory was up to 8% above this plan, and with 100,000 positions 11% above theirs. The plan counts 25,000 real tokens in a step, and ours had 22,000, the rest being padding: 100,000 of our steps of base take 1.8 hours on the H200 and 2.4 on the H100. A slower card waits less for launches, so it probably needs fewer hours than its line says.
