@@ -362,7 +362,6 @@ show_steps(
 # $$ \text{peak} = \frac{1}{\sqrt{d_\text{model} \cdot \text{warmup}}} $$ (eq-peak)
 #
 # For the base model that is $1/\sqrt{512 \cdot 4000} = 0.0007$. Note the side effect: a warm-up four times as long halves the peak, so comparing warm-ups with this formula also compares peaks. Written with the peak, the schedule is easier to picture: $\text{peak} \cdot n / \text{warmup}$ on the way up, $\text{peak} \cdot \sqrt{\text{warmup} / n}$ on the way down.
-
 #
 # The decay is slow: to halve, the rate takes four times the steps. At step 16,000 it is half its peak, and at the paper's last step, 100,000, still a fifth.
 

@@ -201,13 +201,16 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Texts]:
     """
     from pyarrow import Table as ArrowTable
     from pyarrow.parquet import ParquetFile
+    from pyarrow.types import is_struct
 
     # Texts that come again are kept once, however often that is
     with ParquetFile(path, read_dictionary=list(columns)) as file:
         check_parquet(path, file, columns)
         number = 0
         for batch in file.iter_batches(batch_size=1000, columns=list(columns)):
-            table = ArrowTable.from_batches([batch]).flatten()
+            table = ArrowTable.from_batches([batch])
+            while any(is_struct(kind) for kind in table.schema.types):
+                table = table.flatten()
             for cells in zip(*(table.column(name) for name in columns)):
                 number += 1
                 texts = [cell.as_py() for cell in cells]
@@ -237,7 +240,9 @@ def as_texts(values: Sequence[Any], columns: Sequence[str], where: str) -> Texts
             )
         if value and re.search("[\ud800-\udfff]", value):
             raise ValueError(f"{where}: the column {name} holds half a character")
-    return values[0], values[1]
+    # No table may hold a NUL, and crawled text has some
+    source, target = (value and value.replace("\0", " ") for value in values)
+    return source, target
 
 
 def column_names(path: Path) -> list[str]:
@@ -593,8 +598,10 @@ def key_of(settings: Mapping[str, Any], version: int) -> str:
 def read_summary(output: Path) -> dict[str, Any]:
     """Return the summary of a prepared folder, or an empty one if nothing is there.
 
-    Raises FileExistsError for anything else.
+    Raises FileExistsError for anything else, and FileNotFoundError for a link to nowhere.
     """
+    if output.is_symlink() and not output.exists():
+        raise FileNotFoundError(f"{output} is a link that leads nowhere: remove it")
     if not output.exists():
         return {}
     if (output / SUMMARY).is_file():

@@ -504,7 +504,7 @@ for step in range(100, 1250, 50):
 # %% [markdown]
 # ## The run
 #
-# After each update the run asks three questions: is a checkpoint due, has it been long since the last, was the process asked to stop? Where there are several processes, one yes is enough for all. A cluster sends the signal SIGTERM some seconds before it kills, Ctrl-C is SIGINT, and a terminal that is closed sends SIGHUP. `stop_signal` turns each into an event that is looked at once per step, except SIGHUP under `nohup`, which is there to ignore it. Whoever can't wait for that presses Ctrl-C again. (A second SIGINT counts only after a second: `torchrun` passes on to its processes what the terminal has sent them already.)
+# After each update the run asks three questions: is a checkpoint due, has it been long since the last, was the process asked to stop? Where there are several processes, one yes is enough for all. A cluster sends the signal SIGTERM some seconds before it kills, Ctrl-C is SIGINT, and a terminal that is closed sends SIGHUP. `stop_signal` notes each, and the run looks once per step, except for SIGHUP under `nohup`, which is there to ignore it. Whoever can't wait for that presses Ctrl-C again. (A second SIGINT counts only after a second: `torchrun` passes on to its processes what the terminal has sent them already.)
 
 
 # %% tags=["export"]
@@ -516,11 +516,13 @@ class Stopped(Exception):
         self.signal = number
 
 
-class StopRequest(threading.Event):
-    """An event that a signal sets; it keeps which one it was."""
+class StopRequest:
+    """Whether a signal has asked the run to stop, and which one.
+
+    It takes no lock, as an event would: a second signal may come while the first is received.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
         self.signal: int = signal.SIGTERM
         self.before: dict[int, Any] = {}  # what the signals did before
         self.asked_at = math.inf
@@ -531,14 +533,17 @@ class StopRequest(threading.Event):
         if number == signal.SIGINT and now - self.asked_at > 1:
             signal.signal(number, self.before[number])
             signal.raise_signal(number)
-        self.asked_at = min(self.asked_at, now)
         self.signal = number
-        self.set()
+        self.asked_at = min(self.asked_at, now)
+
+    def is_set(self) -> bool:
+        """Return True once a signal has come."""
+        return self.asked_at < math.inf
 
 
 @contextmanager
 def stop_signal(listen: bool) -> Iterator[StopRequest]:
-    """Give an event that a signal to stop sets; afterwards signals do what they did before."""
+    """Listen for signals to stop; afterwards signals do what they did before."""
     stop = StopRequest()
     try:
         if listen and threading.current_thread() is threading.main_thread():

@@ -233,7 +233,22 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
         ),
         (["translate", "--model", "captions-de-en", "--nbest", "5"], "a --beam of 5"),
         (["translate", "--model", "captions-de-en", "--beam", "0"], "--beam must be"),
-        (["translate", "--model", "captions-de-en", "--nbest", "0"], "--nbest 0 needs"),
+        (
+            ["translate", "--model", "captions-de-en", "--nbest", "0"],
+            "--nbest must be 1 or more, not 0",
+        ),
+        (
+            ["translate", "--model", "captions-de-en", "--output", "t.tsv/out"],
+            "t.tsv is a file",
+        ),
+        (
+            ["translate", "--model", "captions-de-en", "--output", "/proc/out"],
+            "nothing can be written into /proc",
+        ),
+        (
+            ["translate", "--model", "captions-de-en", "--output", "a" * 249],
+            "is too long",
+        ),
         (["translate", "--model", "captions-de-en", "--input", "no"], "folder no"),
         (
             ["translate", "--model", "captions-de-en", "--output", "t.tsv"],
@@ -930,6 +945,32 @@ def test_files_and_several_translations(tmp_path: Path) -> None:
     assert scores[:3] == sorted(scores[:3], reverse=True)
     source.write_text("")
     assert run(*command) == (0, "", "")
+
+
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path, monkeypatch):
+    """Another command wrote it while this one translated: both texts are there at the end."""
+    target = tmp_path / "text.de"
+    translate = cli.translation.translate
+
+    def slow(*arguments: Any, **options: Any) -> list[str]:
+        target.write_text("of another")
+        return translate(*arguments, **options)
+
+    monkeypatch.setattr(cli.translation, "translate", slow)
+    command = ["translate", "--model", "captions-de-en", "--output", target]
+    result = run(*command, text=b"Ein Hund.\n")
+    (other,) = set(tmp_path.iterdir()) - {target}
+    assert result.code == 0 and f"are in {other}" in result.err
+    assert target.read_text() == "of another"
+    assert other.suffix == ".de" and other.read_text().strip()
+
+
+def test_evaluate_says_that_references_are_missing(tmp_path):
+    """chrF passes over them, so that its score flatters."""
+    table = tmp_path / "pairs.tsv"
+    table.write_text("Ein Hund.\tA dog.\nDer Hund.\t\n")
+    result = run("evaluate", "--model", "captions-de-en", "--data", table)
+    assert result.code == 0 and "1 of 2 pairs have no reference" in result.err
 
 
 @given(

@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import struct
@@ -1063,3 +1064,33 @@ def test_the_benchmark_runs(tmp_path: Path) -> None:
         opened["examples"] >= 3000
         and opened["examples_a_second"] > 0 < whole["minutes"]
     )
+
+
+def test_a_nul_in_crawled_text_becomes_a_space(tmp_path: Path) -> None:
+    """No table may hold one, and held-out pairs are kept as tables."""
+    lines = tmp_path / "crawled.jsonl"
+    records = ({"de": f"Satz {n}\0.", "en": f"sentence {n}."} for n in range(300))
+    lines.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    prepare([lines], output=tmp_path / "out", vocabulary_size=300)
+    _, _, validation, _ = open_corpus(tmp_path / "out")
+    assert validation and all(re.match(r"Satz \d+ \.", p.source) for p in validation)
+
+
+def test_columns_of_parquet_lie_at_any_depth(tmp_path: Path) -> None:
+    texts = [
+        {"row": {"translation": {"de": f"Satz {n}", "en": f"sentence {n}"}}}
+        for n in range(50)
+    ]
+    path = tmp_path / "deep.parquet"
+    parquet.write_table(pa.Table.from_pylist(texts), path)
+    columns = ("row.translation.de", "row.translation.en")
+    assert [*large_corpora.parquet_rows(path, columns)][7] == ("Satz 7", "sentence 7")
+
+
+def test_an_output_that_leads_nowhere_is_refused_at_once(
+    table: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    output.symlink_to(tmp_path / "unmounted" / "disk")
+    with pytest.raises(FileNotFoundError, match="out is a link that leads nowhere"):
+        prepare([table], output=output, vocabulary_size=300)

@@ -37,6 +37,7 @@ from annotated_transformer.toolkit.runs import (
     OutOfMemory,
     Stopped,
     TrainingConfig,
+    stop_signal,
     train,
 )
 from annotated_transformer.toolkit.synchronous_grammar import grammar
@@ -407,6 +408,25 @@ def test_a_signal_while_it_reports_stops_it_one_step_later(
     finally:
         signal.signal(kind, before)
     assert same(go(tmp_path), straight())
+
+
+@pytest.mark.timeout(60)
+def test_a_second_signal_while_the_first_is_received_waits_for_nothing() -> None:
+    """A lock that the first one holds would be waited for by the second one, for ever."""
+    sent = set()
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        place = frame.f_code, frame.f_lineno
+        if event == "line" and place not in sent:
+            sent.add(place)
+            terminate()  # between any two lines
+        return trace
+
+    with stop_signal(listen=True) as stop:
+        sys.settrace(trace)
+        terminate()
+        sys.settrace(None)
+        assert stop.is_set() and stop.signal == signal.SIGTERM and len(sent) > 2
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing(tmp_path: Path) -> None:

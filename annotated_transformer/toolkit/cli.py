@@ -315,6 +315,11 @@ def check_output(folder: Path) -> None:
         run_folder.check_belongs(folder)
     elif folder.is_symlink():
         raise FileNotFoundError(f"{folder} is a link that leads nowhere: remove it")
+    check_writable(folder)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise OSError if nothing can be written into a folder, which need not be there yet."""
     existing = folder
     while not existing.exists():
         existing = existing.parent
@@ -658,10 +663,12 @@ def translate(
     """
     if beam < 1:
         raise ValueError(f"--beam must be 1 or more, not {beam}")
-    if not 1 <= nbest <= beam:
-        raise ValueError(f"--nbest {nbest} needs a --beam of {max(nbest, 1)} or more")
-    if output is not None and output.exists():
-        raise FileExistsError(f"{output} is there already: take a new name")
+    if nbest < 1:
+        raise ValueError(f"--nbest must be 1 or more, not {nbest}")
+    if nbest > beam:
+        raise ValueError(f"--nbest {nbest} needs a --beam of {nbest} or more")
+    if output is not None:
+        check_new(output)
     loaded, tokenizer = load(model)
     lines = read_lines(input)
     loaded.to(find_device(device))
@@ -670,6 +677,16 @@ def translate(
     else:
         translations = n_best_lines(loaded, tokenizer, lines, nbest, beam, alpha)
     write_lines(translations, output)
+
+
+def check_new(path: Path) -> None:
+    """Raise OSError if a file is there or can't be written, before anything is computed."""
+    if len(os.fsencode(path.name)) > 230:  # while it is written it has a longer one
+        code = errno.ENAMETOOLONG
+        raise OSError(code, os.strerror(code), str(path))
+    if path.exists():
+        raise FileExistsError(f"{path} is there already: take a new name")
+    check_writable(path.absolute().parent)
 
 
 def n_best_lines(
@@ -711,6 +728,8 @@ def write_lines(lines: Iterable[str], path: Path | None) -> None:
     """Write lines into a file, whole or not at all, or to standard output."""
     text = "".join(f"{line}\n" for line in lines)
     if path is not None:
+        if path.exists():  # written by somebody else meanwhile: nothing is lost
+            path = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
         model_io.clear(path.parent, path.name)
         run_folder.write_text(path, text)
         say(f"the translations are in {path}")
@@ -812,6 +831,12 @@ def evaluate(
             pairs = pairs[: data.limit]
             sources = [str(pair.source) for pair in pairs]
             references = [normalize("NFC", pair.target) for pair in pairs]
+            missing = sum(not reference.strip() for reference in references)
+            if missing:
+                say(
+                    f"{missing:,} of {len(pairs):,} pairs have no reference: BLEU counts "
+                    "them, chrF doesn't. Are --columns those of the two languages?"
+                )
             translations = translate_together(loaded, tokenizer, sources, beam, alpha)
             record = {"split": name, "sentences": len(translations), "beam": beam}
             record |= {"alpha": alpha, **scores_of(translations, references)}

@@ -127,6 +127,7 @@ def estimate(
     The memory is that of one process. Raises ValueError if there are no examples, or if one does
     not fit into a batch.
     """
+    lengths = lengths.astype(np.int64)  # of a prepared corpus they have 32 bits
     plan = plan_batches(lengths, training.max_tokens, training.seed, epoch=0)
     if not plan or processes < 1:
         raise ValueError(

@@ -289,8 +289,9 @@ def begin_log(folder: Path, step: int, processes: int) -> None:
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a log that tell how a run went, without those of its starts."""
-    lines = (folder / LOG).read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    lines = (folder / LOG).read_text(encoding="utf-8").splitlines(keepends=True)
+    # A full disk may have left half a line at the end
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
     return [record for record in records if {"loss", "gradient_norm"} <= record.keys()]
 
 

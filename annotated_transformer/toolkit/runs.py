@@ -447,11 +447,13 @@ class Stopped(Exception):
         self.signal = number
 
 
-class StopRequest(threading.Event):
-    """An event that a signal sets; it keeps which one it was."""
+class StopRequest:
+    """Whether a signal has asked the run to stop, and which one.
+
+    It takes no lock, as an event would: a second signal may come while the first is received.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
         self.signal: int = signal.SIGTERM
         self.before: dict[int, Any] = {}  # what the signals did before
         self.asked_at = math.inf
@@ -462,14 +464,17 @@ class StopRequest(threading.Event):
         if number == signal.SIGINT and now - self.asked_at > 1:
             signal.signal(number, self.before[number])
             signal.raise_signal(number)
-        self.asked_at = min(self.asked_at, now)
         self.signal = number
-        self.set()
+        self.asked_at = min(self.asked_at, now)
+
+    def is_set(self) -> bool:
+        """Return True once a signal has come."""
+        return self.asked_at < math.inf
 
 
 @contextmanager
 def stop_signal(listen: bool) -> Iterator[StopRequest]:
-    """Give an event that a signal to stop sets; afterwards signals do what they did before."""
+    """Listen for signals to stop; afterwards signals do what they did before."""
     stop = StopRequest()
     try:
         if listen and threading.current_thread() is threading.main_thread():
