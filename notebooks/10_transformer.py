@@ -767,7 +767,10 @@ print("fishandblackcat ->", spell(greedy_decode(model, long, max_extra_tokens=3)
 #
 # ### Every shape, on a toy
 #
-# Two sentences go through a toy whose sizes all differ ($B = 2$, $S = 5$, $T = 3$, $D = 8$, $H = 4$, $d_\text{ff} = 32$, $|V| = 11$), so that a size tells which axis it is. Cross-attention has queries of length $T$ and keys of length $S$, and its output has the length of the queries.
+# :::{admonition} A toy whose sizes all differ, so that a size tells which axis it is
+# :class: dropdown
+# Two sentences go through it ($B = 2$, $S = 5$, $T = 3$, $D = 8$, $H = 4$, $d_\text{ff} = 32$, $|V| = 11$). Cross-attention has queries of length $T$ and keys of length $S$, and its output has the length of the queries.
+# :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the shapes that leave each part", "code_prompt_hide": "Hide the shapes"}
 axes = {2: "B", 5: "S", 3: "T", 8: "D", 4: "H", 32: "d_ff", 11: "|V|"}
@@ -1232,7 +1235,10 @@ assert counter.get_total_flops() == by_formula
 # %% [markdown]
 # ### No sentence depends on its neighbors
 #
+# :::{admonition} A limit for each
+# :class: dropdown
 # In a batch, `greedy_decode` gives each sentence a limit of its own, so what it writes is the same as for the sentence alone.
+# :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show a batch beside its sentences one by one", "code_prompt_hide": "Hide the batch"}
 model = Transformer(toy).double().train()

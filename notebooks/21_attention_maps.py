@@ -699,7 +699,7 @@ show(
 )
 
 # %% [markdown]
-# Compare that with your guess: ten of the 24 heads are missed, and most of the others cost a point or less. The costliest takes 14 BLEU with it, three more 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least of the four. Pointing at the right word is one thing, handing over what the decoder needs is another. (Small losses shouldn't be ranked: a few changed words move BLEU as much. And that a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+# Compare that with your guess: ten of the 24 heads are missed, and most of the others cost a point or less. The costliest takes 14 BLEU with it, three more 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least of the four. Pointing at the right word is one thing, handing over what the decoder needs is another. (That a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
 #
 # In the everyday model you can take heads away yourself:
 #
@@ -803,7 +803,7 @@ assert min(first) > 0.8 and cost[2] < 4
 # %% [markdown]
 # ### A clear map that matters little
 #
-# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change between 4.0 and 8.1%. The rank correlation would be 1 if the sharper of two heads always changed more. Ours is 0.77. But twelve hazy heads that all change little and twelve sharp ones that all change more already give 0.75 on average, in whatever order each twelve are. (Within one kind it goes from 0.93 to nothing.) Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
+# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change between 4.0 and 8.1%. The rank correlation would be 1 if the sharper of two heads always changed more. Ours is 0.77. But twelve hazy heads that all change little and twelve sharp ones that all change more already give 0.75 on average, in whatever order each twelve are. (Kind by kind it is 0.93 in the encoder, 0.88 in cross-attention, and −0.05 in the decoder.) Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
 #
 # How can a clear map matter little?
 #
@@ -821,7 +821,6 @@ assert min(first) > 0.8 and cost[2] < 4
 # ## What to remember
 #
 # - Record in evaluation mode, before dropout, and see that rows sum to 1. Queries are rows.
-# - In cross-attention, name a row after the word about to be written.
 # - In the small model, one layer of cross-attention aligns words, with every head, and best with their mean.
 # - A sharp map isn't necessarily an important one. Only removing a head shows whether it is needed, and only flattening its map shows whether the map is.
 # - Give a head a name only after a score on many sentences.

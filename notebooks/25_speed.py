@@ -751,7 +751,7 @@ for name in (*rows, "3,125 tokens", "100,000 tokens"):
     print(f"{label:28}{cells}")
 
 # %% [markdown]
-# On the same batches, PyTorch's `nn.Transformer` and Hugging Face's `MarianMTModel` are more than four times slower; the fold has the turns, and a cause that we suspect.
+# On the same batches, PyTorch's `nn.Transformer` and Hugging Face's `MarianMTModel` take more than four times as long; the fold has the turns, and a cause that we suspect.
 #
 # :::{admonition} Beside other Transformers on a GPU
 # :class: dropdown

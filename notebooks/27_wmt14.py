@@ -186,7 +186,7 @@ assert (
 assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
 # %% [markdown]
-# **Expect** up to 80 minutes with two workers: our two cores were shared and worked a third of the time, so two of your own may need far less. Three quarters of it are the encoding, which more workers share. Then a line counts the pairs kept and dropped, most of them for lengths too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
+# **Expect** up to 80 minutes with two workers: in our log the clock took three times as long as all processes together computed, so two cores of your own may need far less. Three quarters of it are the encoding, which more workers share. Then a line counts the pairs kept and dropped, most of them for lengths too far apart. Given again, the same command says that the folder is prepared. `wc -l test-full.en` counts 3,003 lines, `test-filtered.en` 2,737. **If not:** give the command again; it goes on with what is missing.
 #
 # :::{admonition} Preparing on a machine without a GPU
 # :class: dropdown

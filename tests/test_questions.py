@@ -249,12 +249,7 @@ import multiprocessing as mp
 import sys
 
 import torch
-from annotated_transformer import load_pretrained, preset, translate
-from annotated_transformer.attention import attention
-from annotated_transformer.batching import collate, encode_pairs
-from annotated_transformer.masks import BOS, EOS, PAD, UNK, causal_mask, padding_mask
-from annotated_transformer.multi_head_attention import split_heads
-from annotated_transformer.positional_encoding import sinusoid
+from annotated_transformer import load_pretrained, translate
 
 def serve(queue, model_and_tokenizer):
     queue.put(translate(*(model_and_tokenizer or load_pretrained()), ["Guten Morgen!"]))

@@ -23,6 +23,7 @@ from annotated_transformer.toolkit.run_folder import (
     checkpoints,
     last_checkpoint,
     read_checkpoint,
+    read_log,
     remove_old_checkpoints,
     same_pairs,
     save_average,
@@ -399,6 +400,15 @@ def test_an_average_takes_the_last_whole_checkpoints_while_the_run_goes_on(
     monkeypatch.undo()
     expected, _ = average_checkpoints(tmp_path / "whole", 2)
     assert torch.equal(mean.embedding.weight, expected.embedding.weight)
+
+
+def test_half_a_line_at_the_end_of_a_log_is_left_out(tmp_path: Path) -> None:
+    """A full disk leaves one."""
+    go(tmp_path)
+    before = read_log(tmp_path)
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"step": 9, "lo')
+    assert before and read_log(tmp_path) == before
 
 
 def test_of_an_average_the_note_is_renamed_first(

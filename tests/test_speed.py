@@ -522,6 +522,17 @@ def test_an_estimate_adds_up() -> None:
     assert half.memory_bytes - 18 * half.parameters < largest
 
 
+def test_an_estimate_of_a_huge_model_does_not_wrap_around() -> None:
+    """A prepared corpus keeps lengths in 32 bits, and bytes of a large batch need more."""
+    config = preset("big", layers=96, d_model=4096, d_ff=16_384, max_length=1024)
+    lengths = np.full((40, 2), 1000)
+    training = TrainingConfig(steps=1, max_tokens=40_000)
+    wide, narrow = (
+        estimate(config, training, lengths.astype(kind)) for kind in ("int64", "int32")
+    )
+    assert wide.memory_bytes == narrow.memory_bytes
+
+
 def test_an_estimate_refuses_what_cannot_be_trained_on() -> None:
     for lengths, message in (
         (np.zeros((0, 2), int), "no sentence pairs"),
