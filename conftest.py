@@ -1,4 +1,4 @@
-"""Tests and notebooks run with one thread each, so that two fit on two cores.
+"""Tests and notebooks run with one thread each, so that two fit on two cores, and guards speak.
 
 Under nbval, a notebook whose data can be had neither from the cache nor from the network is skipped
 with one line that says which file is missing and how to get it. A notebook names what it needs in
@@ -10,8 +10,9 @@ import os
 
 import pytest
 
-# Before torch is imported; kernels and commands inherit it
-os.environ["OMP_NUM_THREADS"] = "1"
+# Before torch is imported; kernels and commands inherit both
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["CHECK_BOOK"] = "1"
 
 
 @functools.cache

@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 # %% [markdown]
 # # The Transformer in ten minutes
@@ -65,7 +66,6 @@ from book.figures import heatmap, show
 source = torch.tensor([[*ids, EOS]])
 target = torch.tensor([[BOS, *tokenizer.encode(english)]])
 weights = attention_maps(model, source, target).cross[-1].mean(dim=0)
-torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(weights)))
 rows = token_names(tokenizer, [*target[0, 1:].tolist(), EOS])
 columns = token_names(tokenizer, source[0].tolist())
 best = {row: columns[i] for row, i in zip(rows, weights.argmax(dim=-1).tolist())}
@@ -74,6 +74,10 @@ show(
     heatmap(weights, rows, columns, titles=("about to be written", "source")),
     alt="The largest weights run down the diagonal: Two looks at Zwei, children at Kinder, are and playing both at spielen, sand at Sand.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(weights)))
 
 # %% [markdown]
 # Nothing in the model's data says which word of a sentence belongs to which. The model found it out, because that made the loss smaller. [Chapter 21](21_attention_maps.ipynb#what-attention-does-not-explain) checks how far such pictures can be trusted, which is less than they suggest. And you can [look inside](../book/inside.md) the whole machine, in a sentence of your own, down to single numbers.
@@ -113,7 +117,8 @@ def note(progress):
 own = train(own, own_tokenizer, training, config, report=note)
 
 # %% tags=["remove-cell"]
-assert losses[600] < 0.5 * losses[50]
+if CHECKING:
+    assert losses[600] < 0.5 * losses[50]
 
 # %% [markdown]
 # The network started with random numbers, and {numref}`fig-first-losses` shows what 600 updates did to the loss. These sentences were not among those it trained on:
@@ -126,7 +131,8 @@ right = sum(sentence == pair.target for sentence, pair in zip(found, unseen))
 print(f"{right} of {len(found)} exactly as the grammar has them")
 
 # %% tags=["remove-cell"]
-assert right > 60
+if CHECKING:
+    assert right > 60
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training never asks for full certainty (label smoothing)."}}
 import altair as alt

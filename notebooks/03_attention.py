@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 
 # %% [markdown]
@@ -151,8 +152,9 @@ s = torch.tensor([2.0, 0.5, -1.0], dtype=torch.float64)
 print([round(share, 2) for share in softmax(s).tolist()])
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(softmax(s), s.softmax(dim=-1))  # PyTorch's own
-torch.testing.assert_close(softmax(s), softmax(s + 1000))
+if CHECKING:
+    torch.testing.assert_close(softmax(s), s.softmax(dim=-1))  # PyTorch's own
+    torch.testing.assert_close(softmax(s), softmax(s + 1000))
 
 # %% [markdown]
 # For the animals, the score of a key is minus its distance to the query, divided by a temperature. The lower the temperature, the more of the answer comes from the nearest key.
@@ -264,9 +266,6 @@ Q, K, V = X @ W_Q, X @ W_K, X @ W_V
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words (left) and their queries, keys and values. *Fish*, mostly a noun and a little a verb, asks for both, and both kinds of query find it."}}
 mine = (words, features, X, W_Q, W_K, W_V)
 theirs = (getattr(example, n) for n in ("WORDS", "FEATURES", "X", "W_Q", "W_K", "W_V"))
-assert all(
-    a == b if isinstance(a, list) else torch.equal(a, b) for a, b in zip(mine, theirs)
-)
 maps = [
     heatmap(
         m,
@@ -289,6 +288,12 @@ show(
     alt="Four tables of five rows. The query of likes is noun 3, the key of cat noun 2, the value of cat living 1.",
 )
 
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert all(
+        a == b if isinstance(a, list) else torch.equal(a, b) for a, b in zip(mine, theirs)
+    )
+
 # %% [markdown]
 # ### Why three vectors instead of one?
 #
@@ -310,8 +315,9 @@ scores = Q @ K.T
 print(scores)
 
 # %% tags=["remove-cell"]
-assert all(scores[i, j] == Q[i].dot(K[j]) for i in range(5) for j in range(5))
-assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its query
+if CHECKING:
+    assert all(scores[i, j] == Q[i].dot(K[j]) for i in range(5) for j in range(5))
+    assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its query
 
 # %% [markdown]
 # Rows are queries and columns are keys, as in every matrix of this book. No score waits for another: for 500 words, one matrix product gives all 250,000.
@@ -430,7 +436,8 @@ for step in range(201):
     adam.step()
 
 # %% tags=["remove-cell"]
-assert maps[0][2, 1] < 0.3 and maps[200][2, 1] > 0.9 and maps[200][4, 1] > 0.9
+if CHECKING:
+    assert maps[0][2, 1] < 0.3 and maps[200][2, 1] > 0.9 and maps[200][4, 1] > 0.9
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-learned", "caption": "Can attention learn where to look? Weights of our five words at the start, after 10 updates and after 200. The rows of *cat* and *fish*, which have to name the adjective, move their weight onto *black*. The loss doesn't look at the other three words, so their rows may do as they like."}}
 show_steps(
@@ -514,9 +521,10 @@ print(f"largest difference to PyTorch's output: {(ours - reference).abs().max():
 print("largest weight on a hidden key:", ours_weights.masked_select(~mask).max().item())
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(ours, reference)
-assert (ours - reference).abs().max() < 5e-7
-torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V)[0])
+if CHECKING:
+    torch.testing.assert_close(ours, reference)
+    assert (ours - reference).abs().max() < 5e-7
+    torch.testing.assert_close(attention(Q, K, V)[0], attend(Q, K, V)[0])
 
 # %% [markdown]
 # ### What is self-attention, and what is cross-attention?
@@ -553,8 +561,9 @@ for d_k in (4, 64, 512):
     )
 
 # %% tags=["remove-cell"]
-for d_k in (4, 64, 512):
-    assert abs(random_scores(d_k).std().item() / math.sqrt(d_k) - 1) < 0.02
+if CHECKING:
+    for d_k in (4, 64, 512):
+        assert abs(random_scores(d_k).std().item() / math.sqrt(d_k) - 1) < 0.02
 
 # %% [markdown]
 # At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width.
@@ -584,8 +593,11 @@ for d_k in (1, 4, 16, 64, 256, 1024):
         curves(records, x, y, "scores", looks).properties(width=360),
         f"At width {d_k} the undivided scores give the first key {plain} of the weight, and the divided ones {divided}.",
     )
-assert [first[64, name] for name in looks] == [0.36, 0.88]
 show_steps(steps, "Width of queries and keys:", start=3)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert [first[64, name] for name in looks] == [0.36, 0.88]
 
 # %% [markdown]
 # ### An early decision is a problem
@@ -648,8 +660,11 @@ print(f"{answer:.2f} {flatter.item():.2f}")
 # word order, so "the fish likes black cat" would mean the same; positional encoding (chapter 8) adds it.
 order = torch.tensor([3, 1, 4, 0, 2])
 shuffled = attend(X[order] @ W_Q, X[order] @ W_K, X[order] @ W_V)[0]
-torch.testing.assert_close(shuffled, output[order])
 print("likes, now first:", [round(x, 2) for x in shuffled[0].tolist()])
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(shuffled, output[order])
 
 # %% [markdown]
 # **4. The wrong axis in a decoder** (★★, 15 min). Hide the future with the mask `torch.ones(5, 5).bool().tril()`, but take the softmax along `dim=-2`. Change the last word only. Does what *cat* fetches change? It shouldn't.
@@ -721,7 +736,8 @@ for factor in (1, 4, 16):
     )
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
+if CHECKING:
+    torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
 
 # %% [markdown]
 # :::{admonition} How much gradient reaches a query, measured
@@ -753,12 +769,6 @@ for name in looks:
         records.append(
             {"d_k": d_k, "low": low, "size": middle, "high": high, "scores": name}
         )
-assert (
-    abs(starved[64, "as they are"] - 0.4) < 0.03
-    and starved[64, "divided by √d_k"] < 0.01
-)
-assert abs(starved[512, "as they are"] - 0.7) < 0.03
-assert 2.5 < average[64, "as they are"] / average[64, "divided by √d_k"] < 3.5
 panels = []
 for name in looks:
     own = [
@@ -789,6 +799,15 @@ show(
     alt="With the division, median and band are level from width 16. Without it, the median falls to zero beyond width 64 while the upper edge of the band rises above 3.",
 )
 
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert (
+        abs(starved[64, "as they are"] - 0.4) < 0.03
+        and starved[64, "divided by √d_k"] < 0.01
+    )
+    assert abs(starved[512, "as they are"] - 0.7) < 0.03
+    assert 2.5 < average[64, "as they are"] / average[64, "divided by √d_k"] < 3.5
+
 # %% [markdown]
 # :::{admonition} Is the division needed?
 # :class: dropdown
@@ -813,7 +832,6 @@ show(
 q = (1.5, 1.0)
 key_points = {"a": (0.6, 0.4), "b": (0.6, -0.4), "c": (2.4, 1.6), "d": (-1.2, 0.0)}
 fits = {name: round(q[0] * x + q[1] * y, 2) for name, (x, y) in key_points.items()}
-assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
 ends = [
     {"x": (s - q[1] * y) / q[0], "y": y, "score": s}
     for s in range(-2, 8, 2)
@@ -865,6 +883,10 @@ show(
     chart.properties(width=400, height=276),
     alt="A query arrow and four keys. Key c, in the direction of the query and far out, has the highest score.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert fits["c"] == 4 * fits["a"] and fits["a"] > fits["b"] > 0 > fits["d"]
 
 # %% [markdown]
 # ## Sources

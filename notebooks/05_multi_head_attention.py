@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 
 # %% [markdown]
@@ -46,11 +47,7 @@ from book.example import W_K, W_O, W_Q, W_V, WORDS, X
 cut_Q, cut_K = (W_Q[:, :2], W_Q[:, 2:]), (W_K[:, :2], W_K[:, 2:])
 pairs = [(W_Q, W_K), *zip(cut_Q, cut_K)]
 single, first, second = (attention(X @ q, X @ k, X)[1] for q, k in pairs)
-assert [round(w, 2) for w in single[2].tolist()] == [0.07, 0.2, 0.07, 0.54, 0.12]
-assert round(first[2, 3].item(), 2) == 0.77 and round(second[2, 1].item(), 2) == 0.51
 same_divisor = [attention(X @ q / 2**0.5, X @ k, X)[1] for q, k in pairs[1:]]
-assert round(same_divisor[0][2, 3].item(), 2) == 0.61
-assert round(same_divisor[1][2, 1].item(), 2) == 0.40
 titles = ("", "")
 maps = [
     heatmap(w, rows, WORDS, titles=titles, cell=24).properties(title=title)
@@ -64,6 +61,13 @@ show(
     alt.hconcat(*maps, spacing=12),
     alt="Cat gives likes 0.54 and black 0.20 with one head. With two, it gives likes 0.77 in head 1 and black 0.51 in head 2.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert [round(w, 2) for w in single[2].tolist()] == [0.07, 0.2, 0.07, 0.54, 0.12]
+    assert round(first[2, 3].item(), 2) == 0.77 and round(second[2, 1].item(), 2) == 0.51
+    assert round(same_divisor[0][2, 3].item(), 2) == 0.61
+    assert round(same_divisor[1][2, 1].item(), 2) == 0.40
 
 # %% [markdown]
 # With two heads, *cat* gives 0.77 to *likes* in one and 0.51 to *black* in the other. (Part of that is the smaller divisor: a head of width 2 divides its scores by $\sqrt 2$, where the single head divided by 2. With the same divisor it would be 0.61 and 0.40.) Each head has a total of 1 of its own to give, so one answer no longer costs the other.
@@ -126,7 +130,8 @@ one_by_one = torch.cat([X @ q for q in cut_Q], dim=-1)
 print("queries of cat, head 1 then head 2:", one_by_one[2].tolist())
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(X @ torch.cat(cut_Q, dim=1), one_by_one)
+if CHECKING:
+    torch.testing.assert_close(X @ torch.cat(cut_Q, dim=1), one_by_one)
 
 # %% [markdown]
 # So a layer with a single matrix of 512 × 512 does hold a matrix for each head: 64 of its columns.
@@ -222,7 +227,8 @@ def merge_heads(x: Tensor) -> Tensor:
 print("right: word 0 sees", reached(lambda x: split_heads(x, 2), merge_heads))
 
 # %% tags=["remove-cell"]
-assert torch.equal(merge_heads(right), numbers)
+if CHECKING:
+    assert torch.equal(merge_heads(right), numbers)
 
 # %% [markdown]
 # ## Why one more matrix at the end?
@@ -243,17 +249,21 @@ print("head 1 adds to cat", [round(x, 2) for x in adds[0][2].tolist()])
 print("head 2 adds to cat", [round(x, 2) for x in adds[1][2].tolist()])
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(sum(adds), two)
+if CHECKING:
+    torch.testing.assert_close(sum(adds), two)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sum-of-heads", "caption": "What do the heads do to *cat*? Each adds its own row to the vector of the word. Head 2 writes into the column *adjective*: the cat is black. Head 1 adds next to nothing, since *likes*, where it looks, has nothing to hand over."}}
 rows = torch.stack([X[2], adds[0][2], adds[1][2], X[2] + two[2]])
 names = ["cat", "+ head 1", "+ head 2", "= sum"]
 features = ["noun", "verb", "adjective", "article", "living", "edible"]
-assert round(rows[3, 2].item(), 2) == 1.01
 show(
     heatmap(rows, names, features, titles=("", ""), limit=2),
     alt="Head 2 raises the column adjective of cat from 0 to 1.01. Head 1 adds 0.09 to living and to edible.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert round(rows[3, 2].item(), 2) == 1.01
 
 # %% [markdown]
 # Joining and projecting is only the fast way to compute this sum, which [chapter 11](11_by_hand.ipynb#the-second-head-and-) does by hand. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term, as [chapter 21](21_attention_maps.ipynb#take-a-head-away) does in a trained model.
@@ -372,7 +382,8 @@ apart = uneven(query, memory, memory) - head_by_head(query, memory, memory, *W)
 print(f"loop and module differ by {apart.abs().max().item():.2f} at most")
 
 # %% tags=["remove-cell"]
-assert apart.abs().max() < 1e-12
+if CHECKING:
+    assert apart.abs().max() < 1e-12
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the comparison with PyTorch", "code_prompt_hide": "Hide the comparison with PyTorch"}
 torch.manual_seed(0)
@@ -387,7 +398,8 @@ difference = module(query, query, query, mask) - expected
 print(f"ours and PyTorch's differ by {difference.abs().max().item():.2f} at most")
 
 # %% tags=["remove-cell"]
-assert difference.abs().max() < 1e-12
+if CHECKING:
+    assert difference.abs().max() < 1e-12
 
 # %% [markdown]
 # One class serves all three attentions of the model; who asks, who answers and which mask applies is a [table in chapter 9](09_layers.ipynb#the-decoder-layer). All heads share one mask: what is padding for one is padding for all.
@@ -404,7 +416,8 @@ for h in [1, 4, 8, 16, 32]:
     )
 
 # %% tags=["remove-cell"]
-assert count == 4 * 512**2
+if CHECKING:
+    assert count == 4 * 512**2
 
 # %% [markdown]
 # They cost no multiplications, either. One score takes $d_k = d_\text{model} / h$ of them, and each pair of words has $h$ scores, so a pair takes $d_\text{model}$ multiplications for any $h$. What grows is the number of weights, the last column (for 30 words), and each weight needs an exponential.
@@ -436,27 +449,14 @@ english = [BOS, *tokenizer.encode("A little girl plays with a red ball.")]
 trained = attention_maps(model, torch.tensor([german]), torch.tensor([english])).cross[
     1
 ]
-torch.testing.assert_close(trained.sum(dim=-1), torch.ones(trained.shape[:2]))
 best = trained.argmax(dim=-1).tolist()
-assert [best[2][r] for r in (1, 3, 4, 5, 6, 7)] == [
-    1,
-    3,
-    4,
-    5,
-    6,
-    7,
-]  # head 3: the next word
-assert best[1][:3] == [2, 2, 2] and best[1][6:8] == [7, 7]  # head 2: the noun ahead
-assert trained[:, 9, 8:].sum(dim=-1).min() > 0.4
 cells = [(2, 3, 3), (2, 6, 6), (1, 0, 2), (1, 4, 7), (1, 6, 7), (3, 5, 2)]
 weights_quoted = [round(trained[cell].item(), 2) for cell in cells]
-assert weights_quoted == [0.99, 0.99, 0.99, 0.43, 0.84, 0.76]
 written = [tokenizer.decode([i]).strip() for i in english[1:]] + ["</s>"]
 read = [tokenizer.decode([i]).strip() or "</s>" for i in german]
 apart = min(
     (a - b).abs().sum(-1).mean().item() / 2 for a, b in combinations(trained, 2)
 )
-assert apart > 0.35
 maps = [
     heatmap(w, written, read, cell=22, titles=("", "")).properties(title=f"head {i}")
     for i, w in enumerate(trained, 1)
@@ -465,6 +465,22 @@ show(
     alt.concat(*maps, columns=2),
     alt="Head 3 is full along the diagonal. Head 2 is full in the columns of the nouns, head 1 in that of Ball only, head 4 in single cells; the last rows are gray in the last two columns.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(trained.sum(dim=-1), torch.ones(trained.shape[:2]))
+    assert [best[2][r] for r in (1, 3, 4, 5, 6, 7)] == [
+        1,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]  # head 3: the next word
+    assert best[1][:3] == [2, 2, 2] and best[1][6:8] == [7, 7]  # head 2: the noun ahead
+    assert trained[:, 9, 8:].sum(dim=-1).min() > 0.4
+    assert weights_quoted == [0.99, 0.99, 0.99, 0.43, 0.84, 0.76]
+    assert apart > 0.35
 
 # %% [markdown]
 # Head 3 mostly looks at the German word that is being translated: *plays* at *spielt* and *red* at *roten*, with 0.99 each. Head 2 looks ahead to the noun: at *Mädchen* with 0.99 from the very first *A*, and at *Ball* when *with* (0.43) and *red* (0.84) are due. Head 4 looks back to *Mädchen* where *a* is due (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, perhaps because they have no question there.
@@ -517,11 +533,14 @@ print(f"{sum(p.numel() for p in narrow.parameters()):,}")
 with torch.no_grad():
     uneven.query.weight.zero_()
 mean = uneven.output(uneven.value(memory)).mean(dim=1, keepdim=True)
-torch.testing.assert_close(uneven(query, memory, memory), mean.expand(-1, 3, -1))
 print(
     "distance from the mean:",
     round((uneven(query, memory, memory) - mean).norm().item(), 2),
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(uneven(query, memory, memory), mean.expand(-1, 3, -1))
 
 # %% [markdown]
 # **4. Equal heads** (★★, 15 min). What happens in training if all heads start with the same weights? Copy head 1 to the others and look at the gradients.
@@ -534,11 +553,14 @@ with torch.no_grad():
     module.output.weight.copy_(module.output.weight[:, :6].repeat(1, 4))
 module(query, memory, memory).square().sum().backward()
 gradients = module.query.weight.grad.unflatten(0, (4, 6))
-torch.testing.assert_close(gradients, gradients[:1].expand(4, 6, 24))
 print(
     "distances of the four gradients from the first:",
     (gradients - gradients[0]).norm(dim=(1, 2)).round(decimals=2).tolist(),
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(gradients, gradients[:1].expand(4, 6, 24))
 
 # %% [markdown]
 # **5. Why one head is not enough** (★★★, 45 min; open). Many keys are orthogonal, and you want $\tfrac12 (v_a + v_b)$ of two of them. Give a query that does it with one head. Now let the length of $k_a$ vary by a tenth from sentence to sentence: how far off is the output? Show that two heads, one for each key, hardly notice.
@@ -561,10 +583,11 @@ grouped = attention(queries, shared_keys, shared_values)[0]
 print("out of 8 heads:", tuple(grouped.shape), " kept:", tuple(few_keys.shape))
 
 # %% tags=["remove-cell"]
-by_pytorch = F.scaled_dot_product_attention(
-    queries, few_keys, few_values, enable_gqa=True
-)
-torch.testing.assert_close(grouped, by_pytorch)
+if CHECKING:
+    by_pytorch = F.scaled_dot_product_attention(
+        queries, few_keys, few_values, enable_gqa=True
+    )
+    torch.testing.assert_close(grouped, by_pytorch)
 
 # %% [markdown]
 # :::{admonition} Why does `view` fail after the transpose?

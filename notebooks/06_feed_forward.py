@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 # %% [markdown]
 # # The feed-forward network
@@ -52,7 +53,8 @@ for output in (once, twice):
     print([round(v, 2) for v in output[0, 0, :4].tolist()])
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(twice, 2 * once)
+if CHECKING:
+    torch.testing.assert_close(twice, 2 * once)
 
 # %% [markdown]
 # Ten such layers are ten matrices in a row, and their product is one matrix. With more words, attention as a whole is no longer linear, because the weights come from a softmax. But the weights only decide how much to take from each word. What is made of a word, $x W^V$, stays linear.
@@ -133,7 +135,10 @@ show(
     chart,
     alt="The first unit fires at likes only and writes 0.55 into edible. The second fires at cat only and writes 0.53 into living and minus 0.53 into edible.",
 )
-assert fired.gt(0).nonzero().tolist() == [[2, 1], [3, 0]]  # cat: pet; likes: meal
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert fired.gt(0).nonzero().tolist() == [[2, 1], [3, 0]]  # cat: pet; likes: meal
 
 # %% [markdown]
 # ## A network is a sum of units
@@ -160,10 +165,11 @@ for reading, expected in (("formula", by_formula), ("sum of units", by_unit)):
     print(f"difference to the {reading}: {(output - expected).abs().max():.5f}")
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(output, by_formula)
-torch.testing.assert_close(output, by_unit)
-assert (output - by_formula).abs().max() < 1e-12
-assert (output - by_unit).abs().max() < 1e-12
+if CHECKING:
+    torch.testing.assert_close(output, by_formula)
+    torch.testing.assert_close(output, by_unit)
+    assert (output - by_formula).abs().max() < 1e-12
+    assert (output - by_unit).abs().max() < 1e-12
 
 # %% [markdown]
 # ## Each position by itself
@@ -199,7 +205,10 @@ show(
     alt.hconcat(*drawn, spacing=24),
     alt="For attention all cells are filled; for the convolution the diagonal and its neighbors; for the feed-forward network the diagonal.",
 )
-assert torch.equal(moves["feed-forward"], torch.eye(6).bool())
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert torch.equal(moves["feed-forward"], torch.eye(6).bool())
 
 # %% [markdown]
 # ## Why wide, and then narrow again?
@@ -251,7 +260,8 @@ firing = [(out > 0).float().mean().item() for out in (fresh, seen["out"])]
 print(f"units that fire: untrained {firing[0]:.0%}, trained {firing[1]:.1%}")
 
 # %% tags=["remove-cell"]
-assert 0.45 < firing[0] < 0.55 and 0.012 < firing[1] < 0.02
+if CHECKING:
+    assert 0.45 < firing[0] < 0.55 and 0.012 < firing[1] < 0.02
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-firing", "caption": "Which units fire at which token? The top encoder layer of the trained model, and an untrained layer on the same input; the first 128 of 512 units. A dot is a unit that fires, its area says how strongly. Untrained, half of the places have a dot; trained, 16 places do."}}
 names = [f"{t} {tokenizer.decode([i]).strip() or '</s>'}" for t, i in enumerate(ids)]
@@ -304,7 +314,8 @@ snow = same_unit("Schnee")
 print("the unit of Schnee (snow):", ", ".join(snow))
 
 # %% tags=["remove-cell"]
-assert all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:]) < 0.1
+if CHECKING:
+    assert all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:]) < 0.1
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-units", "caption": "What does a unit look for? Choose a German word: snow, walks, ball, red or brown. The bars are the words that excite its unit most, in the top encoder layer of the trained model. The unit of *Schnee* (snow) answers to four subwords of its family and to hardly anything else."}}
@@ -366,7 +377,10 @@ one, two = torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([[1.0], [-2.0]])
 cases = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
 exactly_one = (cases @ one + torch.tensor([0.0, -1.0])).relu() @ two
 print(exactly_one[:, 0].tolist())
-assert exactly_one[:, 0].tolist() == [0, 1, 1, 0]
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert exactly_one[:, 0].tolist() == [0, 1, 1, 0]
 
 # %% [markdown]
 # **3. Without the ReLU** (★★, 15 min). Find one matrix and one vector that do the same as both layers. How many numbers do they have for $d_\text{model} = 512$, and how many had the two layers?
@@ -375,8 +389,11 @@ assert exactly_one[:, 0].tolist() == [0, 1, 1, 0]
 # (x W1 + b1) W2 + b2 = x (W1 W2) + (b1 W2 + b2): 262,656 numbers would do the work of 2,099,712.
 x = torch.randn(2, 5, 8, dtype=torch.float64)
 both = network.linear2(network.linear1(x))
-torch.testing.assert_close(both, x @ (A.T @ C.T) + (a @ C.T + c))
 print(f"{512 * 512 + 512:,} numbers")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(both, x @ (A.T @ C.T) + (a @ C.T + c))
 
 # %% [markdown]
 # **4. One large network** (★★, 20 min). Somebody flattens a sentence of $T$ positions into one vector of $T \cdot D$ numbers and feeds it to one large network. Name three things that break, and check one with `which_move`.
@@ -391,7 +408,10 @@ print(
     "of 36, above the diagonal:",
     int(mixed.triu(1).sum()),
 )
-assert mixed.all()
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert mixed.all()
 
 # %% [markdown]
 # **5. Silence a subject** (★★★, an evening, open). Set the row of $W_2$ that belongs to the unit of *Schnee* (a column of `linear2.weight`) to zero and let the model translate captions with and without snow. Does one unit matter? How many units do you have to silence before the word gets lost?
@@ -424,9 +444,10 @@ sizes = dying.linear1.weight.grad.norm(dim=1)
 print("size of each unit's gradient:", [round(size) for size in sizes.tolist()])
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(
-    dying.linear1.weight.grad, g_times_u[:, None] * (fires.T @ vectors)
-)
+if CHECKING:
+    torch.testing.assert_close(
+        dying.linear1.weight.grad, g_times_u[:, None] * (fires.T @ vectors)
+    )
 
 # %% [markdown]
 # ### ReLU, and SwiGLU today
@@ -461,7 +482,10 @@ first.load_state_dict({"weight": A[:, :, None], "bias": a})
 second.load_state_dict({"weight": C[:, :, None], "bias": c})
 convolved = second(first(x.transpose(1, 2)).relu()).transpose(1, 2)
 print(f"largest difference: {(network(x) - convolved).abs().max():.2f}")
-torch.testing.assert_close(network(x), convolved)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(network(x), convolved)
 
 # %% [markdown]
 # :::{admonition} Which part of an encoder layer does the work?
@@ -477,7 +501,10 @@ with FlopCounterMode(display=False) as counter:
     FeedForward(512, 2048)(torch.zeros(1, 25, 512))
 print(f"{count:,} parameters, {count / (count + 4 * 512**2):.0%} of an encoder layer")
 print(f"{counter.get_total_flops() // 2 // 25:,} multiplications per position")
-assert count == 2_099_712 and counter.get_total_flops() == 2 * 25 * 2 * 512 * 2048
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert count == 2_099_712 and counter.get_total_flops() == 2 * 25 * 2 * 512 * 2048
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-layer-work", "caption": "Which part of an encoder layer does the work? Share of the multiplications in the base model, by length of the sentence. Up to about a hundred tokens two thirds are feed-forward (solid), and scores and blending (dotted), which grow with the length, take next to nothing. At $n = 2048$ these two are equal."}}
@@ -504,10 +531,13 @@ show(
     chart,
     alt="Up to 128 tokens the feed-forward network does about two thirds of the work. Beyond 2048, scores and blending have the largest share.",
 )
-assert (
-    shares(128)[0]["share"] > 0.63
-    and shares(2048)[0]["share"] == shares(2048)[2]["share"]
-)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert (
+        shares(128)[0]["share"] > 0.63
+        and shares(2048)[0]["share"] == shares(2048)[2]["share"]
+    )
 
 # %% [markdown]
 # ## Sources

@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 # %% [markdown]
 # # Embeddings
@@ -64,7 +65,10 @@ show(
     alt.hconcat(*drawn).resolve_scale(fillOpacity="independent"),
     alt="A one-hot row times the table gives the row of the table that belongs to the token.",
 )
-assert torch.equal(one_hot @ X, X[tokens])
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert torch.equal(one_hot @ X, X[tokens])
 
 # %% [markdown]
 # :::{margin}
@@ -129,8 +133,9 @@ expected = one_hot @ embedding.weight * 6**0.5
 print(f"difference to one-hot vectors: {(states - expected).abs().max():.5f}")
 
 # %% tags=["remove-cell"]
-torch.testing.assert_close(states, expected)
-torch.testing.assert_close(logits, states @ embedding.weight.T)
+if CHECKING:
+    torch.testing.assert_close(states, expected)
+    torch.testing.assert_close(logits, states @ embedding.weight.T)
 
 # %% [markdown]
 # ## One table, three uses
@@ -171,9 +176,10 @@ pull = X.new_tensor([0, 0, 0, 0, 1]) - p
 print("pull along the state:", dict(zip(WORDS, [round(v, 2) for v in pull.tolist()])))
 
 # %% tags=["remove-cell"]
-chances = embedding.logits(state).softmax(dim=-1)[0]
-right = F.one_hot(torch.tensor(4), 10)
-torch.testing.assert_close(embedding.weight.grad, (chances - right)[:, None] * state)
+if CHECKING:
+    chances = embedding.logits(state).softmax(dim=-1)[0]
+    right = F.one_hot(torch.tensor(4), 10)
+    torch.testing.assert_close(embedding.weight.grad, (chances - right)[:, None] * state)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when *fish* is the right word (learning rate 1). Each moves along its line to the open square: *fish* parallel to the state (from the origin to the circle), so that its dot product grows, the others the opposite way. *Cat* was rated high and moves far; *the*, *black* and *likes*, all at (0, 0), hardly move."}}
 ends = X + pull[:, None] * x
@@ -229,8 +235,9 @@ for name, output in (("tied", tied), ("copied", copied)):
     print(f"{name:6} off by {(output.weight - embedding.weight).abs().max():.2f}")
 
 # %% tags=["remove-cell"]
-assert torch.equal(tied.weight, embedding.weight)
-assert not torch.equal(copied.weight, embedding.weight)
+if CHECKING:
+    assert torch.equal(tied.weight, embedding.weight)
+    assert not torch.equal(copied.weight, embedding.weight)
 
 # %% [markdown]
 # ## The softmax is in the loss
@@ -262,7 +269,10 @@ show(
     chart,
     alt=f"Fish has {best[0]} of the probability at temperature 0.5, {best[1]} at 1 and {best[2]} at 2; at 10 all words are close to 0.2.",
 )
-assert best[:2] == [0.72, 0.54]
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert best[:2] == [0.72, 0.54]
 
 # %% [markdown]
 # ### Why is there no softmax in the code?
@@ -276,9 +286,10 @@ one_step = far.log_softmax(-1)
 print("two steps:", two_steps.tolist(), " one step:", one_step.tolist())
 
 # %% tags=["remove-cell"]
-logits = embedding.logits(states).flatten(0, 1)
-by_hand = -logits.log_softmax(dim=-1)[torch.arange(8), tokens.flatten()].mean()
-torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
+if CHECKING:
+    logits = embedding.logits(states).flatten(0, 1)
+    by_hand = -logits.log_softmax(dim=-1)[torch.arange(8), tokens.flatten()].mean()
+    torch.testing.assert_close(F.cross_entropy(logits, tokens.flatten()), by_hand)
 
 # %% [markdown]
 # A translator that always takes the most probable word needs no softmax, since the largest logit has the largest probability.
@@ -398,9 +409,12 @@ show(
     alt="Within people, verbs of motion and kinds of ground the cosines are 0.30 to 0.49, between them at most 0.22, except 0.36 for runs with grass and with snow.",
 )
 inside = likeness[same & ~torch.eye(8).bool()].min()
-assert (likeness[~same] > inside).sum() == 4 and likeness[
-    3, [5, 7]
-].min() > inside  # runs
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert (likeness[~same] > inside).sum() == 4 and likeness[
+        3, [5, 7]
+    ].min() > inside  # runs
 
 # %% [markdown]
 # :::{what-if} neighbors
@@ -436,10 +450,11 @@ def embed(tokens, table):
 
 def logits(states, table):
     return states @ table.T
-
-
-torch.testing.assert_close(logits(states, embedding.weight), embedding.logits(states))
 print(check("embedding", embed))
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(logits(states, embedding.weight), embedding.logits(states))
 
 # %% [markdown]
 # **2. "To be consistent"** (★★, 15 min). What breaks if the logits are multiplied by $\sqrt{d_\text{model}}$ as well? Predict where the loss starts, then measure it.
@@ -451,7 +466,10 @@ plain, scaled = (
     F.cross_entropy(raw * factor, labels).item() for factor in (1, 512**0.5)
 )
 print(f"plain {plain:.1f}, scaled {scaled:.1f}")
-assert abs(plain - 11) < 0.5 and scaled > 60
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert abs(plain - 11) < 0.5 and scaled > 60
 
 # %% [markdown]
 # **3. By hand** (★, 10 min). Two words have the logits 2 and 0. What are their probabilities at temperature 1 and at temperature 2? ($e^2 = 7.39$, $e = 2.72$) At which temperature does the second word have a third of the probability?
@@ -475,7 +493,10 @@ from book.example import W_K, W_O, W_Q, W_V
 
 stream = X + attention(X @ W_Q, X @ W_K, X @ W_V)[0] @ W_O
 print(dict(zip(WORDS, [round(score, 2) for score in (stream[3] @ X.T).tolist()])))
-assert (stream[3] @ X.T).argmax() == 3
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert (stream[3] @ X.T).argmax() == 3
 
 # %% [markdown]
 # **5. A second table** (★★★, an evening, open). Train on the grammar with a separate output table and compare the loss with the tied model's, at equal steps and at equal parameters.
@@ -501,7 +522,10 @@ for nouns in ("dog man woman snow guitar two", "Hund Mann Frau Schnee Gitarre zw
     rows = directions[[row(word) for word in nouns.split()]]
     alike.append((rows @ rows.T)[~torch.eye(6).bool()].mean().item())
     print(f"{alike[-1]:.2f}  {nouns}")
-assert 2.3 < alike[1] / alike[0] < 2.5
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert 2.3 < alike[1] / alike[0] < 2.5
 
 # %% [markdown]
 # ## Sources

@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 
 # %% [markdown]
@@ -467,8 +468,9 @@ loss = learn(model, copying, 400, watch_copies)
 print("unseen:", spell(unseen[0].tolist()), "->", spell(write(model, unseen[:1])))
 
 # %% tags=["remove-cell"]
-assert 5.2 < seen_so_far[0]["loss"] < 5.8  # above ln 30: it repeats its input
-assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
+if CHECKING:
+    assert 5.2 < seen_so_far[0]["loss"] < 5.8  # above ln 30: it repeats its input
+    assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 
 # %% [markdown]
 # The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next, and once it has written an *a* it goes on with *a*. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
@@ -480,7 +482,6 @@ found = {
     0: "Each row looks at all letters.",
     400: "Most of the weight is on the diagonal.",
 }
-assert maps[0].max() < 0.3 and maps[400].diagonal().mean() > 0.5
 steps = {
     f"step {n}": (
         heatmap(maps[n], names, names, titles=titles, cell=32),
@@ -489,6 +490,10 @@ steps = {
     for n in (0, 50, 100, 150, 200, 400)
 }
 show_steps(steps, "After how many steps?", start=5)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert maps[0].max() < 0.3 and maps[400].diagonal().mean() > 0.5
 
 # %% [markdown]
 # It learns to look: first anywhere, then roughly, then at the right place. What the diagonal compares are positions and not letters. *Blackcat* has two a's and two c's, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
@@ -515,7 +520,8 @@ honest, forgotten = unpredictable(shift=1), unpredictable(shift=0)
 print(f"shifted {honest:.2f}, forgotten {forgotten:.2f}")
 
 # %% tags=["remove-cell"]
-assert abs(honest - log(26)) < 0.3 and forgotten < 0.2
+if CHECKING:
+    assert abs(honest - log(26)) < 0.3 and forgotten < 0.2
 
 # %% [markdown]
 # Fifty steps, and the loss has almost vanished on data that can't be predicted. When a loss falls too fast, suspect the shift and [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs): if either is missing, the answer gets through.
@@ -558,7 +564,8 @@ last = learn(gpt, language, 300)
 print(f"loss {last:.2f}; with all words equally likely {log(len(vocabulary)):.1f}")
 
 # %% tags=["remove-cell"]
-assert last < 2.4
+if CHECKING:
+    assert last < 2.4
 
 # %% [markdown]
 # Now it may complete what we begin. The loop is the one above, without a memory.
@@ -573,8 +580,9 @@ for start in ("The black cat", "Does the black cat", "The child must"):
     print(completed[-1])
 
 # %% tags=["remove-cell"]
-assert all(text.endswith((".", "?")) for text in completed)
-assert completed[1].endswith("?")
+if CHECKING:
+    assert all(text.endswith((".", "?")) for text in completed)
+    assert completed[1].endswith("?")
 
 # %% [markdown]
 # After 300 updates it knows that what begins with *does* ends with a question mark and takes the bare *arrive*, and that after *must* comes *laugh* and not *laughs*. Nobody gave it a rule; it was only asked for the next word. What it writes is good English about nothing in particular, because no source says what to write. That is the whole difference between continuing and translating. A single stack can translate, too, if the source stands in front as part of its text: [chapter 24](24_since_2017.ipynb#a-model-of-todays-kind) builds one.
@@ -649,40 +657,41 @@ show_drawing(
 )
 
 # %% tags=["remove-cell"]
-assert [round(ladder_losses[name], 2) for name in LADDER] == [
-    0.58,
-    0.51,
-    0.51,
-    0.38,
-    0.33,
-    0.29,
-    0.08,
-    0.03,
-    0.01,
-]
-shares = [round(100 * right_share[name]) for name in LADDER]
-assert shares == [27, 27, 26, 33, 36, 37, 71, 88, 95]
-first_sentences = {
-    name: [record["writes"][0] for record in rungs[name]] for name in LADDER
-}
-assert first_sentences["positional_encoding"].count("The cat chases the dogs.") == 2
-for name in LADDER:
-    flawless = all(record["writes"] == WANTED for record in rungs[name])
-    assert flawless == (name in ("layers", "transformer"))
-changed = {
-    "means": 0.97,
-    "one head with an output matrix": 0.47,
-    "feed_forward without ReLU": 0.36,
-    "three scaled tables": 0.27,
-}
-assert all(round(ladder_losses[name], 2) == value for name, value in changed.items())
-weights_of = {name: rungs[name][0]["parameters"] for name in rungs}
-saved = weights_of["three scaled tables"] - weights_of["embeddings"]
-assert (saved, weights_of["three scaled tables"]) == (76_800, 181_056)
-for name, cats in (("attention", 2), ("multi_head_attention", 0)):
-    assert first_sentences[name].count("The cat chases the dog.") == cats
-longer = "transformer, twice as long"
-assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
+if CHECKING:
+    assert [round(ladder_losses[name], 2) for name in LADDER] == [
+        0.58,
+        0.51,
+        0.51,
+        0.38,
+        0.33,
+        0.29,
+        0.08,
+        0.03,
+        0.01,
+    ]
+    shares = [round(100 * right_share[name]) for name in LADDER]
+    assert shares == [27, 27, 26, 33, 36, 37, 71, 88, 95]
+    first_sentences = {
+        name: [record["writes"][0] for record in rungs[name]] for name in LADDER
+    }
+    assert first_sentences["positional_encoding"].count("The cat chases the dogs.") == 2
+    for name in LADDER:
+        flawless = all(record["writes"] == WANTED for record in rungs[name])
+        assert flawless == (name in ("layers", "transformer"))
+    changed = {
+        "means": 0.97,
+        "one head with an output matrix": 0.47,
+        "feed_forward without ReLU": 0.36,
+        "three scaled tables": 0.27,
+    }
+    assert all(round(ladder_losses[name], 2) == value for name, value in changed.items())
+    weights_of = {name: rungs[name][0]["parameters"] for name in rungs}
+    saved = weights_of["three scaled tables"] - weights_of["embeddings"]
+    assert (saved, weights_of["three scaled tables"]) == (76_800, 181_056)
+    for name, cats in (("attention", 2), ("multi_head_attention", 0)):
+        assert first_sentences[name].count("The cat chases the dog.") == cats
+    longer = "transformer, twice as long"
+    assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 
 # %% [markdown]
 # Positions, by far. Without them, all these models see the source as a bag of words and get at most 37 of 100 sentences right. They have to guess who chases whom, and guess differently from seed to seed. With positions, 71 of 100 are right, yet two seeds of three write *The cat chases the dogs*: the order is right and a detail is lost. The next rung is a whole layer of [chapter 9](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed, and 88 of 100 in all. A second layer brings 95.
@@ -721,7 +730,10 @@ assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 # Three attentions, two networks, five norms: 3,145,728 + 4,199,424 + 5,120.
 more = parameter_count(preset("base", layers=7)) - parameter_count(preset("base"))
 print(f"{more:,}")
-assert more == 3_145_728 + 4_199_424 + 5_120
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert more == 3_145_728 + 4_199_424 + 5_120
 
 # %% [markdown]
 # **2. Write it first** (★, 10 min). Without looking back at the section on the shift, write `shift(target)`, which takes rows from `<s>` to `</s>` and returns what the decoder reads and what it must say, and hand it to [the checker](E_checker.ipynb#the-parts-it-knows): `check("shift", yours)`. What does it ask for in a row that ends with padding, and what must the loss do about that?
@@ -918,10 +930,11 @@ for name, change in moved.items():
     print(f"{name:34} {change / spread:.2f} of the logits' spread")
 
 # %% tags=["remove-cell"]
-assert (
-    moved["six padding tokens, masked"] < 1e-9
-    and moved["word 5 changed, logits before"] < 1e-9
-)
+if CHECKING:
+    assert (
+        moved["six padding tokens, masked"] < 1e-9
+        and moved["word 5 changed, logits before"] < 1e-9
+    )
 
 # %% [markdown]
 # ### Parts from a configuration
@@ -947,7 +960,8 @@ for wrong in ({"heads": 7}, {"dropout": 10}, {"positions": "rotary"}):
         print(error)
 
 # %% tags=["remove-cell"]
-assert rates == [0.2] * (6 * 2 + 6 * 3)
+if CHECKING:
+    assert rates == [0.2] * (6 * 2 + 6 * 3)
 
 # %% [markdown]
 # ### How weights start
@@ -999,7 +1013,6 @@ def gradient_cosines(copied):
 
 
 cosines = {"made one by one": gradient_cosines(False), "copied": gradient_cosines(True)}
-assert cosines["made one by one"][0, 1].abs() < 0.1 and cosines["copied"][0, 1] > 0.5
 layers = [f"layer {i}" for i in range(1, 5)]
 look = {"signed": True, "cell": 44}
 charts = [
@@ -1009,6 +1022,10 @@ show(
     alt.hconcat(*charts),
     alt="Off the diagonal: near 0 one by one, up to 0.66 if copied.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert cosines["made one by one"][0, 1].abs() < 0.1 and cosines["copied"][0, 1] > 0.5
 
 # %% [markdown]
 # ### The loss before training is ln |V|
@@ -1063,7 +1080,8 @@ for pre_norm in (False, True):
     print(form, f"repeats {repeats[pre_norm]:.0%} of its input")
 
 # %% tags=["remove-cell"]
-assert repeats[False] < 0.9 < repeats[True]
+if CHECKING:
+    assert repeats[False] < 0.9 < repeats[True]
 
 # %% [markdown]
 # ### Counting parameters
@@ -1079,11 +1097,12 @@ print(f"attention {attention:,}, network {network:,}, norm {norm:,}")
 print(f"together {by_hand:,}")
 
 # %% tags=["remove-cell"]
-assert parameter_count(preset("base")) == by_hand
-with torch.device("meta"):
-    for name in PRESETS:
-        weights = Transformer(preset(name)).parameters()
-        assert parameter_count(preset(name)) == sum(w.numel() for w in weights)
+if CHECKING:
+    assert parameter_count(preset("base")) == by_hand
+    with torch.device("meta"):
+        for name in PRESETS:
+            weights = Transformer(preset(name)).parameters()
+            assert parameter_count(preset(name)) == sum(w.numel() for w in weights)
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where the parameters sit and where the work goes, for each row of Table 3", "code_prompt_hide": "Hide the rows of Table 3", "figure": {"name": "fig-parameters", "caption": "Where do the parameters of each row of Table 3 sit, and where does the work go? Choose what is shown. Blocks from left to right, the same in each row: the table, self-attention of both stacks, cross-attention, feed-forward networks; numbers in millions. Norms, biases and learned positions, together at most 0.6, are left out. A tick is the paper's count, where it gives one; it lies to the right of every bar but that of big, which it meets. Operations are multiplications for one source and one target token, in sentences of the given length."}}
@@ -1118,10 +1137,6 @@ for name in drawn:
         multiplications(preset(name), 0).values()
     )
     assert rest < 0.7e6 and (name == "E-learned" or rest < 0.3e6)
-assert all(
-    parameter_count(preset(name)) == by_hand for name in TABLE_3 if name[0] in "AD"
-)
-assert parameter_count(preset("E-learned")) - by_hand == 1024 * 512
 
 
 blocks = {
@@ -1173,6 +1188,13 @@ steps = {
 }
 show_steps(steps, "Show what?")
 
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert all(
+        parameter_count(preset(name)) == by_hand for name in TABLE_3 if name[0] in "AD"
+    )
+    assert parameter_count(preset("E-learned")) - by_hand == 1024 * 512
+
 # %% [markdown]
 # :::{admonition} Why do the paper's counts differ from ours?
 # :class: dropdown
@@ -1181,22 +1203,23 @@ show_steps(steps, "Show what?")
 
 
 # %% tags=["remove-cell"]
-def missing_rows(name):
-    """Return the smallest and the largest number of extra table rows that give the paper's count."""
-    width, ours = preset(name).d_model, parameter_count(preset(name))
-    low, high = (
-        IN_PAPER[name] * 1_000_000 + half - ours for half in (-500_000, 500_000)
-    )
-    return -(-low // width), high // width
+if CHECKING:
+    def missing_rows(name):
+        """Return the smallest and the largest number of extra table rows that give the paper's count."""
+        width, ours = preset(name).d_model, parameter_count(preset(name))
+        low, high = (
+            IN_PAPER[name] * 1_000_000 + half - ours for half in (-500_000, 500_000)
+        )
+        return -(-low // width), high // width
 
 
-intervals = [missing_rows(name) for name in IN_PAPER if name != "big"]
-assert max(low for low, _ in intervals) == 4004
-assert min(high for _, high in intervals) == 4208 and missing_rows("big")[1] < 0
-released = {"vocabulary_size": 40_960, "attention_bias": True}
-for name, millions in IN_PAPER.items():
-    count = parameter_count(replace(preset(name), **released))
-    assert (round(count / 1e6) == millions) == (name != "big")
+    intervals = [missing_rows(name) for name in IN_PAPER if name != "big"]
+    assert max(low for low, _ in intervals) == 4004
+    assert min(high for _, high in intervals) == 4208 and missing_rows("big")[1] < 0
+    released = {"vocabulary_size": 40_960, "attention_bias": True}
+    for name, millions in IN_PAPER.items():
+        count = parameter_count(replace(preset(name), **released))
+        assert (round(count / 1e6) == millions) == (name != "big")
 
 # %% [markdown]
 # ### Six operations per weight
@@ -1230,7 +1253,8 @@ print(
 )
 
 # %% tags=["remove-cell"]
-assert counter.get_total_flops() == by_formula
+if CHECKING:
+    assert counter.get_total_flops() == by_formula
 
 # %% [markdown]
 # ### No sentence depends on its neighbors
@@ -1250,7 +1274,8 @@ print("untrained, in a batch:", together)
 print("untrained, alone:     ", alone)
 
 # %% tags=["remove-cell"]
-assert together == alone and model.training
+if CHECKING:
+    assert together == alone and model.training
 
 # %% [markdown]
 # ## Sources

@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 
 # %% [markdown]
@@ -88,14 +89,17 @@ y = alt.Y(
     axis=alt.Axis(format="~s", values=[1e4, 1e5, 1e6, 1e7]),
 )
 at_512 = by_formula(512, 512)
-assert at_512["self-attention"] == at_512["recurrent"]
-assert all(
-    by_formula(n, 512)["with projections"] > 2 * n * 512**2 for n in (1, 25, 512)
-)
 show(
     curves(records, length_axis(8, 32, 128, 512, 2048, 8192), y, "layer", LOOKS),
     alt="Only the two lines of full self-attention rise with the length. Without projections it crosses recurrence at 512, with projections it is always above.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert at_512["self-attention"] == at_512["recurrent"]
+    assert all(
+        by_formula(n, 512)["with projections"] > 2 * n * 512**2 for n in (1, 25, 512)
+    )
 
 # %% [markdown]
 # ## Five layers
@@ -160,20 +164,14 @@ x, W, U, taps = (
 kernel = torch.randn(3, d, d)
 batch = F.pad(x, (0, 0, 4, 0)).T[None]
 known = F.conv1d(batch, kernel.permute(2, 1, 0), dilation=2)[0].T
-torch.testing.assert_close(convolve(x, kernel, step=2), known)
 known = F.conv1d(batch[..., 2:], taps.T[:, None], groups=d)[0].T @ W
-torch.testing.assert_close(separable(x, taps, W), known)
 known = F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True)[0]
-torch.testing.assert_close(restricted(x, x, x, n), known)
 near = (torch.ones(n, n).tril() - torch.ones(n, n).tril(-3)).bool()
 known = F.scaled_dot_product_attention(x[None], x[None], x[None], near)[0]
-torch.testing.assert_close(restricted(x, x, x, 3), known)
-torch.testing.assert_close(attend(x, x, x), F.scaled_dot_product_attention(x, x, x))
 rnn = nn.RNN(d, d, bias=False)
 with torch.no_grad():
     rnn.weight_ih_l0.copy_(W.T)
     rnn.weight_hh_l0.copy_(U.T)
-torch.testing.assert_close(recurrent(x, W, U), rnn(x)[0])
 
 
 def make_layers(d, k=3, r=64):
@@ -188,6 +186,15 @@ def make_layers(d, k=3, r=64):
         "restricted": lambda x: restricted(x, x, x, r),
     }
 
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    torch.testing.assert_close(convolve(x, kernel, step=2), known)
+    torch.testing.assert_close(separable(x, taps, W), known)
+    torch.testing.assert_close(restricted(x, x, x, n), known)
+    torch.testing.assert_close(restricted(x, x, x, 3), known)
+    torch.testing.assert_close(attend(x, x, x), F.scaled_dot_product_attention(x, x, x))
+    torch.testing.assert_close(recurrent(x, W, U), rnn(x)[0])
 
 # %% [markdown]
 # ## Multiplications, counted
@@ -209,8 +216,9 @@ for name in by_formula(128, 256):
     print(f"{name:17} {once:11,}   n to the {with_n:.2f}   d to the {with_d:.2f}")
 
 # %% tags=["remove-cell"]
-for name, formula in by_formula(128, 256).items():
-    assert multiplications(name, 128, 256) == formula
+if CHECKING:
+    for name, formula in by_formula(128, 256).items():
+        assert multiplications(name, 128, 256) == formula
 
 # %% [markdown]
 # The counts match the formulas behind {numref}`fig-table-1` to the last digit: for self-attention, $2 n^2 d = 2 \cdot 128^2 \cdot 256 = 8{,}388{,}608$. The exponents match the table. Where a row is a sum, the exponent lies between those of its terms.
@@ -235,7 +243,6 @@ for name, formula in by_formula(128, 256).items():
 from benchmarks.common import read_log
 
 settings, *log = read_log("table1")
-assert settings["threads"] == 1 and settings["rounds"] == 5 and settings["cpu_time"]
 
 
 def series(name, of, along="n"):
@@ -267,6 +274,10 @@ show(
     alt.hconcat(*panels),
     alt="Bare attention is the fastest layer up to 512 words; at 8,192 words full attention, bare or complete, takes most time and by far the most memory.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert settings["threads"] == 1 and settings["rounds"] == 5 and settings["cpu_time"]
 
 # %% [markdown]
 # The exponents are fitted to the last four points: the lengths 1,024 to 8,192 at $d = 512$, and the widths 256 to 2,048 at $n = 512$.
@@ -309,15 +320,10 @@ for pair in (
     ("self-attention", "restricted"),
 ):
     print("{} is slower than {}".format(*pair), f"from n = {crossing(*pair):,.0f} on")
-assert 9 < ratios("recurrent", "self-attention")[512] < 11
 for name in {*LOOKS} - {"self-attention"}:  # bare attention is the fastest up to 512
     assert all(
         ratio > 1 for n, ratio in ratios(name, "self-attention").items() if n <= 512
     )
-assert 4600 < crossing("self-attention", "recurrent") < 4800
-assert all(0.8 < ratio < 1.2 for ratio in ratios("nn.RNN", "recurrent").values())
-assert 5500 < crossing("self-attention", "restricted") < 5700
-assert min(ratios("with projections", "convolution").values()) > 1
 table = {  # the rows of a single term
     "self-attention": (2, 1, 2),
     "recurrent": (1, 2, 1),
@@ -329,10 +335,18 @@ excess = {
     for name, es in table.items()
     for i, e in enumerate(es)
 }
-assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
-    "recurrent",
-    1,
-)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert 9 < ratios("recurrent", "self-attention")[512] < 11
+    assert 4600 < crossing("self-attention", "recurrent") < 4800
+    assert all(0.8 < ratio < 1.2 for ratio in ratios("nn.RNN", "recurrent").values())
+    assert 5500 < crossing("self-attention", "restricted") < 5700
+    assert min(ratios("with projections", "convolution").values()) > 1
+    assert max(map(abs, excess.values())) < 0.3 and max(excess, key=excess.get) == (
+        "recurrent",
+        1,
+    )
 
 # %% [markdown]
 # The measured exponents agree with Table 1 to within 0.3, except where a row is a sum of terms.
@@ -371,8 +385,9 @@ for name, layer in make_layers(16).items():
     print(f"{name:17} {chains[name]}")
 
 # %% tags=["remove-cell"]
-assert chains.pop("recurrent") == [8, 16, 32]
-assert all(len(set(lengths)) == 1 for lengths in chains.values())
+if CHECKING:
+    assert chains.pop("recurrent") == [8, 16, 32]
+    assert all(len(set(lengths)) == 1 for lengths in chains.values())
 
 # %% [markdown]
 # For 8, 16 and 32 words, the recurrent layer has chains of 8, 16 and 32 products, and each of the others a constant. This column of Table 1, *steps in a row*, is the better reason. In training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are.
@@ -411,10 +426,11 @@ for name, depths in paths.items():
     print(f"{name:15} layers for n = 4, 16, 64, 256: {depths}")
 
 # %% tags=["remove-cell"]
-assert paths["convolution"] == [math.ceil((n - 1) / 2) for n in lengths]
-assert paths["dilated"] == [math.ceil(math.log(n, 3)) for n in lengths]
-assert paths["restricted"] == [math.ceil((n - 1) / 7) for n in lengths]
-assert paths["self-attention"] == paths["recurrent"] == [1] * 4
+if CHECKING:
+    assert paths["convolution"] == [math.ceil((n - 1) / 2) for n in lengths]
+    assert paths["dilated"] == [math.ceil(math.log(n, 3)) for n in lengths]
+    assert paths["restricted"] == [math.ceil((n - 1) / 7) for n in lengths]
+    assert paths["self-attention"] == paths["recurrent"] == [1] * 4
 
 # %% [markdown]
 # (From here on, restricted attention sees $r = 8$ words.) Contiguous windows of 3 move a signal by 2 positions per layer, so 64 words take 32 layers. Dilated windows, 1, 3, 9, … apart, triple the reach with each layer and need 4. ([Chapter 2](02_before_attention.ipynb#the-distance-between-two-words) counted with ByteNet's doubling, which needs 6.) The recurrent layer needs only one, but inside it the signal passes through $n$ steps. Self-attention needs one layer and one step, at every distance.
@@ -513,15 +529,18 @@ y = alt.Y(
     scale=alt.Scale(type="log", domain=[1e-10, 10], nice=False),
     axis=alt.Axis(format=".0e", values=[1e-8, 1e-6, 1e-4, 1e-2, 1]),
 )
-assert received["recurrent"][64] < 1e-9 and received["convolution"][64] < 1e-5
-assert received["restricted"][64] < 1e-6
-assert received["dilated"][128] > 2 * received["self-attention"][128]
-assert min(received["self-attention"].values()) > 0.01
-assert 0.5 < received["attention, first key fits"][128] < 1.5
 show(
     curves(records, x, y, "layer", LOOKS_PATH).mark_line(clip=True),
     alt="Recurrent, contiguous and restricted layers fall below a millionth within 63 words. Attention and dilated convolution stay above a hundredth, and attention that looks for the first word stays near 1.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert received["recurrent"][64] < 1e-9 and received["convolution"][64] < 1e-5
+    assert received["restricted"][64] < 1e-6
+    assert received["dilated"][128] > 2 * received["self-attention"][128]
+    assert min(received["self-attention"].values()) > 0.01
+    assert 0.5 < received["attention, first key fits"][128] < 1.5
 
 # %% tags=["nbval-ignore-output", "hide-input"]
 for name, sizes in received.items():
@@ -577,8 +596,11 @@ for n in (511, 512, 513):
 counts = by_formula(25, 512, k=25)
 for name in ("with projections", "convolution", "separable"):
     print(f"{name:17} {counts[name]:12,}")
-assert 5.5 < counts["convolution"] / counts["with projections"] < 6.5
-assert counts["separable"] < counts["with projections"]
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert 5.5 < counts["convolution"] / counts["with projections"] < 6.5
+    assert counts["separable"] < counts["with projections"]
 
 # %% [markdown]
 # **4. An LSTM that keeps** (★★, 20 min). Add `nn.LSTM(32, 32)` to `untrained`. How does its gradient fall with the distance? Then set the bias of its forget gate (entries 32 to 63 of `bias_ih_l0`) to 5.
@@ -602,7 +624,10 @@ for bias in (0.0, 5.0):
     print(
         f"bias {bias}", "  ".join(f"{arrives(lstm(bias), n):.0e}" for n in (4, 16, 64))
     )
-assert arrives(lstm(0.0), 64) < 1e-9 < 1e-5 < arrives(lstm(5.0), 64)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert arrives(lstm(0.0), 64) < 1e-9 < 1e-5 < arrives(lstm(5.0), 64)
 
 # %% [markdown]
 # **5. Your machine** (★★, 30 min; open). Run `python -m benchmarks.experiments.table1 --results mine`, on a GPU with `--device cuda`. Which exponents change, and where does the crossover go?

@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 # %% [markdown] needs=["multi30k"]
 # # Data
@@ -113,7 +114,8 @@ log = []
 model = train(model, tokenizer, pairs, settings, score=watch, report=log.append)
 
 # %% tags=["remove-cell"]
-assert ["The dog chases the cat.", "The cat chases the dog."] in said.values()
+if CHECKING:
+    assert ["The dog chases the cat.", "The cat chases the dog."] in said.values()
 
 # %% [markdown]
 # Read the column on the right from top to bottom. After a hundred steps the model babbles of mornings and evenings; it has found out that English has *the* in many places and that sentences end with a full stop. At 250 it has the right animals, at 300 the right verb in both sentences, and for a hundred steps more they mean almost the same to it: the dog, or a dog, chases the cat. Then, within a hundred steps, by way of *The cat chases the cat*, it discovers what the *n* is for. The rule is in no line of the code; it was in the examples.
@@ -164,7 +166,8 @@ print(f"loss {first['loss']:.2f} after {first['step']} steps", end=", ")
 print(f"{last['loss']:.2f} after {last['step']:,}")
 
 # %% tags=["remove-cell"]
-assert first["step"] == 50 and 0.85 < last["epoch"] < 1
+if CHECKING:
+    assert first["step"] == 50 and 0.85 < last["epoch"] < 1
 
 # %% [markdown]
 # An **epoch** is one pass over the data. The training stopped before the end of the first, so no sentence was seen twice, and there was nothing to learn by heart. The two that we watched are not in the training data at all, and neither are these three:
@@ -179,9 +182,10 @@ for sentence, translation in zip(new, translate(model, tokenizer, new)):
     print(sentence, "→", translation)
 
 # %% tags=["remove-cell"]
-known = {pair.source for pair in pairs}
-assert not known & {*new, *watched}
-assert translate(model, tokenizer, new[:1]) == ["The woman called the man."]
+if CHECKING:
+    known = {pair.source for pair in pairs}
+    assert not known & {*new, *watched}
+    assert translate(model, tokenizer, new[:1]) == ["The woman called the man."]
 
 # %% [markdown]
 # Two verbs far apart have become *called*, and one *schläft* has become *does ... sleep*. The last line is our *black cat* that *likes fish*, and here the model makes something up. It has never met the words *mag* and *Fisch*, since the grammar has no fish in it. A model knows what was in its data and nothing else. That's what the rest of this chapter is about.
@@ -305,7 +309,8 @@ for pair in captions[1:3]:
     print("   ", pair.target)
 
 # %% tags=["remove-cell"]
-assert len(captions) == 29_000
+if CHECKING:
+    assert len(captions) == 29_000
 
 # %% [markdown]
 # ## Test sentences in the training data
@@ -343,11 +348,12 @@ for name, corpus in {"grammar": pairs, "captions": captions}.items():
     print(f"{name:8} English: {statistics([pair.target for pair in corpus])}")
 
 # %% tags=["remove-cell"]
-german, english = (
-    Counter(word for pair in captions for word in words(pair[side])) for side in (0, 1)
-)
-assert (len(german), len(english)) == (18_483, 10_825)
-assert sum(count == 1 for count in german.values()) > len(german) / 2
+if CHECKING:
+    german, english = (
+        Counter(word for pair in captions for word in words(pair[side])) for side in (0, 1)
+    )
+    assert (len(german), len(english)) == (18_483, 10_825)
+    assert sum(count == 1 for count in german.values()) > len(german) / 2
 
 # %% [markdown]
 # The sentences are about equally long, but the captions have 18,483 German types, and more than half of them occur once.
@@ -422,9 +428,12 @@ twins = sum(share >= 0.7 for share in nearest)
 print(
     f"{twins} of 100 have a near twin; the median caption shares {sorted(nearest)[50]:.0%}"
 )
-assert 0 < twins < 50
 # A score on such captions measures a little memory along with translation. It is still fair between
 # two models trained on the same captions, and no forecast for other text.
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert 0 < twins < 50
 
 # %% [markdown]
 # **4. Fish for the cat** (★★, 20 min, open). Write a few pairs with *mag* and *Fisch*, mix them into the 20,000, and train again. How many does the model need until our cat likes fish? Does it matter whether they are copies or different sentences?

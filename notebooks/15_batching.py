@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 # %% [markdown] needs=["multi30k"]
 # # Batching
@@ -114,10 +115,11 @@ for name, share in shares.items():
     print(f"{name:24} {share:6.1%} useful")
 
 # %% tags=["remove-cell"]
-assert lengths.mean(axis=0).round(2).tolist() == [17.01, 16.15]
-assert round(shares["all to 72"], 2) == 0.23
-assert 0.5 < shares["longest of the batch"] < 0.55
-assert shares["sorted by target length"] > 0.8
+if CHECKING:
+    assert lengths.mean(axis=0).round(2).tolist() == [17.01, 16.15]
+    assert round(shares["all to 72"], 2) == 0.23
+    assert 0.5 < shares["longest of the batch"] < 0.55
+    assert shares["sorted by target length"] > 0.8
 
 # %% [markdown]
 # You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23%. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](03_attention.ipynb#what-it-costs) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
@@ -135,7 +137,8 @@ for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
     print(f"{name}: {positions:,} positions, {group[:, 1].sum():,} target tokens")
 
 # %% tags=["remove-cell"]
-assert positions > 5 * len(groups[0]) * groups[0].max(axis=0).sum()
+if CHECKING:
+    assert positions > 5 * len(groups[0]) * groups[0].max(axis=0).sum()
 
 # %% [markdown]
 # More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of that memory is unused. And one gradient is a mean over 200 target tokens, the next over 1,400.
@@ -221,10 +224,11 @@ corpus = encode_pairs(tokenizer, pairs)
 two = encode_pairs(tokenizer, [likes, Pair("Ein Hund.", "A dog.")])
 
 # %% tags=["remove-cell"]
-assert np.array_equal(corpus.lengths, lengths)
-assert len(tokenizer.encode(" likes")) == 3
-assert two.lengths[0].tolist() == [7, 9]
-assert two[0].source.tolist() == source and two[0].target.tolist() == target
+if CHECKING:
+    assert np.array_equal(corpus.lengths, lengths)
+    assert len(tokenizer.encode(" likes")) == 3
+    assert two.lengths[0].tolist() == [7, 9]
+    assert two[0].source.tolist() == source and two[0].target.tolist() == target
 
 # %% [markdown]
 # A **batch** is two tensors, one per side, each as wide as its longest row.
@@ -260,8 +264,9 @@ def collate(examples: Sequence[Example]) -> Batch:
 print(collate(two).source)
 
 # %% tags=["remove-cell"]
-rows = [torch.from_numpy(example.source) for example in two]
-assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
+if CHECKING:
+    rows = [torch.from_numpy(example.source) for example in two]
+    assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
 
 # %% [markdown]
 # The two sentences lie side by side. Padding doesn't change what the model computes for them, as long as no word attends to padding ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and memory, and nothing else.
@@ -294,7 +299,8 @@ for name in ("by source, then target", "snake order"):
     print(f"{name:24} {shares[name]:6.1%} useful")
 
 # %% tags=["remove-cell"]
-assert shares["snake order"] > 0.985 > shares["by source, then target"]
+if CHECKING:
+    assert shares["snake order"] > 0.985 > shares["by source, then target"]
 
 # %% [markdown]
 # ## A plan for an epoch
@@ -399,12 +405,13 @@ for budget in (1024, 4096):
     print(f"{budget:5,} tokens: {shares[f'plan, {budget:,} tokens']:.1%} useful")
 
 # %% tags=["remove-cell"]
-for plan in plans:
-    assert np.array_equal(np.sort(np.concatenate(plan)), np.arange(len(corpus)))
-assert largest <= 1024
-longest = lengths[lengths.max(axis=1).argmax()].tolist()
-assert longest == [61, 50] and (1024 // 8, 1024 // 61) == (128, 16)
-assert shares["plan, 1,024 tokens"] > 0.965 and shares["plan, 4,096 tokens"] > 0.95
+if CHECKING:
+    for plan in plans:
+        assert np.array_equal(np.sort(np.concatenate(plan)), np.arange(len(corpus)))
+    assert largest <= 1024
+    longest = lengths[lengths.max(axis=1).argmax()].tolist()
+    assert longest == [61, 50] and (1024 // 8, 1024 // 61) == (128, 16)
+    assert shares["plan, 1,024 tokens"] > 0.965 and shares["plan, 4,096 tokens"] > 0.95
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "How much of the arithmetic is spent on tokens? Both sides of Multi30k. The hatched bars are the plans of this chapter, cut by tokens and with chance; the others are batches of 32."}}
 figure, axes = plt.subplots(figsize=(3.1, 3), layout="constrained")
@@ -465,9 +472,12 @@ for _ in range(3):
 # **1. By hand** (★, 5 min). Three examples have lengths (4, 5), (6, 3) and (5, 5). What is their useful share in one batch? And how many rows of lengths (20, 25) fit into the paper's 25,000 tokens?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# 28 tokens in 3 x (6 + 5) = 33 positions, which is 85%; and 25,000 / 25 = 1,000 rows
-assert useful_share([np.array([(4, 5), (6, 3), (5, 5)])]) == 28 / 33
 print(f"{28 / 33:.0%};", 25_000 // max(20, 25), "rows")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    # 28 tokens in 3 x (6 + 5) = 33 positions, which is 85%; and 25,000 / 25 = 1,000 rows
+    assert useful_share([np.array([(4, 5), (6, 3), (5, 5)])]) == 28 / 33
 
 # %% [markdown]
 # **2. Shuffled** (★, 5 min). What is lost if the line is shuffled instead of sorted, before it is cut?
@@ -497,7 +507,10 @@ field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
 keys, widths = snake_key(field), field.max(axis=1)
 gaps = [keys[widths == w + 1].min() - keys[widths == w].max() for w in range(1, 12)]
 print("gaps:", [int(gap) for gap in gaps])
-assert min(gaps) >= 4
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert min(gaps) >= 4
 
 # %% [markdown]
 # **5. Does the snake pay?** (★★, 15 min). Plan 1,024 tokens with widths alone as keys (times 4, so that the jitter shuffles each width and mixes none). What is the useful share now?
@@ -508,9 +521,12 @@ plain = plan_batches(lengths, 1024, seed=0, epoch=0)
 snake_key = snake
 share = useful_share([lengths[batch] for batch in plain])
 print(f"widths alone {share:.1%}, snake {shares['plan, 1,024 tokens']:.1%}")
-# Chance is what makes the difference. Shuffled within a width, the shorter side can be anything;
-# along the snake, only the jitter changes it.
-assert share < shares["plan, 1,024 tokens"] - 0.02
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    # Chance is what makes the difference. Shuffled within a width, the shorter side can be anything;
+    # along the snake, only the jitter changes it.
+    assert share < shares["plan, 1,024 tokens"] - 0.02
 
 # %% [markdown]
 # **6. Does sorting hurt?** (★★★, an evening, open). Train the tiny model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns) on plans of this chapter, and on batches that are cut after shuffling, with the same number of real tokens per step. Compare loss and minutes.
@@ -550,7 +566,8 @@ show_plot(
 )
 
 # %% tags=["remove-cell"]
-assert np.array_equal(field[snake_key(field).argsort()], path)
+if CHECKING:
+    assert np.array_equal(field[snake_key(field).argsort()], path)
 
 # %% [markdown]
 # ### A corpus in two arrays

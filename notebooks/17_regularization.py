@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 
 # %% [markdown]
@@ -99,8 +100,9 @@ for step, own, new in log[1::2]:
     print(f"step {step:3}: on its own pairs {own:.2f}, on new ones {new:.2f}")
 
 # %% tags=["remove-cell"]
-best = min(new for _, _, new in log)
-assert log[-1][2] > log[-1][1] + 1.5 and log[-1][2] > best + 0.2
+if CHECKING:
+    best = min(new for _, _, new in log)
+    assert log[-1][2] > log[-1][1] + 1.5 and log[-1][2] > best + 0.2
 
 # %% [markdown]
 # The model can soon recite its 200 pairs, and what it says about new ones gets worse while it practices. This is **overfitting**, and only sentences that the model hasn't seen reveal it.
@@ -123,11 +125,12 @@ for name, batch in zip(("own pairs", "new pairs"), watch):
     print(f"{name}: above 90% at {high:.0%} of the positions, below 0.1% at {low:.0%}")
 
 # %% tags=["remove-cell"]
-p = chances(by_heart, held_out)
-lost = (p < 0.001).float().mean()
-dear = -p[p < 0.001].log().sum() / -p.log().sum()
-assert lost > 0.05 and dear > 0.3, (lost, dear)
-assert (chances(by_heart, watch[0]) > 0.9).float().mean() > 0.8
+if CHECKING:
+    p = chances(by_heart, held_out)
+    lost = (p < 0.001).float().mean()
+    dear = -p[p < 0.001].log().sum() / -p.log().sum()
+    assert lost > 0.05 and dear > 0.3, (lost, dear)
+    assert (chances(by_heart, watch[0]) > 0.9).float().mean() > 0.8
 
 # %% [markdown]
 # The loss rises because the model has become sure. To lower the loss on its own sentences further, it pushes their words towards 100%. On new sentences it is still sure at many positions, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ **nats**, where 1% would have cost 4.6. (A nat is the unit of a loss with natural logarithms.)
@@ -160,14 +163,15 @@ mean = dropout(x.expand(100_000, 4), p=0.3).mean(0)
 print("mean of 100,000:", [round(v, 1) for v in mean.tolist()])
 
 # %% tags=["remove-cell"]
-from torch import nn
+if CHECKING:
+    from torch import nn
 
-many_x = x.expand(100_000, 4)
-torch.manual_seed(1)
-ours = dropout(many_x, 0.3)
-torch.manual_seed(1)
-torch.testing.assert_close(nn.Dropout(0.3)(many_x), ours)
-assert abs(3 / 0.7 - 4.29) < 0.01
+    many_x = x.expand(100_000, 4)
+    torch.manual_seed(1)
+    ours = dropout(many_x, 0.3)
+    torch.manual_seed(1)
+    torch.testing.assert_close(nn.Dropout(0.3)(many_x), ours)
+    assert abs(3 / 0.7 - 4.29) < 0.01
 
 # %% [markdown]
 # A 3 becomes 0 or $3 / 0.7 = 4.29$, and on average it is still 3. A vector of 64 numbers loses about 19 of them at $p = 0.3$, different ones at each position and in each step. No word is ever lost as a whole.
@@ -183,9 +187,10 @@ for rate, log in logs.items():
     )
 
 # %% tags=["remove-cell"]
-assert logs[0.3][-1][2] < min(loss for _, _, loss in logs[0.0])
-turn = min(logs[0.0], key=lambda entry: entry[2])[0]
-assert 100 <= turn <= 200, turn
+if CHECKING:
+    assert logs[0.3][-1][2] < min(loss for _, _, loss in logs[0.0])
+    turn = min(logs[0.0], key=lambda entry: entry[2])[0]
+    assert 100 <= turn <= 200, turn
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-overfitting", "caption": "Does a lower training loss mean a better model? Loss on the 200 pairs that a model repeats (blue) and on 200 new ones (orange), without dropout (solid) and with it (dashed). Without dropout, the loss on new pairs turns up after some 150 steps, while the other goes on towards zero. With dropout both fall more slowly, and the loss on new pairs ends lower than it ever was without."}}
 looks = {
@@ -349,9 +354,10 @@ for smoothing in (0.0, 0.1, 0.5):
     print(f"by hand {loss_by_hand(logits, labels, smoothing):.4f}")
 
 # %% tags=["remove-cell"]
-for smoothing in (0.0, 0.1, 0.5):
-    found = label_smoothed_loss(logits, labels, smoothing)
-    torch.testing.assert_close(found, loss_by_hand(logits, labels, smoothing))
+if CHECKING:
+    for smoothing in (0.0, 0.1, 0.5):
+        found = label_smoothed_loss(logits, labels, smoothing)
+        torch.testing.assert_close(found, loss_by_hand(logits, labels, smoothing))
 
 # %% [markdown]
 # The losses are summed, and [the next chapter](18_training.ipynb#the-mean-over-all-tokens) divides by the tokens of all batches of an update. Padding counts for nothing, [as it must](#padding-doesnt-count).
@@ -379,24 +385,25 @@ for smoothing in (0.0, 0.1, 0.5):
 # Descent moves against the gradient. In the last row the hard label still raises the right word, while the smoothed one lowers it again.
 
 # %% tags=["remove-cell"]
-for smoothing in (0.0, 0.1, 0.5):
-    z = logits.clone().requires_grad_()
-    label_smoothed_loss(z, labels, smoothing).backward()
-    q = smoothed(labels, smoothing, 11)
-    slope = (logits.softmax(-1) - q) * (labels != PAD)[..., None]
-    torch.testing.assert_close(z.grad, slope)
-    parts = (
-        -(1 - smoothing) * logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-    )
-    parts = parts - smoothing * logits.log_softmax(-1).mean(-1)
-    torch.testing.assert_close(
-        parts[labels != PAD].sum(), label_smoothed_loss(logits, labels, smoothing)
-    )
-for p in ([0.1, 0.2, 0.3, 0.4], [0.05, 0.05, 0.05, 0.85], [0.01, 0.01, 0.01, 0.97]):
-    z = torch.tensor([p], dtype=torch.float64).log().requires_grad_()
-    label_smoothed_loss(z, torch.tensor([3]), 0.2).backward()
-    expected = torch.tensor([p]) - torch.tensor([[0.05, 0.05, 0.05, 0.85]])
-    torch.testing.assert_close(z.grad, expected.double(), atol=1e-6, rtol=0)
+if CHECKING:
+    for smoothing in (0.0, 0.1, 0.5):
+        z = logits.clone().requires_grad_()
+        label_smoothed_loss(z, labels, smoothing).backward()
+        q = smoothed(labels, smoothing, 11)
+        slope = (logits.softmax(-1) - q) * (labels != PAD)[..., None]
+        torch.testing.assert_close(z.grad, slope)
+        parts = (
+            -(1 - smoothing) * logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+        )
+        parts = parts - smoothing * logits.log_softmax(-1).mean(-1)
+        torch.testing.assert_close(
+            parts[labels != PAD].sum(), label_smoothed_loss(logits, labels, smoothing)
+        )
+    for p in ([0.1, 0.2, 0.3, 0.4], [0.05, 0.05, 0.05, 0.85], [0.01, 0.01, 0.01, 0.97]):
+        z = torch.tensor([p], dtype=torch.float64).log().requires_grad_()
+        label_smoothed_loss(z, torch.tensor([3]), 0.2).backward()
+        expected = torch.tensor([p]) - torch.tensor([[0.05, 0.05, 0.05, 0.85]])
+        torch.testing.assert_close(z.grad, expected.double(), atol=1e-6, rtol=0)
 
 # %% [markdown]
 # ## Why does my loss stop above 1?
@@ -422,11 +429,12 @@ for c in (1 / V, 0.5, q[0].item(), 0.9999):
     print(f"   {entropy:7.2f}   {kl:4.2f}")
 
 # %% tags=["remove-cell"]
-assert abs(entropy - 1.38) < 0.005 and abs(smooth - entropy - kl) < 1e-9
-assert abs(-q[0] * q[0].log() - 0.09) < 0.005
-assert abs(-(q[1:] * q[1:].log()).sum() - 1.28) < 0.005
-perfect = loss_by_hand(q.log()[None], torch.tensor([0]), 0.1)  # label 0 is padding
-assert perfect == 0
+if CHECKING:
+    assert abs(entropy - 1.38) < 0.005 and abs(smooth - entropy - kl) < 1e-9
+    assert abs(-q[0] * q[0].log() - 0.09) < 0.005
+    assert abs(-(q[1:] * q[1:].log()).sum() - 1.28) < 0.005
+    perfect = loss_by_hand(q.log()[None], torch.tensor([0]), 0.1)  # label 0 is padding
+    assert perfect == 0
 
 # %% [markdown]
 # Read the last two rows. By its perplexity, the model that says 99.99% is the better one; by the smoothed loss it is the worse one, because it said more than it was asked to say. That is the price of smoothing, and the paper pays it: a perplexity of 4.92, where the same model without smoothing has 4.67 (Table 3, row D). So compare two smoothed losses only if vocabulary and $\epsilon$ are the same. The formula of the perplexity has no $\epsilon$ in it, so you can compare the perplexities of models that were trained with different $\epsilon$. Here, too, the vocabulary must be the same.
@@ -462,7 +470,10 @@ for name, (confidence, right) in guesses.items():
 
 # %% tags=["remove-cell"]
 sure = {name: (c > 0.95).double().mean().item() for name, (c, _) in guesses.items()}
-assert sure["smoothed"] < sure["hard"] / 3 and 0.2 < sure["hard"] < 0.4
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert sure["smoothed"] < sure["hard"] / 3 and 0.2 < sure["hard"] < 0.4
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-confidence", "caption": "What does smoothing do to confidence? Held-out positions by the probability of the model's best word, with hard labels (outline) and with smoothing 0.1 (filled). With hard labels the last column, above 95%, is by far the highest. With smoothing it is nearly empty, and the positions stop where the model was told to stop, at 85 to 95%."}}
 records = [
@@ -523,9 +534,10 @@ for name in ("perplexity", "bleu", "says", "is_right"):
     print(f"difference {found[name][0]:+.3f} ± {error:.3f}")
 
 # %% tags=["remove-cell"]
-assert [round(v, 1) for v in found["bleu"]] == [5.2, 0.8]
-assert round(found["is_right"][0], 2) == 0.03
-assert found["perplexity"][0] > 2 * found["perplexity"][1]
+if CHECKING:
+    assert [round(v, 1) for v in found["bleu"]] == [5.2, 0.8]
+    assert round(found["is_right"][0], 2) == 0.03
+    assert found["perplexity"][0] > 2 * found["perplexity"][1]
 
 # %% [markdown]
 # As in the paper, the perplexity gets worse and the translations get better: by 5.2 points of BLEU, with a standard error of 0.8, and the right word is the model's first choice 3 points more often. That is a toy language after 300 steps, so take from it the direction and not the size. [Why](#why-would-a-less-sure-model-translate-better) it helps is less clear.
@@ -555,11 +567,12 @@ class SmoothedLoss(nn.Module):
 
 
 # %% tags=["remove-cell"]
-model = models["smoothed"].double().eval()
-whole = label_smoothed_loss(
-    model(held_out.source, held_out.target[:, :-1]), held_out.target[:, 1:]
-)
-torch.testing.assert_close(SmoothedLoss(model)(*held_out), whole)
+if CHECKING:
+    model = models["smoothed"].double().eval()
+    whole = label_smoothed_loss(
+        model(held_out.source, held_out.target[:, :-1]), held_out.target[:, 1:]
+    )
+    torch.testing.assert_close(SmoothedLoss(model)(*held_out), whole)
 
 # %% [markdown]
 # ## What to remember
@@ -579,9 +592,12 @@ torch.testing.assert_close(SmoothedLoss(model)(*held_out), whole)
 # All log p are -log 4, and q sums to 1: the loss is log 4 = 1.39 for any smoothing.
 flat, label = torch.zeros(1, 4), torch.tensor([3])
 print([round(label_smoothed_loss(flat, label, s).item(), 2) for s in (0.0, 0.2)])
-assert all(
-    abs(label_smoothed_loss(flat, label, s) - math.log(4)) < 1e-6 for s in (0.0, 0.2)
-)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert all(
+        abs(label_smoothed_loss(flat, label, s) - math.log(4)) < 1e-6 for s in (0.0, 0.2)
+    )
 
 # %% [markdown]
 # **2. Without the division** (★, 10 min). Let dropout not divide by $1 - p$. How large is a component on average after six layers of dropout at $p = 0.3$, compared with what it will be when the model is used?
@@ -594,7 +610,10 @@ thinned = torch.ones(1_000_000)
 for _ in range(6):
     thinned = thinned * (torch.rand_like(thinned) > 0.3)
 print(f"{thinned.mean():.2f}")
-assert abs(thinned.mean() - 0.7**6) < 0.01
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert abs(thinned.mean() - 0.7**6) < 0.01
 
 # %% [markdown]
 # **3. A floor** (★, 5 min). A log shows a smoothed loss of 2.10 nats per token, for 8,000 words and $\epsilon = 0.1$. Which KL divergence is that? Could the loss ever fall to 1.0?
@@ -604,7 +623,10 @@ assert abs(thinned.mean() - 0.7**6) < 0.01
 q = smoothed(torch.tensor(0), 0.1, 8000)
 floor = -(q * q.log()).sum()
 print(f"floor {floor:.2f}, divergence {2.10 - floor:.2f}")
-assert 1.0 < floor < 2.10
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert 1.0 < floor < 2.10
 
 # %% [markdown]
 # **4. Where the pull ends** (★★, 15 min). With hard labels no lead is enough. By how much must the right logit lead all others before label smoothing stops pulling, with 37,000 words and $\epsilon = 0.1$?
@@ -616,7 +638,10 @@ z = torch.zeros(1, 37_000, dtype=torch.float64).index_fill_(1, torch.tensor([7])
 z.requires_grad_()
 label_smoothed_loss(z, torch.tensor([7])).backward()
 print(f"a lead of {lead:.1f}")
-assert z.grad.abs().max() < 1e-12
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert z.grad.abs().max() < 1e-12
 
 # %% [markdown]
 # **5. Random labels** (★★, 15 min). Replace each label by a random word with probability $\epsilon$. Show that the mean of the hard-label loss is then the smoothed loss.
@@ -630,7 +655,10 @@ chance = torch.where(torch.rand(200_000) < 0.1, torch.randint(11, (200_000,)), r
 mean = -z.log_softmax(0)[chance].mean()
 exact = label_smoothed_loss(z[None], torch.tensor([right]), 0.1)
 print(f"{mean:.2f} {exact:.2f}")
-assert abs(mean - exact) < 0.02
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert abs(mean - exact) < 0.02
 
 # %% [markdown]
 # **6. A kinder share** (★★★, an evening; open). Deal the share out by similarity instead: to the ten nearest neighbors of the right word in the model's own embedding. Is a model trained like that better calibrated, and does it translate better? Use at least six seeds, pair by pair.
@@ -663,7 +691,8 @@ print(
 )
 
 # %% tags=["remove-cell"]
-assert len(calls) == 2 + 6 * 2 + 6 * 3
+if CHECKING:
+    assert len(calls) == 2 + 6 * 2 + 6 * 3
 
 # %% [markdown]
 # ### Two more places
@@ -721,7 +750,8 @@ print(f"with other logits at padding {noisy / real.sum():.2f}")
 print(f"with padding counted as words to be said {counted:.2f}")
 
 # %% tags=["remove-cell"]
-assert torch.equal(noisy, loss)
+if CHECKING:
+    assert torch.equal(noisy, loss)
 
 # %% [markdown]
 # ### Entropy and divergence
@@ -775,7 +805,6 @@ lowest = []
 for name in looks:
     c = min(confidences, key=lambda c: loss_at(c, amounts[name]))
     lowest.append({"c": c, "loss": round(loss_at(c, amounts[name]), 3)})
-assert [dot["c"] for dot in lowest] == [0.9999, 0.9, 0.7]
 x = alt.X(
     "c:Q", title="probability of the right word", scale=alt.Scale(domain=[0.3, 1])
 )
@@ -791,12 +820,17 @@ show(
 )
 
 # %% tags=["remove-cell"]
-for vocabulary, floor in ((4000, 1.15), (37_000, 1.38)):
-    q = smoothed(torch.tensor(0), 0.1, vocabulary)
-    entropy = -(q * q.log()).sum().item()
-    on, off = 0.9 + 0.1 / vocabulary, 0.1 / vocabulary
-    formula = -on * math.log(on) - (vocabulary - 1) * off * math.log(off)
-    assert abs(entropy - floor) < 0.005 and abs(entropy - formula) < 1e-9
+if CHECKING:
+    assert [dot["c"] for dot in lowest] == [0.9999, 0.9, 0.7]
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    for vocabulary, floor in ((4000, 1.15), (37_000, 1.38)):
+        q = smoothed(torch.tensor(0), 0.1, vocabulary)
+        entropy = -(q * q.log()).sum().item()
+        on, off = 0.9 + 0.1 / vocabulary, 0.1 / vocabulary
+        formula = -on * math.log(on) - (vocabulary - 1) * off * math.log(off)
+        assert abs(entropy - floor) < 0.005 and abs(entropy - formula) < 1e-9
 
 # %% [markdown]
 # ### A divergence that is not a number
@@ -835,12 +869,13 @@ for name, (confidence, right) in guesses.items():
         print(f"({here.sum()} positions)")
 
 # %% tags=["remove-cell"]
-for (name, low), gap in gaps.items():
-    assert abs(gap) < 0.13 if name == "hard" or low == 0.9 else gap > 0.05, (
-        name,
-        low,
-        gap,
-    )
+if CHECKING:
+    for (name, low), gap in gaps.items():
+        assert abs(gap) < 0.13 if name == "hard" or low == 0.9 else gap > 0.05, (
+            name,
+            low,
+            gap,
+        )
 
 # %% [markdown]
 # ### Why would a less sure model translate better?

@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 # %% [markdown] needs=["multi30k"]
 # # Evaluation
@@ -29,10 +30,11 @@ for line in (first, second):
     print(f"{BLEU().corpus_score([line], [[reference]]).score:.1f} BLEU: {line}")
 
 # %% tags=["remove-cell"]
-wrong_person, in_other_words = (
-    BLEU().corpus_score([line], [[reference]]).score for line in (first, second)
-)
-assert 5.5 < wrong_person / in_other_words < 6.5
+if CHECKING:
+    wrong_person, in_other_words = (
+        BLEU().corpus_score([line], [[reference]]).score for line in (first, second)
+    )
+    assert 5.5 < wrong_person / in_other_words < 6.5
 
 # %% [markdown]
 # The false translation gets six times as much as the sound one, and this is the score that everybody quotes. The main result of the paper is two numbers: 28.4 **BLEU** for English to German, and 41.8 for English to French. Nobody can read a thousand translations after every change of a model, so a program has to do it. BLEU counts the runs of one to four words that an output shares with a **reference**, a translation written by a person. For a single sentence that proves nothing, as you see; over a whole test set it is useful, if you know what moves it.
@@ -81,7 +83,8 @@ honest = BLEU().corpus_score(outputs, [references]).score
 print(f"{honest:.1f} BLEU")
 
 # %% tags=["remove-cell"]
-assert 40.7 < honest < 41.8
+if CHECKING:
+    assert 40.7 < honest < 41.8
 
 # %% [markdown]
 # We score the same model in ten other ways. For all but *teacher-forced* the outputs stay the same, to the letter.
@@ -150,11 +153,6 @@ value = {
     "word by place": by_place(outputs, references),
 }
 apart = {name: number - honest for name, number in value.items()}
-assert apart["in characters"] > 20 and 4 < apart["with <s> and </s>"] < 6
-assert (
-    sum(abs(number) < 3 for number in apart.values()) == 9
-    and abs(apart["teacher-forced"]) < 0.5
-)
 records = [
     {"way": name, "bleu": round(n, 1), "over": apart[name] > 0}
     for name, n in value.items()
@@ -184,6 +182,14 @@ show(
     chart.properties(width=190, height=290),
     alt=f"Bars of eleven scores of one model from {min(value.values()):.0f} to {max(value.values()):.0f}; the honest one is {honest:.0f}, the highest counts characters.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert apart["in characters"] > 20 and 4 < apart["with <s> and </s>"] < 6
+    assert (
+        sum(abs(number) < 3 for number in apart.values()) == 9
+        and abs(apart["teacher-forced"]) < 0.5
+    )
 
 # %% [markdown]
 # The gain from characters is the emptiest: a run of four characters is often a piece of one word, and matches without any phrase being right. Counting `<s>` and `</s>` gives away two words that can't be wrong.
@@ -228,7 +234,6 @@ def bars():
 
 rows = list(bars())
 found = [sum(row["hit"] for row in rows if row["n"] == n) for n in (1, 2, 3, 4)]
-assert found == [5, 3, 2, 1]
 heads = [{"x": i + 0.5, "y": 0.6, "text": word} for i, word in enumerate(output)]
 sides = [
     {
@@ -259,6 +264,10 @@ show(
     chart.properties(width=345, height=260),
     alt="Of the output's n-grams, 5 of 6 single words are matched in the reference, 3 of 5 pairs, 2 of 4 triples and 1 of 3 sequences of four.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert found == [5, 3, 2, 1]
 
 # %% [markdown]
 # ### Precision, clipped
@@ -316,14 +325,15 @@ dog = counts_of("a dog sleeps", "the dog is sleeping")
 print(f"the cat {bleu_of(cat):.1f}, the cat and the dog {bleu_of(cat + dog):.1f}")
 
 # %% tags=["remove-cell"]
-assert abs(bleu_of(cat) - 53.7) < 0.05
-short = counts_of("the black cat likes", "the black cat likes fish")
-assert abs(bleu_of(short) - 77.9) < 0.05
-lines = ["the black cat likes the fish", "a dog sleeps"]
-wanted_lines = ["the black cat likes fish", "the dog is sleeping"]
-plain = BLEU(tokenize="none", smooth_method="none", force=True)
-assert abs(plain.corpus_score(lines, [wanted_lines]).score - bleu_of(cat + dog)) < 1e-9
-assert plain.corpus_score(lines[1:], [wanted_lines[1:]]).score == 0
+if CHECKING:
+    assert abs(bleu_of(cat) - 53.7) < 0.05
+    short = counts_of("the black cat likes", "the black cat likes fish")
+    assert abs(bleu_of(short) - 77.9) < 0.05
+    lines = ["the black cat likes the fish", "a dog sleeps"]
+    wanted_lines = ["the black cat likes fish", "the dog is sleeping"]
+    plain = BLEU(tokenize="none", smooth_method="none", force=True)
+    assert abs(plain.corpus_score(lines, [wanted_lines]).score - bleu_of(cat + dog)) < 1e-9
+    assert plain.corpus_score(lines[1:], [wanted_lines[1:]]).score == 0
 
 # %% [markdown]
 # The dog alone would have 0, since none of its pairs is right. Together they have 44.2, and not the mean of the two: every n-gram counts alike, so longer sentences weigh more. "BLEU" means this number for the corpus.
@@ -343,7 +353,8 @@ counts = all_counts(outputs, references)
 print(f"by hand {bleu_of(counts.sum(axis=0)):.6f}, sacreBLEU {honest:.6f}")
 
 # %% tags=["remove-cell"]
-assert abs(bleu_of(counts.sum(axis=0)) - honest) < 1e-6
+if CHECKING:
+    assert abs(bleu_of(counts.sum(axis=0)) - honest) < 1e-6
 
 # %% [markdown]
 # ## The tool and its signature
@@ -408,8 +419,9 @@ print(f"BLEU {scores.bleu:.1f}  {scores.bleu_signature}")
 print(f"chrF {scores.chrf:.1f}  {scores.chrf_signature}")
 
 # %% tags=["remove-cell"]
-assert abs(scores.bleu - honest) < 1e-9 and 60 < scores.chrf < 61.2
-assert "tok:13a" in score(["Er hat Zeit."], ["他 Zeit."]).bleu_signature
+if CHECKING:
+    assert abs(scores.bleu - honest) < 1e-9 and 60 < scores.chrf < 61.2
+    assert "tok:13a" in score(["Er hat Zeit."], ["他 Zeit."]).bleu_signature
 
 # %% [markdown]
 # | field | says | other choices, and what they do |
@@ -438,7 +450,8 @@ low, high = np.percentile(means, [2.5, 97.5])
 print(f"mean gain {gains.mean()}, 95% of the draws from {low:.1f} to {high:.1f}")
 
 # %% tags=["remove-cell"]
-assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
+if CHECKING:
+    assert abs(low + 0.5) < 0.3 and abs(high - 3.3) < 0.3
 
 # %% [markdown]
 # A range that holds 95% of the draws is a **confidence interval**, *interval* for short. This one contains zero, so ten sentences can't tell.
@@ -477,12 +490,15 @@ for name, systems in compared.items():
 # %% tags=["remove-cell"]
 intervals = {name: paired_bootstrap(*systems) for name, systems in compared.items()}
 versus_greedy, versus_short = intervals.values()
-assert versus_greedy[1] < 0 < versus_greedy[0] < 0.3
-assert abs(versus_greedy[0] - 0.2) < 0.1 and abs(versus_greedy[2] - 0.6) < 0.1
-assert versus_short[0] > 0.8 and versus_short[1] > 0.5
 paired = np.std(resampled(counts) - resampled(greedy))
 unpaired = np.std(resampled(counts) - resampled(greedy, seed=2))
-assert 5 < unpaired / paired < 6
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert versus_greedy[1] < 0 < versus_greedy[0] < 0.3
+    assert abs(versus_greedy[0] - 0.2) < 0.1 and abs(versus_greedy[2] - 0.6) < 0.1
+    assert versus_short[0] > 0.8 and versus_short[1] > 0.5
+    assert 5 < unpaired / paired < 6
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-bootstrap", "caption": "Could it be chance? How far a beam of 4 is ahead of greedy search (above), and alpha 1.4 of alpha 0.6 (below), on 1,000 resampled test sets. The thick line at the bottom covers 95% of them."}}
@@ -511,11 +527,14 @@ def histogram(name, one, other):
 
 
 charts, below = zip(*(histogram(name, *compared[name]) for name in compared))
-assert 0.2 < below[0] < 0.28 and below[1] == 0
 show(
     alt.vconcat(*charts),
     alt=f"Of the resampled differences between beam and greedy search {below[0]:.0%} lie below zero; of those between alpha 1.4 and alpha 0.6 none does.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert 0.2 < below[0] < 0.28 and below[1] == 0
 
 # %% [markdown]
 # Between greedy search and a beam of 4, a thousand captions can't decide (two thousand [could](19_decoding.ipynb#beam-width-and-alpha)). The larger $\alpha$ is another matter: it is 0.9 ahead, and every resample agrees. Without pairing, with draws of its own for each system, the first difference would swing more than five times as widely.
@@ -540,28 +559,29 @@ show(
 # The flawless translation has the lowest chrF, because the person who wrote the reference had kids *compete to gain possession of the soccer ball*. In the study of Freitag and colleagues, the professionals' marks ranked the systems of a large competition differently from the grades of paid laymen, and put translations made by people clearly first.
 
 # %% tags=["remove-cell"]
-marked_lines = {
-    (
-        "A man is riding a bike through a basket.",
-        "A man on a bicycle pedals through an archway.",
-    ): 28,
-    (
-        "A man throws an a canal while two dogs watch.",
-        "A man is throwing a log into a waterway while two dogs watch.",
-    ): 48,
-    (
-        "A table full of pictures, an outdoor market.",
-        "A table full of pictures in frames, at an outdoor market.",
-    ): 75,
-    (
-        "Children fighting for the ball.",
-        "Kids compete to gain possession of the soccer ball.",
-    ): 15,
-}
-for (line, wanted), rounded in marked_lines.items():
-    assert round(CHRF().sentence_score(line, [wanted]).score) == rounded
-    assert wanted in references
-assert sum(line in outputs for line, _ in marked_lines) >= 2
+if CHECKING:
+    marked_lines = {
+        (
+            "A man is riding a bike through a basket.",
+            "A man on a bicycle pedals through an archway.",
+        ): 28,
+        (
+            "A man throws an a canal while two dogs watch.",
+            "A man is throwing a log into a waterway while two dogs watch.",
+        ): 48,
+        (
+            "A table full of pictures, an outdoor market.",
+            "A table full of pictures in frames, at an outdoor market.",
+        ): 75,
+        (
+            "Children fighting for the ball.",
+            "Kids compete to gain possession of the soccer ball.",
+        ): 15,
+    }
+    for (line, wanted), rounded in marked_lines.items():
+        assert round(CHRF().sentence_score(line, [wanted]).score) == rounded
+        assert wanted in references
+    assert sum(line in outputs for line, _ in marked_lines) >= 2
 
 # %% [markdown]
 # ### Scores that have read something
@@ -611,8 +631,11 @@ def bleu_2(output, reference):
 pairs_only = BLEU(max_ngram_order=2, tokenize="none")
 answer = pairs_only.corpus_score(["the cat sat"], [["the cat sat down ."]])
 ours = bleu_2("the cat sat", "the cat sat down .")
-assert abs(answer.score - ours) < 1e-9
 print(f"{ours:.1f}")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert abs(answer.score - ours) < 1e-9
 
 # %% [markdown]
 # **2. What breaks if** (★, 5 min) precisions are not clipped? Find an output of seven words that gets 100 for $p_1$ against the reference *two dogs play in the deep snow*, and says nothing.
@@ -623,7 +646,10 @@ wanted = "two dogs play in the deep snow"
 said = "in in in in in in in"
 print("unclipped:", sum(word in wanted.split() for word in said.split()), end=" ")
 print("clipped:", counts_of(said, wanted)[0])
-assert counts_of(said, wanted)[0] == 1
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert counts_of(said, wanted)[0] == 1
 
 # %% [markdown]
 # **3. What breaks if** (★★, 10 min) one output line is lost near the beginning, and a blank one is added at the end so that the counts agree? Predict the score, then try it.
@@ -633,8 +659,11 @@ assert counts_of(said, wanted)[0] == 1
 # comes from the five before.
 shifted = [*outputs[:5], *outputs[6:], ""]
 lost = score(shifted, references).bleu
-assert lost < honest / 3
 print(f"{honest:.1f} falls to {lost:.1f}")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert lost < honest / 3
 
 # %% [markdown]
 # **4. How many sentences?** (★★, 10 min) Predict how much wider the 95% interval of our model's BLEU becomes when only every fourth caption is kept.
@@ -643,8 +672,11 @@ print(f"{honest:.1f} falls to {lost:.1f}")
 # It goes with one over the root of the number of sentences: a quarter of them, about twice as wide.
 spreads = [resampled(some, 1000, seed=2) for some in (counts, counts[::4])]
 widths = [np.ptp(np.percentile(scores, [2.5, 97.5])) for scores in spreads]
-assert 1.4 < widths[1] / widths[0] < 2.9
 print(f"{widths[0]:.1f} and {widths[1]:.1f} points wide")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert 1.4 < widths[1] / widths[0] < 2.9
 
 # %% [markdown]
 # **5. Which comes first?** (★★, 10 min) Exchange output and reference: the model writes *the black cat likes fish*, and the reference has *the fish*. Compute the score by hand, and say why such a mistake in a script can stay unnoticed for long.
@@ -659,7 +691,10 @@ both_ways = (
     bleu_of(counts_of(short_line, long_line)),
 )
 print(f"{both_ways[0]:.1f} and {both_ways[1]:.1f}")
-assert abs(both_ways[1] - 57.9) < 0.05
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert abs(both_ways[1] - 57.9) < 0.05
 
 # %% [markdown]
 # **6. Endings** (★★, 10 min). The reference is *Two dogs are running.* Which of *Two dog is running.* and *Two cars are burning.* gets the higher BLEU, and which the higher chrF?
@@ -722,11 +757,12 @@ for pair in (("dog", "dogs"), ("dogs", "dog")):
     print(*pair, f"{chrf_by_hand(*pair, longest=3):.1f}")
 
 # %% tags=["remove-cell"]
-assert abs(chrf_by_hand(second, reference) - library) < 1e-6
-for pair, expected in ((("dog", "dogs"), 68.9), (("dogs", "dog"), 89.8)):
-    assert abs(chrf_by_hand(*pair, longest=3) - expected) < 0.05
-    three = CHRF(char_order=3).sentence_score(pair[0], [pair[1]]).score
-    assert abs(three - expected) < 0.05
+if CHECKING:
+    assert abs(chrf_by_hand(second, reference) - library) < 1e-6
+    for pair, expected in ((("dog", "dogs"), 68.9), (("dogs", "dog"), 89.8)):
+        assert abs(chrf_by_hand(*pair, longest=3) - expected) < 0.05
+        three = CHRF(char_order=3).sentence_score(pair[0], [pair[1]]).score
+        assert abs(three - expected) < 0.05
 
 # %% [markdown]
 # ### Chinese, and a list of lists
@@ -828,14 +864,15 @@ needed = next(n for n, row in enumerate(improved, 1) if bleu_of(row) > honest + 
 print(f"{needed} of {len(counts):,} captions made perfect gain half a point")
 
 # %% tags=["remove-cell"]
-assert 4 <= needed <= 8
-brevity = [
-    math.exp(1 - 1 / (rows[:, 8].sum() / rows[:, 9].sum())) for rows in (counts, longer)
-]
-assert 0.65 < honest * (brevity[1] / brevity[0] - 1) < 0.85  # what length alone gains
-precision_1 = counts[:, 0].sum() / counts[:, 4].sum()
-assert abs(precision_1 - 0.741) < 0.006
-assert abs(counts[:, 8].sum() / counts[:, 9].sum() - 0.965) < 0.004
+if CHECKING:
+    assert 4 <= needed <= 8
+    brevity = [
+        math.exp(1 - 1 / (rows[:, 8].sum() / rows[:, 9].sum())) for rows in (counts, longer)
+    ]
+    assert 0.65 < honest * (brevity[1] / brevity[0] - 1) < 0.85  # what length alone gains
+    precision_1 = counts[:, 0].sum() / counts[:, 4].sum()
+    assert abs(precision_1 - 0.741) < 0.006
+    assert abs(counts[:, 8].sum() / counts[:, 9].sum() - 0.965) < 0.004
 
 # %% [markdown]
 # ### The p-value, ours and sacreBLEU's
@@ -864,8 +901,9 @@ print(f"p-value: ours {ours:.2f}, sacreBLEU's {theirs:.2f}", end=", ")
 print(f"our draws in its way {their_way:.2f}")
 
 # %% tags=["remove-cell"]
-assert low < 0 < difference < 0.3
-assert abs(theirs - their_way) < 0.06 and theirs < ours - 0.1
+if CHECKING:
+    assert low < 0 < difference < 0.3
+    assert abs(theirs - their_way) < 0.06 and theirs < ours - 0.1
 
 # %% [markdown]
 # ### What BLEU does a person get?
@@ -896,9 +934,10 @@ for direction, by_set in logged.items():
     print(f"{by_set['tatoeba']:6.1f} {by_set['every']:7.1f}")
 
 # %% tags=["remove-cell"]
-for by_set in logged.values():
-    assert 39 < by_set["person"] < 41 and by_set["every"] > by_set["tatoeba"] + 2
-assert logged["de-en"]["tatoeba"] > logged["en-de"]["tatoeba"] + 10
+if CHECKING:
+    for by_set in logged.values():
+        assert 39 < by_set["person"] < 41 and by_set["every"] > by_set["tatoeba"] + 2
+    assert logged["de-en"]["tatoeba"] > logged["en-de"]["tatoeba"] + 10
 
 # %% [markdown]
 # ## Second reading: the outputs themselves
@@ -926,8 +965,6 @@ for first_word, last_word in groups:
             "count": f"{member.sum()}",
         }
     )
-assert records[-1]["high"] < min(r["low"] for r in records[:-1])
-assert max(r["low"] for r in records[:-1]) < min(r["high"] for r in records[:-1])
 base = alt.Chart(alt.Data(values=records)).encode(
     x=alt.X(
         "group:N", sort=None, title="words of the source", axis=alt.Axis(labelAngle=0)
@@ -946,6 +983,11 @@ show(
     chart.properties(width=295, height=220),
     alt="BLEU is between 41 and 44 for captions of up to 19 words and 30 for longer ones.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert records[-1]["high"] < min(r["low"] for r in records[:-1])
+    assert max(r["low"] for r in records[:-1]) < min(r["high"] for r in records[:-1])
 
 # %% [markdown]
 # ### Reading what it wrote
@@ -1031,9 +1073,10 @@ table(
 )
 
 # %% tags=["remove-cell"]
-assert np.mean([by_chrf[i] for i in worst]) < np.mean(by_chrf) / 1.5
-unseen = found["the German has a word that no training caption has"]
-assert 230 < len(unseen) < 260 and 9 < np.mean(by_chrf) - np.mean(unseen) < 11.5
+if CHECKING:
+    assert np.mean([by_chrf[i] for i in worst]) < np.mean(by_chrf) / 1.5
+    unseen = found["the German has a word that no training caption has"]
+    assert 230 < len(unseen) < 260 and 9 < np.mean(by_chrf) - np.mean(unseen) < 11.5
 
 # %% [markdown]
 # ### What it was not trained for
@@ -1062,8 +1105,9 @@ away = score(strange[:-1], list(elsewhere.values())[:-1])
 print(f"chrF {away.chrf:.0f} on the first five, {scores.chrf:.0f} on the test captions")
 
 # %% tags=["remove-cell"]
-assert away.chrf < scores.chrf
-assert score(everyday[:-1], list(elsewhere.values())[:-1]).chrf > away.chrf + 20
+if CHECKING:
+    assert away.chrf < scores.chrf
+    assert score(everyday[:-1], list(elsewhere.values())[:-1]).chrf > away.chrf + 20
 
 # %% [markdown]
 # ## Questions that come up

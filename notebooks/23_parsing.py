@@ -6,6 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
 
 
 # %% [markdown] needs=["treebank"]
@@ -133,14 +134,15 @@ words = [word for _, word in leaves(tree)]
 print(restore(linearize(tree), words))
 
 # %% tags=["remove-cell"]
-for broken in (
-    "(S /DT /JJ /NN (VP /VBZ",
-    "(S /DT /JJ /NN ) )",
-    "(S /DT /JJ )",
-    "(S (NP ) /DT )",
-):
-    assert restore(broken.split(), words[:3]) is None
-assert restore(linearize(tree), words) == tree
+if CHECKING:
+    for broken in (
+        "(S /DT /JJ /NN (VP /VBZ",
+        "(S /DT /JJ /NN ) )",
+        "(S /DT /JJ )",
+        "(S (NP ) /DT )",
+    ):
+        assert restore(broken.split(), words[:3]) is None
+    assert restore(linearize(tree), words) == tree
 
 # %% [markdown]
 # The **Penn Treebank** {cite:p}`marcus1993building` is where English trees come from; its best-known part is articles of the *Wall Street Journal*, bracketed by a program and corrected by hand. It must be licensed; NLTK distributes a sample for non-commercial use. `treebank.read_treebank` reads its files. Is anything lost on the way to symbols and back?
@@ -152,14 +154,17 @@ same = [restore(linearize(t), [word for _, word in leaves(t)]) == t for t in sam
 print(f"{len(files)} files, {len(sample):,} trees, {sum(same):,} restored exactly")
 
 # %% tags=["remove-cell"]
-assert len(sample) == sum(same) == 3914
-assert all(treebank.linearize(t) == linearize(t) for t in sample)
 cleaned = [clean(t) for t in sample]
-assert all(restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned)
-assert all(
-    treebank.restore(linearize(t), [word for _, word in leaves(t)]) == t
-    for t in cleaned
-)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert len(sample) == sum(same) == 3914
+    assert all(treebank.linearize(t) == linearize(t) for t in sample)
+    assert all(restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned)
+    assert all(
+        treebank.restore(linearize(t), [word for _, word in leaves(t)]) == t
+        for t in cleaned
+    )
 
 # %% [markdown]
 # Nothing is lost. But the experts marked more than is asked of a parser: the roles of phrases, as in `NP-SBJ` for a subject, and places where a word is understood but not said. Everyone trains and scores without them, and so do we: `clean` takes them out.
@@ -309,18 +314,22 @@ for name, (said, _) in cases.items():
     print(f"{scores[name]:5.1f}  {name}")
 
 # %% tags=["remove-cell"]
-for name, (_, expected) in cases.items():
-    assert round(scores[name], 1) == expected
-particle = (
-    read_trees("(VP (VB get) (PRT (RP up)))"),
-    read_trees("(VP (VB get) (ADVP (RP up)))"),
-)
-assert labeled_f1(*particle) == 100 and labeled_f1(read_trees(gold), [None]) == 0
+if CHECKING:
+    for name, (_, expected) in cases.items():
+        assert round(scores[name], 1) == expected
+    particle = (
+        read_trees("(VP (VB get) (PRT (RP up)))"),
+        read_trees("(VP (VB get) (ADVP (RP up)))"),
+    )
+    assert labeled_f1(*particle) == 100 and labeled_f1(read_trees(gold), [None]) == 0
 
 # %% tags=["remove-cell"]
 pool = [clean(t) for t in sample[:300]]
 others = [None if n % 7 == 0 else t for n, t in enumerate(pool)]
-assert labeled_f1(pool, others) == treebank.labeled_f1(pool, others) < 100
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert labeled_f1(pool, others) == treebank.labeled_f1(pool, others) < 100
 
 # %% [markdown]
 # In one point we're stricter. EVALB leaves out a sentence whose output doesn't have the right words, and a parser can only gain by that. Here, output that isn't a tree counts as a tree without brackets.
@@ -370,17 +379,18 @@ def may_follow(symbol, written, words):
 
 
 # %% tags=["remove-cell"]
-draw = Random(0)
-for sentence in texts[:8]:
-    words_as_ids = torch.tensor([code.source(sentence)])
-    sentence = code.read(words_as_ids[0, :-1].tolist())
-    written, ids = [], [BOS]
-    while ids[-1] != EOS and len(ids) < 60:
-        ours = [may_follow(entry, written, sentence) for entry in code.entries]
-        inputs = torch.tensor([[ids]]), words_as_ids, torch.tensor([[len(sentence)]])
-        assert ours == allowed(*inputs, code.kinds)[0, 0].tolist(), written
-        ids.append(draw.choice([number for number, may in enumerate(ours) if may]))
-        written.append(code.entries[ids[-1]])
+if CHECKING:
+    draw = Random(0)
+    for sentence in texts[:8]:
+        words_as_ids = torch.tensor([code.source(sentence)])
+        sentence = code.read(words_as_ids[0, :-1].tolist())
+        written, ids = [], [BOS]
+        while ids[-1] != EOS and len(ids) < 60:
+            ours = [may_follow(entry, written, sentence) for entry in code.entries]
+            inputs = torch.tensor([[ids]]), words_as_ids, torch.tensor([[len(sentence)]])
+            assert ours == allowed(*inputs, code.kinds)[0, 0].tolist(), written
+            ids.append(draw.choice([number for number, may in enumerate(ours) if may]))
+            written.append(code.entries[ids[-1]])
 
 # %% [markdown]
 # What it forbids gets the logit $-\infty$, as a [mask](04_masks.ipynb#how-to-hide-a-key) would do. (The benchmark's `allowed` decides for all hypotheses at once.)
@@ -392,7 +402,8 @@ print(f"F1 {labeled_f1(test, held):.1f}", end="; ")
 print(f"{sum(map(bool, held))} of {len(test)} are trees")
 
 # %% tags=["remove-cell"]
-assert labeled_f1(test, held) > 85 and labeled_f1(test, held) > labeled_f1(test, parsed)
+if CHECKING:
+    assert labeled_f1(test, held) > 85 and labeled_f1(test, held) > labeled_f1(test, parsed)
 
 # %% [markdown]
 # The paper reports no such constraint.
@@ -411,7 +422,6 @@ by_size = {}
 for run in sorted(runs, key=lambda run: (run["trees"], run["seed"])):
     if run["words_written"]:
         by_size.setdefault(run["share"], []).append(run)
-assert [*by_size] == [8, 4, 2, 1] and len(by_size[1]) >= 3
 print("              search left free      held to trees     best loss")
 print("trees seeds    F1   well-formed     F1   well-formed     after")
 for found in by_size.values():
@@ -429,6 +439,10 @@ for found in by_size.values():
 hours = sum(run["seconds"] for run in runs) / 3600
 print(f"{settings['steps']:,} updates at most, {hours:.1f} hours in all on one core:")
 print(f"{settings['processor']}, PyTorch {settings['torch']}")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert [*by_size] == [8, 4, 2, 1] and len(by_size[1]) >= 3
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-parsing-curve", "caption": "How far do 3,400 trees get you? Labeled F1 over the number of trees trained on (logarithmic): each run and the mean of its size, with the search left free (purple) and held to trees (orange). The diamond is the paper's model, with twelve times the trees and many times the size."}}
 kinds = {"left free": ("f1_free", PLUM), "held to trees": ("f1_constrained", AMBER)}
@@ -484,7 +498,10 @@ print(said)
 guess = restore(said.split(), [*words, "."])
 show_tree(guess, f"The model wrote: {said}")
 right = "TOP", [(tree[0], [*tree[1], (".", ".")])]
-assert labeled_f1([right], [guess]) == 100 and "*sh /JJ" in said
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert labeled_f1([right], [guess]) == 100 and "*sh /JJ" in said
 
 # %% [markdown]
 # All brackets are right. Only the tag of *fish* is wrong: it isn't among the 3,000 frequent words, so the model has seen no more of it than an ending, `*sh`, and takes it for an adjective. The other seeds read another sentence, in which *the black cat likes* is a noun phrase and *to fish* is what they do:
@@ -494,7 +511,8 @@ for run in by_size[1][1:]:
     print(run["ours"])
 
 # %% tags=["remove-cell"]
-assert all("*es /NNS ) (VP *sh /VBP )" in run["ours"] for run in by_size[1][1:])
+if CHECKING:
+    assert all("*es /NNS ) (VP *sh /VBP )" in run["ours"] for run in by_size[1][1:])
 
 # %% [markdown]
 # ### Do the words help?
@@ -517,7 +535,10 @@ for written in (True, False):
     )
     print(f"held to trees {held:.1f} ({len(some)} seeds)")
     gain = full["held to trees"] - held
-assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert round(gain) == 11 and full["held to trees"] > 2 * full["left free"]
 
 # %% [markdown]
 # Held to trees, written words are worth eleven points of F1, although they make the output longer by more than a third and nobody reads them. A decoder that has just written the third word finds the fourth beside it; one that has written only three tags must count.

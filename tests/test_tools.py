@@ -616,7 +616,7 @@ def test_the_first_cell_of_all_notebooks_is_the_same():
     assert len(sources) == 1, "they differ"
     source = sources.pop()
     ast.parse(source)
-    assert sum(line != "" for line in source.splitlines()) <= 6
+    assert sum(line != "" for line in source.splitlines()) <= 7
     assert f'"{config["repository"]["url"]}"' in source
     assert all(tags(cell) == ["remove-cell"] for cell in first_cells)
 
