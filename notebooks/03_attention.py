@@ -291,7 +291,8 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     assert all(
-        a == b if isinstance(a, list) else torch.equal(a, b) for a, b in zip(mine, theirs)
+        a == b if isinstance(a, list) else torch.equal(a, b)
+        for a, b in zip(mine, theirs)
     )
 
 # %% [markdown]
@@ -317,7 +318,10 @@ print(scores)
 # %% tags=["remove-cell"]
 if CHECKING:
     assert all(scores[i, j] == Q[i].dot(K[j]) for i in range(5) for j in range(5))
-    assert (K @ K.T)[4, [4, 2]].tolist() == [2.5, 3.0]  # fish, if its key were its query
+    assert (K @ K.T)[4, [4, 2]].tolist() == [
+        2.5,
+        3.0,
+    ]  # fish, if its key were its query
 
 # %% [markdown]
 # Rows are queries and columns are keys, as in every matrix of this book. No score waits for another: for 500 words, one matrix product gives all 250,000.
@@ -737,7 +741,9 @@ for factor in (1, 4, 16):
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    torch.testing.assert_close(jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s))
+    torch.testing.assert_close(
+        jacobian(s), torch.func.jacrev(lambda x: x.softmax(-1))(s)
+    )
 
 # %% [markdown]
 # :::{admonition} How much gradient reaches a query, measured

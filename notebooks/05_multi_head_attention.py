@@ -65,7 +65,9 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     assert [round(w, 2) for w in single[2].tolist()] == [0.07, 0.2, 0.07, 0.54, 0.12]
-    assert round(first[2, 3].item(), 2) == 0.77 and round(second[2, 1].item(), 2) == 0.51
+    assert (
+        round(first[2, 3].item(), 2) == 0.77 and round(second[2, 1].item(), 2) == 0.51
+    )
     assert round(same_divisor[0][2, 3].item(), 2) == 0.61
     assert round(same_divisor[1][2, 1].item(), 2) == 0.40
 

@@ -315,7 +315,9 @@ print("the unit of Schnee (snow):", ", ".join(snow))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:]) < 0.1
+    assert (
+        all("chne" in word for word in [*snow][:4]) and max([*snow.values()][4:]) < 0.1
+    )
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-units", "caption": "What does a unit look for? Choose a German word: snow, walks, ball, red or brown. The bars are the words that excite its unit most, in the top encoder layer of the trained model. The unit of *Schnee* (snow) answers to four subwords of its family and to hardly anything else."}}

@@ -179,7 +179,9 @@ print("pull along the state:", dict(zip(WORDS, [round(v, 2) for v in pull.tolist
 if CHECKING:
     chances = embedding.logits(state).softmax(dim=-1)[0]
     right = F.one_hot(torch.tensor(4), 10)
-    torch.testing.assert_close(embedding.weight.grad, (chances - right)[:, None] * state)
+    torch.testing.assert_close(
+        embedding.weight.grad, (chances - right)[:, None] * state
+    )
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when *fish* is the right word (learning rate 1). Each moves along its line to the open square: *fish* parallel to the state (from the origin to the circle), so that its dot product grows, the others the opposite way. *Cat* was rated high and moves far; *the*, *black* and *likes*, all at (0, 0), hardly move."}}
 ends = X + pull[:, None] * x
@@ -450,11 +452,15 @@ def embed(tokens, table):
 
 def logits(states, table):
     return states @ table.T
+
+
 print(check("embedding", embed))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    torch.testing.assert_close(logits(states, embedding.weight), embedding.logits(states))
+    torch.testing.assert_close(
+        logits(states, embedding.weight), embedding.logits(states)
+    )
 
 # %% [markdown]
 # **2. "To be consistent"** (★★, 15 min). What breaks if the logits are multiplied by $\sqrt{d_\text{model}}$ as well? Predict where the loss starts, then measure it.

@@ -796,7 +796,9 @@ if CHECKING:
 # %% tags=["remove-cell"]
 if CHECKING:
     assert difference < 1e-9
-    rounded = {name: [round(v, 2) for v in y[0].tolist()] for name, y in outputs.items()}
+    rounded = {
+        name: [round(v, 2) for v in y[0].tolist()] for name, y in outputs.items()
+    }
     assert rounded == {"post-norm": [-1, 1], "pre-norm": [-1, 5], "swapped": [0, 4]}
 
 # %% [markdown]
@@ -914,7 +916,9 @@ show_steps(charts, "How deep?", start=2)
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert all(0.35 < v < 0.76 for norms in measured.values() for v in norms["post-norm"])
+    assert all(
+        0.35 < v < 0.76 for norms in measured.values() for v in norms["post-norm"]
+    )
     assert measured[24]["pre-norm"][0] >= measured[3]["pre-norm"][0]
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the gradients in numbers", "code_prompt_hide": "Hide the numbers"}

@@ -684,7 +684,9 @@ if CHECKING:
         "feed_forward without ReLU": 0.36,
         "three scaled tables": 0.27,
     }
-    assert all(round(ladder_losses[name], 2) == value for name, value in changed.items())
+    assert all(
+        round(ladder_losses[name], 2) == value for name, value in changed.items()
+    )
     weights_of = {name: rungs[name][0]["parameters"] for name in rungs}
     saved = weights_of["three scaled tables"] - weights_of["embeddings"]
     assert (saved, weights_of["three scaled tables"]) == (76_800, 181_056)
@@ -1025,7 +1027,9 @@ show(
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert cosines["made one by one"][0, 1].abs() < 0.1 and cosines["copied"][0, 1] > 0.5
+    assert (
+        cosines["made one by one"][0, 1].abs() < 0.1 and cosines["copied"][0, 1] > 0.5
+    )
 
 # %% [markdown]
 # ### The loss before training is ln |V|
@@ -1204,6 +1208,7 @@ if CHECKING:
 
 # %% tags=["remove-cell"]
 if CHECKING:
+
     def missing_rows(name):
         """Return the smallest and the largest number of extra table rows that give the paper's count."""
         width, ours = preset(name).d_model, parameter_count(preset(name))
@@ -1211,7 +1216,6 @@ if CHECKING:
             IN_PAPER[name] * 1_000_000 + half - ours for half in (-500_000, 500_000)
         )
         return -(-low // width), high // width
-
 
     intervals = [missing_rows(name) for name in IN_PAPER if name != "big"]
     assert max(low for low, _ in intervals) == 4004

@@ -238,6 +238,8 @@ def statement(rows, names, title):
         cell=29,
     )
     return chart.properties(title=title, height=22 * len(names))
+
+
 show(
     alt.vconcat(
         statement(torch.cat(decoder), later, "decoder"),

@@ -350,7 +350,8 @@ for name, corpus in {"grammar": pairs, "captions": captions}.items():
 # %% tags=["remove-cell"]
 if CHECKING:
     german, english = (
-        Counter(word for pair in captions for word in words(pair[side])) for side in (0, 1)
+        Counter(word for pair in captions for word in words(pair[side]))
+        for side in (0, 1)
     )
     assert (len(german), len(english)) == (18_483, 10_825)
     assert sum(count == 1 for count in german.values()) > len(german) / 2

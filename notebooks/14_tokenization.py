@@ -320,6 +320,8 @@ def by_library(words, count):
     )
     learned = json.loads(library.to_str())["model"]["merges"]
     return library, [tuple(pair) for pair in learned]
+
+
 rng, compared, equal, cut_alike = Random(0), 0, 0, 0
 for _ in range(100):
     drawn = [

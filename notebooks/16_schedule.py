@@ -400,7 +400,8 @@ for warmup in (20, 200):
 if CHECKING:
     assert math.isclose(learning_rate(200, 64, 200), 0.0088, rel_tol=0.01)
     assert (
-        last["warm-up 20"] > 3.5 and abs(last["warm-up 200"] - last["always 0.001"]) < 0.3
+        last["warm-up 20"] > 3.5
+        and abs(last["warm-up 200"] - last["always 0.001"]) < 0.3
     )
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. The dashed and the solid run reach the same rate, 0.0088; the one that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps (dotted) climbs to three times that rate and ends exactly like the bold run."}}
@@ -509,7 +510,9 @@ print(f"{learning_rate(1000, 512, 4000):.6f} {learning_rate(64_000, 512, 4000):.
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert math.isclose(learning_rate(1000, 512, 4000), learning_rate(64_000, 512, 4000))
+    assert math.isclose(
+        learning_rate(1000, 512, 4000), learning_rate(64_000, 512, 4000)
+    )
 
 # %% [markdown]
 # **2. There and back** (★, 10 min). By hand: a weight sees the gradients 3 and −3. How far does Adam move it in the first step and in the second, in units of the rate?

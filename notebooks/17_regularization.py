@@ -393,7 +393,8 @@ if CHECKING:
         slope = (logits.softmax(-1) - q) * (labels != PAD)[..., None]
         torch.testing.assert_close(z.grad, slope)
         parts = (
-            -(1 - smoothing) * logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+            -(1 - smoothing)
+            * logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
         )
         parts = parts - smoothing * logits.log_softmax(-1).mean(-1)
         torch.testing.assert_close(
@@ -596,7 +597,8 @@ print([round(label_smoothed_loss(flat, label, s).item(), 2) for s in (0.0, 0.2)]
 # %% tags=["remove-cell"]
 if CHECKING:
     assert all(
-        abs(label_smoothed_loss(flat, label, s) - math.log(4)) < 1e-6 for s in (0.0, 0.2)
+        abs(label_smoothed_loss(flat, label, s) - math.log(4)) < 1e-6
+        for s in (0.0, 0.2)
     )
 
 # %% [markdown]

@@ -443,7 +443,9 @@ show_steps(steps, "After how many updates?", start=7)
 # %% tags=["remove-cell"]
 if CHECKING:
     assert (
-        max(map(max, maps[50])) < 0.2 and maps[100][1][1] > 0.4 and maps[2000][9][9] > 0.5
+        max(map(max, maps[50])) < 0.2
+        and maps[100][1][1] > 0.4
+        and maps[2000][9][9] > 0.5
     )
 
 # %% [markdown]

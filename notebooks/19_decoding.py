@@ -248,7 +248,9 @@ show_steps(pictures, "Temperature", start=1)
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    widths = [len(sharpen(after, temperature, top_p=0.9)) for temperature in (0.5, 1, 2)]
+    widths = [
+        len(sharpen(after, temperature, top_p=0.9)) for temperature in (0.5, 1, 2)
+    ]
     assert widths[0] == 1 and 50 < widths[1] < 80 and 4200 < widths[2] < 4400
 
 # %% [markdown]
@@ -546,6 +548,8 @@ def grid(way):
     return (cells + total).properties(
         width=250, height=160, title=f"{way}: positions computed so far"
     )
+
+
 show(
     alt.vconcat(grid("without a cache"), grid("with a cache"), spacing=24),
     alt="Two triangles of eight steps. Without a cache all 36 cells are computed; with one, the 8 on the diagonal.",
@@ -637,7 +641,9 @@ for line in lines:
 # %% tags=["remove-cell"]
 if CHECKING:
     ours = [
-        tokenizer.decode(best_of(search(model_for(line), beam=4, limit=30), alpha=0.6)[0])
+        tokenizer.decode(
+            best_of(search(model_for(line), beam=4, limit=30), alpha=0.6)[0]
+        )
         for line in lines
     ]
     assert ours == translate(model, tokenizer, lines)
@@ -1552,7 +1558,12 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     at = {(r["captions"], r["beam"], r["alpha"]): r for r in logged}
-    shown = [at["both", 4, 0.6], at["both", 4, 1.4], at["both", 2, 0.6], at["both", 4, 0.0]]
+    shown = [
+        at["both", 4, 0.6],
+        at["both", 4, 1.4],
+        at["both", 2, 0.6],
+        at["both", 4, 0.0],
+    ]
     assert [
         (round(r["ahead"], 1), round(r["low"], 1), round(r["high"], 1)) for r in shown
     ] == [
@@ -1770,17 +1781,24 @@ if CHECKING:
         f"{kind}{field}" for kind in ("", "chrF ") for field in ("ahead", "low", "high")
     ]
 
-
     def to_a_tenth(number):
         return round(number + math.copysign(1e-9, number), 1)
-
 
     table = {
         name: [to_a_tenth(r[field]) for field in ("BLEU", "chrF", *fields)]
         for name, r in risks.items()
     }
     assert table["beam of 4"] == [42.7, 62.5, 0, 0, 0, 0, 0, 0]
-    assert table["one sample, 1.0"] == [31.8, 55.1, -10.9, -13.3, -8.5, -7.3, -9.0, -5.7]
+    assert table["one sample, 1.0"] == [
+        31.8,
+        55.1,
+        -10.9,
+        -13.3,
+        -8.5,
+        -7.3,
+        -9.0,
+        -5.7,
+    ]
     assert table["least risk, 1.0"] == [39.9, 63.3, -2.9, -4.4, -1.5, 0.9, 0, 1.8]
     assert table["least risk, 0.5"] == [41.9, 62.8, -0.9, -2.1, 0.2, 0.3, -0.4, 1.1]
 

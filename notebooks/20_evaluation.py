@@ -332,7 +332,9 @@ if CHECKING:
     lines = ["the black cat likes the fish", "a dog sleeps"]
     wanted_lines = ["the black cat likes fish", "the dog is sleeping"]
     plain = BLEU(tokenize="none", smooth_method="none", force=True)
-    assert abs(plain.corpus_score(lines, [wanted_lines]).score - bleu_of(cat + dog)) < 1e-9
+    assert (
+        abs(plain.corpus_score(lines, [wanted_lines]).score - bleu_of(cat + dog)) < 1e-9
+    )
     assert plain.corpus_score(lines[1:], [wanted_lines[1:]]).score == 0
 
 # %% [markdown]
@@ -867,9 +869,12 @@ print(f"{needed} of {len(counts):,} captions made perfect gain half a point")
 if CHECKING:
     assert 4 <= needed <= 8
     brevity = [
-        math.exp(1 - 1 / (rows[:, 8].sum() / rows[:, 9].sum())) for rows in (counts, longer)
+        math.exp(1 - 1 / (rows[:, 8].sum() / rows[:, 9].sum()))
+        for rows in (counts, longer)
     ]
-    assert 0.65 < honest * (brevity[1] / brevity[0] - 1) < 0.85  # what length alone gains
+    assert (
+        0.65 < honest * (brevity[1] / brevity[0] - 1) < 0.85
+    )  # what length alone gains
     precision_1 = counts[:, 0].sum() / counts[:, 4].sum()
     assert abs(precision_1 - 0.741) < 0.006
     assert abs(counts[:, 8].sum() / counts[:, 9].sum() - 0.965) < 0.004

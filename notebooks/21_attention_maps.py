@@ -809,7 +809,9 @@ if CHECKING:
     assert len(effects) == 12 and max(effects) > 1.8 * min(effects)
     hazy = [record["changed"] for record in records if record["peak"] < 0.6]
     assert max(hazy) < min(effects)
-    first = [record["peak"] for record in records if record["head"].startswith("decoder 1")]
+    first = [
+        record["peak"] for record in records if record["head"].startswith("decoder 1")
+    ]
     cost = sorted(lost["decoder", 0, head] for head in range(4))
     # Trained on another processor, one of the four costs more
     assert min(first) > 0.8 and cost[2] < 4

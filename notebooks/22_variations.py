@@ -209,7 +209,8 @@ print(f"PyTorch {settings['torch']}")
 # %% tags=["remove-cell"]
 if CHECKING:
     assert all(
-        len(results[name]) == seeds >= 3 for name in (*variations.ROWS, *variations.NORMS)
+        len(results[name]) == seeds >= 3
+        for name in (*variations.ROWS, *variations.NORMS)
     )
     assert list(PPL_BLEU) == list(variations.ROWS) == ["base", *NAMES]
 
@@ -304,9 +305,14 @@ if CHECKING:
         and max(worse, key=lambda n: worse[n][0]) == "big"
     )
     assert surely["C-N2"] < surely["C-N4"] < -0.5 and surely["C-N8"] > 0.2
-    assert all(0.15 < abs(surely[name]) < 0.3 for name in ("D-dropout0.0", "D-dropout0.2"))
+    assert all(
+        0.15 < abs(surely[name]) < 0.3 for name in ("D-dropout0.0", "D-dropout0.2")
+    )
     assert surely["D-smoothing0.0"] < 0 and round(surely["E-learned"], 1) == -0.3
-    assert round(bleu) == 8 and statistics.median(error for _, error in gained.values()) > 1
+    assert (
+        round(bleu) == 8
+        and statistics.median(error for _, error in gained.values()) > 1
+    )
 
 # %% [markdown]
 # ## Where the miniature agrees
@@ -369,7 +375,8 @@ ahead.append(after["base"]["validation_loss"] - after["C-N4"]["validation_loss"]
 # %% tags=["remove-cell"]
 if CHECKING:
     assert (
-        results["C-N2"][0]["validation_loss"] < results["C-N4"][0]["validation_loss"] - 0.1
+        results["C-N2"][0]["validation_loss"]
+        < results["C-N4"][0]["validation_loss"] - 0.1
     )
     assert after["C-N4"]["validation_loss"] < after["C-N2"]["validation_loss"]
     assert [round(gap, 1) for gap in ahead] == [0.6, 0.4]
@@ -460,7 +467,10 @@ if CHECKING:
         for rise in ("warm", "cold")
     )
     assert (
-        final["post-6-cold"] > frequencies > final["post-6-warm"] > final["pre-6-warm"] + 1
+        final["post-6-cold"]
+        > frequencies
+        > final["post-6-warm"]
+        > final["pre-6-warm"] + 1
     )
     assert (
         min(final["post-12-warm"], final["post-12-cold"])

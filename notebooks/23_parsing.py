@@ -160,7 +160,9 @@ cleaned = [clean(t) for t in sample]
 if CHECKING:
     assert len(sample) == sum(same) == 3914
     assert all(treebank.linearize(t) == linearize(t) for t in sample)
-    assert all(restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned)
+    assert all(
+        restore(linearize(t), [word for _, word in leaves(t)]) == t for t in cleaned
+    )
     assert all(
         treebank.restore(linearize(t), [word for _, word in leaves(t)]) == t
         for t in cleaned
@@ -387,7 +389,11 @@ if CHECKING:
         written, ids = [], [BOS]
         while ids[-1] != EOS and len(ids) < 60:
             ours = [may_follow(entry, written, sentence) for entry in code.entries]
-            inputs = torch.tensor([[ids]]), words_as_ids, torch.tensor([[len(sentence)]])
+            inputs = (
+                torch.tensor([[ids]]),
+                words_as_ids,
+                torch.tensor([[len(sentence)]]),
+            )
             assert ours == allowed(*inputs, code.kinds)[0, 0].tolist(), written
             ids.append(draw.choice([number for number, may in enumerate(ours) if may]))
             written.append(code.entries[ids[-1]])
@@ -403,7 +409,9 @@ print(f"{sum(map(bool, held))} of {len(test)} are trees")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert labeled_f1(test, held) > 85 and labeled_f1(test, held) > labeled_f1(test, parsed)
+    assert labeled_f1(test, held) > 85 and labeled_f1(test, held) > labeled_f1(
+        test, parsed
+    )
 
 # %% [markdown]
 # The paper reports no such constraint.

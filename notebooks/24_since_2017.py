@@ -279,7 +279,9 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     sizes = [record["parameters"] for record in log]
-    assert max(sizes) / min(sizes) < 1.01 and all(len(runs) == 3 for runs in found.values())
+    assert max(sizes) / min(sizes) < 1.01 and all(
+        len(runs) == 3 for runs in found.values()
+    )
     clear = {name for name, (mean, error) in gains.items() if abs(mean) > error}
     assert set(changes) - clear == {
         "RMSNorm",
@@ -746,7 +748,9 @@ print("no biases:", gain_of("no biases"))
 if CHECKING:
     assert set(methods(no_biases)) <= measured and biases / with_them < 0.001
     assert abs(with_them - 63e6) < 0.1e6  # 40 target tokens per parameter
-    assert round(100_000 * 25_000 / with_them) == 40 and round(15e12 / 8.03e9, -2) == 1900
+    assert (
+        round(100_000 * 25_000 / with_them) == 40 and round(15e12 / 8.03e9, -2) == 1900
+    )
 
 # %% tags=["remove-cell"]
 if CHECKING:

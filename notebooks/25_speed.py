@@ -329,7 +329,8 @@ others = [share for name, (*_, share) in speeds.items() if "products" not in nam
 # %% tags=["remove-cell"]
 if CHECKING:
     assert (
-        295 < speeds["products, base"][0] < 350 and 590 < speeds["products, big"][0] < 620
+        295 < speeds["products, base"][0] < 350
+        and 590 < speeds["products, big"][0] < 620
     )
     assert [
         round(speeds[f"products, {n}"][1] * 1e12 / PEAK, 2) for n in ("base", "big")
@@ -739,12 +740,22 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    for name, gain, least, most in (("base", 1.09, 0.84, 0.86), ("big", 1.16, 0.82, 0.85)):
+    for name, gain, least, most in (
+        ("base", 1.09, 0.84, 0.86),
+        ("big", 1.16, 0.82, 0.85),
+    ):
         plain, fast = H100[name], H100[f"{name}, compiled"]
         assert round(fast["tokens_per_second"] / plain["tokens_per_second"], 2) == gain
-        assert least < sum(fast["kernels"].values()) / sum(plain["kernels"].values()) < most
+        assert (
+            least
+            < sum(fast["kernels"].values()) / sum(plain["kernels"].values())
+            < most
+        )
         assert 34 < fast["first_seconds"] < 36
-    assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (2052, 1794)
+    assert (H100["base"]["launches"], H100["base, compiled"]["launches"]) == (
+        2052,
+        1794,
+    )
 
 # %% [markdown]
 # ## On a GPU
@@ -796,7 +807,9 @@ for name, found in rates.items():
 if CHECKING:
     for name, share in (("base", 0.29), ("big", 0.44)):
         kernels = H100[name]["kernels"]
-        needed = sum(kernels[kind] for kind in ("products", "attention", "loss", "Adam"))
+        needed = sum(
+            kernels[kind] for kind in ("products", "attention", "loss", "Adam")
+        )
         alone = H100[name]["kernel_operations"] / (1e-3 * needed) / PEAK
         assert round(alone, 2) == share
     assert (
@@ -1090,7 +1103,8 @@ print(f", memory times {long['bytes'] / short['bytes']:.1f}")
 # %% tags=["remove-cell"]
 if CHECKING:
     assert (
-        2 < long["seconds"] / short["seconds"] < 3 and long["bytes"] / short["bytes"] < 1.3
+        2 < long["seconds"] / short["seconds"] < 3
+        and long["bytes"] / short["bytes"] < 1.3
     )
 
 # %% [markdown]

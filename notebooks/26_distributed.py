@@ -793,7 +793,9 @@ print("steps in the log:", *losses("run-killed"))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses("run-2")
+    assert distance("run-2", "run-killed") == 0 and losses("run-killed") == losses(
+        "run-2"
+    )
     home.cleanup()
 
 # %% [markdown]

@@ -183,7 +183,8 @@ if CHECKING:
     stages = measured["stages"]
     assert 3 < stages["all"]["seconds"] / stages["all"]["cpu_seconds"] < 3.3
     assert (
-        round(stages["encode and write"]["seconds"] / stages["all"]["seconds"], 2) == 0.75
+        round(stages["encode and write"]["seconds"] / stages["all"]["seconds"], 2)
+        == 0.75
     )
     assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
@@ -679,7 +680,9 @@ restart = [record["step"] for record in records if "machine" in record][1]
 if CHECKING:
     assert "step 40" in begun and "step 40" not in ended
     assert "step 80" in ended and "step 120" in ended
-    assert restart == 79 and checks[-1]["validation_loss"] < checks[0]["validation_loss"]
+    assert (
+        restart == 79 and checks[-1]["validation_loss"] < checks[0]["validation_loss"]
+    )
     assert {"torch", "processes"} <= set(records[0])
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the average, its score, two translations, and a run that must fail", "code_prompt_hide": "Hide these commands"}
