@@ -14,21 +14,29 @@ SITE := _build/html/index.html
 SPHINX := -b html -j auto -W --keep-going -q -d _build/doctrees
 PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder# one waits while two cores work; a file stays in one; long ones first
 PORT ?= 8000
+LAB ?=# options of JupyterLab, such as --allow-root or --no-browser
 PYTHONS ?= python3.10 python3.14# the oldest and the newest
 VERSIONS ?= oldest newest# of all libraries: the bounds of pyproject.toml, and what pip finds
 MATRIX := test_model test_schedule test_batching test_tokenization test_model_io test_translation test_runs test_cli
 SPELLED := *.md book/*.md book/site/*.py notebooks/*.py tools tests
-UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
+UNWATCHED := '/([.]|_build|lab|__pycache__)|/notebooks/[^/]*[.]py$$'
 
-.PHONY: help lab book serve pdf publish-check test test-slow test-matrix check execute export lint clean
+.PHONY: help lab book serve pdf publish-check test test-slow test-portable test-matrix check execute export lint clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
+# Readers work on copies, which no command overwrites: neither the next `make lab` nor `git pull`.
 # Jupyter draws the figures of a notebook only if it is trusted
-lab: $(VENV)/lab.done ## open the notebooks in JupyterLab, to run them and change them
-	@$(BIN)/jupyter trust notebooks/*.ipynb >/dev/null
-	@cd notebooks && ../$(BIN)/jupyter lab 01_in_ten_minutes.ipynb
+lab: $(VENV)/lab.done ## open copies of the notebooks in JupyterLab, to run them and change them
+	@mkdir -p lab
+	@for notebook in notebooks/*.ipynb; do \
+	  copy=lab/$${notebook#notebooks/}; \
+	  [ -e $$copy ] || cp $$notebook $$copy; \
+	  [ ! $$notebook -nt $$copy ] || echo "$$notebook is newer than your copy: move $$copy away to get it"; \
+	done
+	@$(BIN)/jupyter trust lab/*.ipynb >/dev/null
+	@cd lab && ../$(BIN)/jupyter lab $(LAB) 01_in_ten_minutes.ipynb
 
 book: $(VENV)/docs.done ## build the website from the stored outputs
 	@$(BIN)/python -m sphinx $(SPHINX) . _build/html
@@ -53,6 +61,9 @@ test: $(VENV)/test.done ## check, test and run every notebook, in ten to fifteen
 test-slow: $(VENV)/test.done ## more seeds, every variant, a training in full; the built site in a browser
 	@$(BIN)/python -m pytest $(PROCESSES) -m slow --hypothesis-profile nightly
 	@$(BIN)/python -m pytest $(PROCESSES) tests/browser
+
+test-portable: $(VENV)/test.done ## the tests as other machines run them, each ten minutes and more; SETTING=moved-1
+	@$(BIN)/python -m tools.portable $(SETTING)
 
 # Torch as pip finds it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes the small builds
 test-matrix: ## tests with the oldest and the newest Python and libraries, as far as they are there

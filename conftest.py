@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-# Before torch is imported; kernels and commands inherit both
+# Before torch is imported; kernels and commands inherit both. tools.portable takes other threads
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["CHECK_BOOK"] = "1"
 

@@ -29,13 +29,13 @@ RESIDUAL = "#555555"  # gray: the stream that layers add to, and what recedes
 INK = "#1A1A1A"
 PAPER = "#FFFFFF"
 
-ON_THE_PAGE = {  # those that follow the theme of the page; book.css says how
+ON_THE_PAGE = {  # those that follow the theme of the page, by book.css; then JupyterLab's
     SKY: f"var(--book-sky, {SKY})",
     AMBER: f"var(--book-amber, {AMBER})",
-    PLUM: f"var(--book-plum, {PLUM})",
-    RESIDUAL: f"var(--book-residual, {RESIDUAL})",
+    PLUM: f"var(--book-plum, color-mix(in srgb, {PLUM} 70%, currentColor))",
+    RESIDUAL: f"var(--book-residual, color-mix(in srgb, {RESIDUAL} 40%, currentColor))",
     INK: "currentColor",
-    PAPER: "var(--book-paper, #fff)",
+    PAPER: "var(--book-paper, var(--jp-layout-color0, #fff))",
 }
 
 ROLE_WORDS = {  # a role as text: it needs more contrast than a line
@@ -391,7 +391,10 @@ def box(
     below: str = "",
     link: str = "",
 ) -> str:
-    """Return a box with a title, a smaller line below it, and a page that it opens."""
+    """Return a box with a title, a smaller line below it, and a page that it opens on the site.
+
+    JupyterLab rewrites links, and fails at one inside of a drawing: the site makes it one.
+    """
     size = f'width="{width:g}" height="{height:g}"'
     svg = f'<rect x="{x:g}" y="{y:g}" {size} rx="6" fill="{PAPER}" stroke="{INK}"/>'
     center_x = x + width / 2
@@ -402,7 +405,7 @@ def box(
     else:
         svg += words_at(center_x, center_y + 5, title)
     if link:
-        return f'<a href="{html.escape(link)}">{svg}</a>'
+        return f'<g data-page="{html.escape(link)}">{svg}</g>'
     return svg
 
 
@@ -436,7 +439,7 @@ def plus(x: float, y: float) -> str:
 def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> None:
     """Display boxes, arrows and words; alt tells the finding in at most two sentences."""
     inside = "".join(parts)
-    role = "group" if "<a " in inside else "img"  # an image has no links
+    role = "group" if "data-page" in inside else "img"  # an image has no links
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" role="{role}" aria-label="{html.escape(alt)}"'
     look = size_and_font(f"<svg {size}>{inside}")

@@ -434,9 +434,8 @@ def make_feed_forward(c: TransformerConfig) -> FeedForward:
 
 def make_positions(c: TransformerConfig) -> Positions:
     """Make the positions that are added at the bottom of both stacks."""
-    if c.positions == "learned":
-        return LearnedPositions(c.d_model, c.max_length)
-    return SinusoidalPositions(c.d_model, c.max_length)
+    kinds = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions}
+    return kinds[c.positions](c.d_model, c.max_length)
 
 
 def make_encoder(c: TransformerConfig) -> Encoder:

@@ -41,10 +41,10 @@ print(translate(model, tokenizer, [news]))
 # - The **decoder** writes the translation token by token. At each step it looks at the encoder's vectors and at what it has written so far, and gives every token in the vocabulary a probability of coming next.
 # - The **loss** measures how improbable the model found the right next token. Training makes it smaller; that is all training does.
 #
-# Here are the tokens of the second sentence, with their numbers, and the size of the model. A *parameter* is a number that training may change.
+# Here are the tokens of the last sentence, with their numbers, and the size of the model. A *parameter* is a number that training may change.
 
 # %%
-ids = tokenizer.encode(german[1])
+ids = tokenizer.encode(german[-1])
 print([(number, tokenizer.decode([number])) for number in ids])
 print(
     f"{len(tokenizer):,} tokens, {sum(p.numel() for p in model.parameters()):,} parameters"
@@ -62,7 +62,7 @@ from annotated_transformer.attention_maps import attention_maps, token_names
 from annotated_transformer.masks import BOS, EOS
 from book.figures import heatmap, show
 
-(english,) = translate(model, tokenizer, german[1:])
+(english,) = translate(model, tokenizer, german[-1:])
 source = torch.tensor([[*ids, EOS]])
 target = torch.tensor([[BOS, *tokenizer.encode(english)]])
 weights = attention_maps(model, source, target).cross[-1].mean(dim=0)
@@ -139,7 +139,8 @@ import altair as alt
 
 drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]
 chart = alt.Chart(alt.Data(values=drawn)).mark_line(point=True)
-x = alt.X("step:Q", title="update", axis=alt.Axis(values=list(range(0, 601, 100))))
+ticks = list(range(0, config.steps + 1, 100))
+x = alt.X("step:Q", title="update", axis=alt.Axis(values=ticks))
 y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 

@@ -188,16 +188,17 @@ def look_up(query, name):
     return soft_lookup(query, temperature=float(name.split()[-1]))
 
 
+sizes = range(int(keys.max()) + 11)
 records = [
     {"query": q, "found": round(y.item(), 3), "lookup": name}
     for name in looks
-    for q in range(71)
+    for q in sizes
     for y in [look_up(torch.tensor(float(q)), name)]
 ]
 x = alt.X(
     "query:Q",
     title="query: size in cm",
-    axis=alt.Axis(values=[0, 5, 10, 20, 30, 40, 50, 60, 70]),
+    axis=alt.Axis(values=[0, 5, *range(10, len(sizes), 10)]),
 )
 chart = curves(records, x, alt.Y("found:Q", title="value found: legs"), "lookup", looks)
 show(
@@ -264,12 +265,10 @@ W_V[5, 2] = 1.0  # edible to edible
 Q, K, V = X @ W_Q, X @ W_K, X @ W_V
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words (left) and their queries, keys and values. *Fish*, mostly a noun and a little a verb, asks for both, and both kinds of query find it."}}
-mine = (words, features, X, W_Q, W_K, W_V)
-theirs = (getattr(example, n) for n in ("WORDS", "FEATURES", "X", "W_Q", "W_K", "W_V"))
 maps = [
     heatmap(
         m,
-        words if color == INK else [""] * 5,
+        words if color == INK else [""] * len(words),
         names,
         titles=("", ""),
         limit=3,
@@ -290,10 +289,9 @@ show(
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert all(
-        a == b if isinstance(a, list) else torch.equal(a, b)
-        for a, b in zip(mine, theirs)
-    )
+    assert (words, features) == (example.WORDS, example.FEATURES)
+    assert torch.equal(X, example.X) and torch.equal(W_Q, example.W_Q)
+    assert torch.equal(W_K, example.W_K) and torch.equal(W_V, example.W_V)
 
 # %% [markdown]
 # ### Why three vectors instead of one?
@@ -357,15 +355,21 @@ def computation(i):
     mixed = torch.cat([mixed, mixed.sum(1, keepdim=True)], 1)
     asked = [f"{q:g} × {name}" for q, name in zip(Q[i], features)]
     rows = ["× living", "× dark", "× edible"]
+    blank = [""] * len(words)
     stages = [
         heatmap(K.T, asked, words, titles=("query × key", ""), limit=3, color=KEY),
-        heatmap([scores[i]], ["score"], [""] * 5, titles=("", ""), limit=9, color=KEY),
+        heatmap([scores[i]], ["score"], blank, titles=("", ""), limit=9, color=KEY),
         heatmap(
-            [scores[i] / 2], ["÷ √d_k"], [""] * 5, titles=("", ""), limit=9, color=KEY
+            [scores[i] / K.size(-1) ** 0.5],
+            ["÷ √d_k"],
+            blank,
+            titles=("", ""),
+            limit=9,
+            color=KEY,
         ),
-        heatmap([weights[i]], ["weight"], [""] * 5, titles=("", "")),
+        heatmap([weights[i]], ["weight"], blank, titles=("", "")),
         heatmap(
-            mixed, rows, [*[""] * 5, "sum"], titles=("weight × value", ""), color=VALUE
+            mixed, rows, [*blank, "sum"], titles=("weight × value", ""), color=VALUE
         ),
     ]
     best = words[weights[i].argmax()]
@@ -412,7 +416,8 @@ def draw_sentences(count):
     return torch.stack(columns, dim=1)
 
 
-ours = torch.tensor([[lexicon.index(word) for word in words]])
+watched = ["the", "black", "cat", "likes", "fish"]
+ours = torch.tensor([[lexicon.index(word) for word in watched]])
 maps = {}
 
 
@@ -447,14 +452,14 @@ if CHECKING:
 show_steps(
     {
         f"{step}": (
-            heatmap(learned_map, words, words),
+            heatmap(learned_map, watched, watched),
             f"After {step} updates, cat looks at black with {learned_map[2, 1]:.2f} "
             f"and fish with {learned_map[4, 1]:.2f}.",
         )
         for step, learned_map in maps.items()
     },
     "Updates",
-    start=2,
+    start=len(maps) - 1,
 )
 
 # %% [markdown]
@@ -677,9 +682,9 @@ if CHECKING:
 # It does. Each column is divided by a sum over all queries that may see the key, and later words are
 # among them: when *fish* asks more loudly for an adjective, less of *black* is left for *cat*. The past changes
 # with the future although the mask is right.
-past = torch.ones(5, 5).bool().tril()
-for last in (X[4], 2 * X[4]):
-    q, k = (torch.cat([X[:4], last[None]]) @ W for W in (W_Q, W_K))
+past = torch.ones(len(X), len(X)).bool().tril()
+for last in (X[-1], 2 * X[-1]):
+    q, k = (torch.cat([X[:-1], last[None]]) @ W for W in (W_Q, W_K))
     wrong = (q @ k.T / 2).masked_fill(~past, -math.inf).softmax(dim=-2)
     right = (q @ k.T / 2).masked_fill(~past, -math.inf).softmax(dim=-1)
     print(
@@ -708,6 +713,9 @@ for d in (4, 64, 512):
     print(
         f"d {d:3}   spread {spread:5.1f}   over the root of d {spread / math.sqrt(d):.2f}"
     )
+
+# %% tags=["remove-cell"]
+if CHECKING:
     assert 0.5 < spread / math.sqrt(d) < 0.9
 
 # %% [markdown]
@@ -730,7 +738,7 @@ for d in (4, 64, 512):
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the derivative in code", "code_prompt_hide": "Hide the derivative in code"}
 def jacobian(scores):
-    w = scores.softmax(-1)
+    w = softmax(scores)
     return torch.diag(w) - torch.outer(w, w)
 
 

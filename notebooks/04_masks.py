@@ -81,9 +81,8 @@ ways = {
 print("scores", scores.tolist())
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hiding", "caption": "Which way hides a key? Weights of *likes* over three words and two padding tokens, and their sum. Only the last row gives padding nothing and still sums to 1; it is also what the sentence gets alone."}}
-alone = attention(short @ W_Q, short @ W_K, short @ W_V)[1][1]
 rows = [[*weights.tolist(), weights.sum().item()] for weights in ways.values()]
-columns = ["cat", "likes", "fish", "<pad>", "<pad>", "sum"]
+columns = ["cat", "likes", "fish", *["<pad>"] * len(filling), "sum"]
 show(
     heatmap(rows, list(ways), columns, titles=("", "key: attended to")),
     alt="Five rows of weights. Only with minus infinity are both padding tokens at 0 and the sum at 1.",
@@ -91,6 +90,7 @@ show(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    alone = attention(short @ W_Q, short @ W_K, short @ W_V)[1][1]
     torch.testing.assert_close(ways["score = −∞"][:3], alone)
 
 # %% [markdown]
@@ -238,12 +238,13 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 # %%
 x = torch.randn(1, 6, 4, generator=random, dtype=torch.float64)
-ours = attention(x, x, x, causal_mask(6))[0]
+past = causal_mask(x.size(1))
+ours = attention(x, x, x, past)[0]
 reference = F.scaled_dot_product_attention(x, x, x, is_causal=True)
 print(f"largest difference to PyTorch's output: {(ours - reference).abs().max():.5f}")
-another_future = torch.randn(1, 3, 4, generator=random)
+another_future = torch.randn(x[:, 3:].shape, generator=random)
 other = torch.cat([x[:, :3], another_future], dim=1)
-moved = (attention(other, other, other, causal_mask(6))[0] - ours).abs().amax(-1)[0]
+moved = (attention(other, other, other, past)[0] - ours).abs().amax(-1)[0]
 print("change at each position:", [round(m, 2) for m in moved.tolist()])
 
 # %% tags=["remove-cell"]
@@ -267,7 +268,7 @@ def last_of_stack(x, mask, layers):
 
 
 for layers in (1, 2):
-    with_mask = last_of_stack(x, causal_mask(6), layers)
+    with_mask = last_of_stack(x, causal_mask(x.size(1)), layers)
     without = last_of_stack(x, None, layers)
     print(f"layers: {layers}, difference {(with_mask - without).abs().max():.2f}")
 
@@ -288,9 +289,12 @@ for layers in (1, 2):
 
 
 # %%
+modulus = 8
+
+
 def tosses(count, length, random):
     steps = 1 + 2 * torch.randint(0, 2, (count, length), generator=random)
-    return steps.cumsum(dim=1) % 8
+    return steps.cumsum(dim=1) % modulus
 
 
 print(tosses(2, 7, random).tolist())
@@ -313,7 +317,7 @@ def predict(tokens, weights, masked):
 
 def learn(masked, updates=200, n=6, width=16):
     random = torch.Generator().manual_seed(0)
-    shapes = [(8, width), (n, width), *[(width, width)] * 3, (width, 8)]
+    shapes = [(modulus, width), (n, width), *[(width, width)] * 3, (width, modulus)]
     weights = [
         (0.3 * torch.randn(s, generator=random)).requires_grad_() for s in shapes
     ]
@@ -330,7 +334,6 @@ def learn(masked, updates=200, n=6, width=16):
 
 losses, looks = [], {"causal mask": (SKY, [1, 0]), "no mask": (AMBER, [5, 3])}
 trained = {name: learn(name == "causal mask") for name in looks}
-honest, cheating = (sum(losses[end - 50 : end]) / 50 for end in (200, 400))
 records = [
     {"update": i % 200, "loss": round(losses[i], 3), "mask": list(looks)[i // 200]}
     for i in range(0, 400, 4)
@@ -344,6 +347,7 @@ show(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    honest, cheating = (sum(losses[end - 50 : end]) / 50 for end in (200, 400))
     assert abs(honest - math.log(2)) < 0.1 and abs(cheating - math.log(2) / 6) < 0.1
 
 # %% [markdown]
@@ -353,10 +357,10 @@ if CHECKING:
 flawless = {}
 for name, weights in trained.items():
     rows = tosses(200, 1, random)
-    for _ in range(6):
+    for _ in range(6):  # each model has vectors for six places
         chances = predict(rows, weights, name == "causal mask")[:, -1].softmax(-1)
         rows = torch.cat([rows, chances.multinomial(1, generator=random)], dim=1)
-    steps = rows.diff() % 8
+    steps = rows.diff() % modulus
     flawless[name] = ((steps == 1) | (steps == 3)).all(dim=1).float().mean()
     print(f"{name}: {flawless[name]:.0%} of the rows follow the rule")
 
@@ -398,10 +402,10 @@ show(
 
 # %%
 target = torch.tensor([[BOS, 5, 6, PAD, PAD]])
-either = padding_mask(target) | causal_mask(5)
+either = padding_mask(target) | causal_mask(target.size(1))
 open_with_and = target_mask(target).sum().item()
 open_with_or = either.sum().item()
-print("open of 25: with &", open_with_and, " with |", open_with_or)
+print(f"open of {either.numel()}: with & {open_with_and}  with | {open_with_or}")
 
 
 # %% [markdown]
@@ -411,7 +415,6 @@ print("open of 25: with &", open_with_and, " with |", open_with_or)
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-toggles", "caption": "Which positions may each row see? Choose the masks that are on. Three targets of unequal length, the short ones padded. All scores are equal here, so that open keys share the weight evenly: what a mask takes from one key, the others in the row get."}}
 def evenly(title, asking, answering, mask):
     weights = mask / mask.sum(dim=-1, keepdim=True)
-    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(5))
     return title, asking, answering, weights, mask
 
 
@@ -464,6 +467,11 @@ show(
     ),
     alt="In the first and third map the two padded source columns are hatched in every row; in the second everything right of the diagonal is, and the padded column.",
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    for mask in [*choices.values(), of_source, target_mask(target)]:
+        assert mask.any(dim=-1).all()  # no row is empty
 
 # %% [markdown]
 # ### Why no causal mask in the encoder?
@@ -588,7 +596,7 @@ if CHECKING:
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the three ways to hide", "code_prompt_hide": "Hide the three ways to hide"}
 column = ~hidden[None, :]
-row = (~hidden[:, None]).expand(5, 5)
+row = (~hidden[:, None]).expand(len(hidden), -1)
 q, k, v = padded @ W_Q, padded @ W_K, padded @ W_V
 bare = attention(short @ W_Q, short @ W_K, short @ W_V)[0]
 for name, mask in {"columns": column, "rows": row, "both": column & row}.items():
@@ -598,17 +606,17 @@ for name, mask in {"columns": column, "rows": row, "both": column & row}.items()
     print(f"{name} hidden: words off by {off:.2f}, rows not a number {lost}")
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the drawing", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-columns-rows", "caption": "Which hiding helps the words? Weights of the padded sentence with hidden columns (left), hidden rows (middle) and both (right). In the middle, all three words spend weight on padding. Rows that are all hatched have no key left; their weights are NaN."}}
-words, drawn = ["cat", "likes", "fish", "<pad>", "<pad>"], []
+words, drawn = columns[:-1], []
 for title, mask in {"columns": column, "rows": row, "both": column & row}.items():
     weights = attention(q, k, v, mask)[1].nan_to_num()  # hatched: without a number
-    drawn.append((title, words, words, weights, mask.expand(5, 5)))
+    drawn.append((title, words, words, weights, mask.expand(weights.shape)))
 show(
     panels(*drawn),
     alt="With hidden columns every row has weights on three words. With hidden rows the words put weight on padding, and two rows are empty.",
 )
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the next layer", "code_prompt_hide": "Hide the next layer"}
-states = torch.randn(5, 4, generator=random)
+states = torch.randn(len(hidden), 4, generator=random)
 once = attention(states, states, states, column & row)[0]
 twice = attention(once, once, once, column)[0]  # the next layer, masked as it should be
 lost_at_first = once.isnan().any(-1).sum().item()

@@ -47,7 +47,6 @@ from book.example import W_K, W_O, W_Q, W_V, WORDS, X
 cut_Q, cut_K = (W_Q[:, :2], W_Q[:, 2:]), (W_K[:, :2], W_K[:, 2:])
 pairs = [(W_Q, W_K), *zip(cut_Q, cut_K)]
 single, first, second = (attention(X @ q, X @ k, X)[1] for q, k in pairs)
-same_divisor = [attention(X @ q / 2**0.5, X @ k, X)[1] for q, k in pairs[1:]]
 titles = ("", "")
 maps = [
     heatmap(w, rows, WORDS, titles=titles, cell=24).properties(title=title)
@@ -68,6 +67,7 @@ if CHECKING:
     assert (
         round(first[2, 3].item(), 2) == 0.77 and round(second[2, 1].item(), 2) == 0.51
     )
+    same_divisor = [attention(X @ q / 2**0.5, X @ k, X)[1] for q, k in pairs[1:]]
     assert round(same_divisor[0][2, 3].item(), 2) == 0.61
     assert round(same_divisor[1][2, 1].item(), 2) == 0.40
 
@@ -175,16 +175,13 @@ print("same shape:", tuple(right.shape), tuple(wrong.shape))
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-split-heads", "caption": "Which numbers does each head get? Left: four words with six numbers each, counted from 0. Middle: `split_heads` gives each head three numbers of every word. Right: a plain reshape gives head 1 all numbers of *the* and *black*, in four pieces that it takes for words."}}
 pieces = [f"piece {t}" for t in range(4)]
-parts = [
-    (numbers[0], WORDS[:4], "projected"),
-    (right[0, 0], WORDS[:4], "split: head 1"),
-    (right[0, 1], [""] * 4, "head 2"),
-    (wrong[0, 0], pieces, "reshape: head 1"),
-    (wrong[0, 1], [""] * 4, "head 2"),
-]
+parts = [(numbers[0], WORDS[:4], "projected")]
+for way, names, cut in (("split", WORDS[:4], right), ("reshape", pieces, wrong)):
+    parts.append((cut[0, 0], names, f"{way}: head 1"))
+    parts += [(m, [""] * 4, f"head {i}") for i, m in enumerate(cut[0, 1:], 2)]
 look = {"limit": 40, "color": SKY, "titles": ("", ""), "cell": 24}
 maps = [
-    heatmap(m, names, list("012345")[: m.size(1)], **look).properties(title=title)
+    heatmap(m, names, list("01234567")[: m.size(1)], **look).properties(title=title)
     for m, names, title in parts
 ]
 show(
@@ -255,8 +252,8 @@ if CHECKING:
     torch.testing.assert_close(sum(adds), two)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sum-of-heads", "caption": "What do the heads do to *cat*? Each adds its own row to the vector of the word. Head 2 writes into the column *adjective*: the cat is black. Head 1 adds next to nothing, since *likes*, where it looks, has nothing to hand over."}}
-rows = torch.stack([X[2], adds[0][2], adds[1][2], X[2] + two[2]])
-names = ["cat", "+ head 1", "+ head 2", "= sum"]
+rows = torch.stack([X[2], *[added[2] for added in adds], X[2] + sum(adds)[2]])
+names = ["cat", *[f"+ head {i}" for i in range(1, len(adds) + 1)], "= sum"]
 features = ["noun", "verb", "adjective", "article", "living", "edible"]
 show(
     heatmap(rows, names, features, titles=("", ""), limit=2),
@@ -443,22 +440,14 @@ if CHECKING:
 # Nothing in the loss asks heads to differ. They start from different random matrices, so each gets a different gradient. We look ahead to a trained model that comes with this book: `captions-de-en`, which translates German captions of photographs. In its second decoder layer, the attention from the English sentence, as it is written, to the German one has four heads with very different habits. Each row is the word that is about to be written.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). An empty cell is a weight of 0, a full one 1."}}
-from itertools import combinations
-
 model, tokenizer = load_pretrained("captions-de-en")
 german = [*tokenizer.encode("Ein kleines Mädchen spielt mit einem roten Ball."), EOS]
 english = [BOS, *tokenizer.encode("A little girl plays with a red ball.")]
 trained = attention_maps(model, torch.tensor([german]), torch.tensor([english])).cross[
     1
 ]
-best = trained.argmax(dim=-1).tolist()
-cells = [(2, 3, 3), (2, 6, 6), (1, 0, 2), (1, 4, 7), (1, 6, 7), (3, 5, 2)]
-weights_quoted = [round(trained[cell].item(), 2) for cell in cells]
 written = [tokenizer.decode([i]).strip() for i in english[1:]] + ["</s>"]
 read = [tokenizer.decode([i]).strip() or "</s>" for i in german]
-apart = min(
-    (a - b).abs().sum(-1).mean().item() / 2 for a, b in combinations(trained, 2)
-)
 maps = [
     heatmap(w, written, read, cell=22, titles=("", "")).properties(title=f"head {i}")
     for i, w in enumerate(trained, 1)
@@ -471,6 +460,7 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     torch.testing.assert_close(trained.sum(dim=-1), torch.ones(trained.shape[:2]))
+    best = trained.argmax(dim=-1).tolist()
     assert [best[2][r] for r in (1, 3, 4, 5, 6, 7)] == [
         1,
         3,
@@ -481,8 +471,11 @@ if CHECKING:
     ]  # head 3: the next word
     assert best[1][:3] == [2, 2, 2] and best[1][6:8] == [7, 7]  # head 2: the noun ahead
     assert trained[:, 9, 8:].sum(dim=-1).min() > 0.4
+    cells = [(2, 3, 3), (2, 6, 6), (1, 0, 2), (1, 4, 7), (1, 6, 7), (3, 5, 2)]
+    weights_quoted = [round(trained[cell].item(), 2) for cell in cells]
     assert weights_quoted == [0.99, 0.99, 0.99, 0.43, 0.84, 0.76]
-    assert apart > 0.35
+    distances = (trained[:, None] - trained).abs().sum(dim=-1).mean(dim=-1) / 2
+    assert (distances + torch.eye(4)).min() > 0.35
 
 # %% [markdown]
 # Head 3 mostly looks at the German word that is being translated: *plays* at *spielt* and *red* at *roten*, with 0.99 each. Head 2 looks ahead to the noun: at *Mädchen* with 0.99 from the very first *A*, and at *Ball* when *with* (0.43) and *red* (0.84) are due. Head 4 looks back to *Mädchen* where *a* is due (0.76). In the last row, where nothing is left to translate, all four spend much of their weight on the period and on `</s>`, perhaps because they have no question there.

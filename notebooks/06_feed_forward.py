@@ -125,9 +125,10 @@ fired = (stream @ W1 + b1).relu()
 print({word: [round(v, 2) for v in row] for word, row in zip(WORDS, fired.tolist())})
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stamp", "caption": "What does \u201cposition-wise\u201d mean? Each row is computed from the row to its left and from nothing else, by the same two units. Left: the five words after attention; *likes* carries the 0.76 and 0.29 that it fetched. Middle: the unit \u201cmeal\u201d fires at *likes*, the unit \u201cpet\u201d at *cat*. Right: what they write. Purple is positive, orange negative; the weights are made up."}}
+units = ["meal", "pet", *[f"unit {j}" for j in range(3, len(b1) + 1)]]
 drawn = [
     heatmap(stream, WORDS, FEATURES, titles=("position", "input x"), limit=2.2),
-    heatmap(fired, WORDS, ["meal", "pet"], titles=("", "units"), color=SKY),
+    heatmap(fired, WORDS, units, titles=("", "units"), color=SKY),
     heatmap(fired @ W2, WORDS, FEATURES, titles=("", "output"), signed=True),
 ]
 chart = alt.hconcat(*drawn).resolve_scale(fillOpacity="independent", fill="independent")
@@ -178,16 +179,16 @@ if CHECKING:
 
 
 # %% tags=["hide-input"]
-def which_move(layer):
+def which_move(layer, width=8):
     """Return a (6, 6) table: does output t depend on input s?"""
-    x = torch.randn(1, 6, 8, dtype=torch.float64)
-    gradient = torch.autograd.functional.jacobian(layer, x)  # (1, 6, 8, 1, 6, 8)
+    x = torch.randn(1, 6, width, dtype=torch.float64)
+    gradient = torch.autograd.functional.jacobian(layer, x)  # (1, 6, D, 1, 6, D)
     return gradient.abs().amax(dim=(0, 2, 3, 5)) > 1e-9
 
 
 window = nn.Conv1d(8, 8, kernel_size=3, padding=1).double()
 moves = {
-    "attention": which_move(lambda x: layer(x, x, x)),
+    "attention": which_move(lambda x: layer(x, x, x), once.size(-1)),
     "convolution, kernel 3": which_move(
         lambda x: window(x.transpose(1, 2)).transpose(1, 2)
     ),

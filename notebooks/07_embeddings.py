@@ -185,20 +185,21 @@ if CHECKING:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when *fish* is the right word (learning rate 1). Each moves along its line to the open square: *fish* parallel to the state (from the origin to the circle), so that its dot product grows, the others the opposite way. *Cat* was rated high and moves far; *the*, *black* and *likes*, all at (0, 0), hardly move."}}
 ends = X + pull[:, None] * x
+moves = {}  # words that begin and end at the same places share a line
+for word, a, b in zip(WORDS, X.tolist(), ends.tolist()):
+    moves.setdefault((a[0], a[5], b[0], b[5]), []).append(word)
 records = [
-    {"name": name, "x": a[0], "y": a[5], "x2": b[0], "y2": b[5]}
-    for name, a, b in zip(WORDS, X.tolist(), ends.tolist())
-]
-names = {"the": "the, black, likes", "cat": "cat", "fish": "fish"}
-records = [
-    record | {"name": names[record["name"]]}
-    for record in records
-    if record["name"] in names
+    {"name": ", ".join(words), "x": x1, "y": y1, "x2": x2, "y2": y2}
+    for (x1, y1, x2, y2), words in moves.items()
 ]
 data = alt.Chart(alt.Data(values=records), width=400, height=260)
-goal = alt.Chart(alt.Data(values=[{"x": 1, "y": 1, "name": "state"}]))
-x_axis = alt.X("x:Q", title="noun", scale=alt.Scale(domain=[-0.3, 2.3]))
-y_axis = alt.Y("y:Q", title="edible", scale=alt.Scale(domain=[-0.6, 1.7]))
+goal = alt.Chart(
+    alt.Data(values=[{"x": x[0].item(), "y": x[5].item(), "name": "state"}])
+)
+x_axis = alt.X("x:Q", title="noun", scale=alt.Scale(domain={"unionWith": [-0.3, 2.3]}))
+y_axis = alt.Y(
+    "y:Q", title="edible", scale=alt.Scale(domain={"unionWith": [-0.6, 1.7]})
+)
 label = {"dx": 10, "dy": 14, "align": "left"}
 chart = alt.layer(
     data.mark_rule().encode(x_axis, y_axis, x2="x2:Q", y2="y2:Q"),
@@ -402,21 +403,18 @@ for word in ("guitar", "running", "snow"):
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-neighbors", "caption": "Which words does a trained table put together? The cosine for all pairs of eight English words: people, motion, ground. Along the diagonal three blocks stand out. Outside them only *runs* is as close to *grass* and *snow*, perhaps because so many captions have somebody running there. We chose the order; the model knows nothing of the groups."}}
 chosen = ["man", "woman", "girl", "runs", "walking", "snow", "sand", "grass"]
 rows = directions[[row(word) for word in chosen]]
-likeness, same = (
-    rows @ rows.T,
-    torch.block_diag(*[torch.ones(n, n) for n in (3, 2, 3)]).bool(),
-)
+likeness = rows @ rows.T
 show(
     heatmap(likeness, chosen, chosen, titles=("", "cosine of the angle"), signed=True),
     alt="Within people, verbs of motion and kinds of ground the cosines are 0.30 to 0.49, between them at most 0.22, except 0.36 for runs with grass and with snow.",
 )
-inside = likeness[same & ~torch.eye(8).bool()].min()
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert (likeness[~same] > inside).sum() == 4 and likeness[
-        3, [5, 7]
-    ].min() > inside  # runs
+    same = torch.block_diag(*[torch.ones(n, n) for n in (3, 2, 3)]).bool()
+    inside = likeness[same & ~torch.eye(8).bool()].min()
+    assert (likeness[~same] > inside).sum() == 4
+    assert likeness[3, [5, 7]].min() > inside  # runs
 
 # %% [markdown]
 # :::{what-if} neighbors

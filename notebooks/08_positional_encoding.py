@@ -47,13 +47,15 @@ from book.figures import signed_colors, style
 from annotated_transformer.attention import attention
 from book.example import W_K, W_Q, W_V, WORDS, X
 
+# Any order of the five words will do
 SENTENCES = ("the black cat likes fish", "the black fish likes cat")
 
 
 def verb(sentence, places):
-    x = X[[WORDS.index(word) for word in sentence.split()]] + places
+    words = sentence.split()
+    x = X[[WORDS.index(word) for word in words]] + places
     output, _ = attention(x @ W_Q, x @ W_K, x @ W_V)
-    return [round(v, 2) for v in output[3].tolist()]
+    return [round(v, 2) for v in output[words.index("likes")].tolist()]
 
 
 for sentence in SENTENCES:
@@ -147,8 +149,8 @@ def sinusoid(length: int, d_model: int) -> Tensor:
 # `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2, and the last lines interleave: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
 
 # %%
-PE = sinusoid(5, 6).double()
 for sentence in SENTENCES:
+    PE = sinusoid(len(sentence.split()), 6).double()
     print(f"{sentence}: likes fetches {verb(sentence, PE)}")
 
 # %% tags=["remove-cell"]
@@ -466,7 +468,7 @@ def rotate(x):
 torch.manual_seed(0)
 query, key = torch.randn(2, 1, 16, dtype=torch.float64)
 # One query and one key, at each of six positions
-scores = rotate(query.expand(6, 16)) @ rotate(key.expand(6, 16)).T
+scores = rotate(query.expand(6, -1)) @ rotate(key.expand(6, -1)).T
 for line in scores[:3]:
     print(*(f"{score:6.2f}" for score in line.tolist()))
 

@@ -97,13 +97,14 @@ words = torch.randn(1, 5, 64).double()  # the black cat likes fish
 
 def walk(rule, layers=12):
     states = [words.clone().requires_grad_()]
-    for f in sublayers(layers):
+    for f in sublayers(layers, words.size(-1)):
         states.append(rule(states[-1], f))
     return states
 
 
 plain = walk(lambda x, f: f(x))
-for n in (0, 2, 4, 24):
+top = len(plain) - 1
+for n in (0, 2, 4, top):
     alike = F.cosine_similarity(plain[n][0, 2], plain[n][0, 3], dim=0)
     size = plain[n].std()
     print(f"after {n:2} parts: cat and likes {alike:.2f}, size {size:.4f}")
@@ -116,7 +117,7 @@ for n in (0, 2, 4, 24):
 
 # %% tags=["hide-input"]
 def gradients(states):
-    end = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(2))
+    end = torch.randn(words.shape, generator=torch.Generator().manual_seed(2))
     found = torch.autograd.grad((states[-1] * end).sum(), states, retain_graph=True)
     return [gradient.norm().item() for gradient in found]
 
@@ -355,9 +356,9 @@ show_drawing(parts, 356, 296, alt=label)
 # We put the norm of the paper into our stack, and send the five words up once more.
 
 # %%
-mended = walk(lambda x, f: F.layer_norm(x + f(x), (64,)))
+mended = walk(lambda x, f: F.layer_norm(x + f(x), x.shape[-1:]))
 describe("mended", mended)
-for n in (4, 12, 24):
+for n in (4, top // 2, top):
     alike = F.cosine_similarity(mended[n][0, 2], mended[n][0, 3], dim=0)
     print(f"after {n:2} parts: cat and likes {alike:.2f}")
 
@@ -387,7 +388,7 @@ def by_depth(stacks, measure, title, scale, form):
         for name, states in stacks.items()
         for n, value in enumerate(measure(states))
     ]
-    ticks = alt.Axis(values=[0, 6, 12, 18, 24])
+    ticks = alt.Axis(values=[*range(0, top + 1, 6)])
     x = alt.X("n:Q", title="sub-layers passed", axis=ticks)
     axis = alt.Axis(format=form, tickCount=5)
     y = alt.Y("value:Q", title=None, scale=scale, axis=axis)
@@ -660,11 +661,11 @@ print(f"plus 10 changes it by  {(rms(x + 10) - rms(x)).abs().max():.2f}")
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # The memory grows with the depth. Cross-attention gets keys of that size, so its scores grow and
 # its softmax becomes sure without a reason: the division by sqrt(d_k) counts on inputs of size 1.
-norm_64 = lambda y: F.layer_norm(y, (64,))
+normed = lambda y: F.layer_norm(y, y.shape[-1:])
 for layers in (2, 6, 24):
     print(
         layers,
-        f"layers: size {walk(lambda x, f: x + f(norm_64(x)), layers)[-1].std():.2f}",
+        f"layers: size {walk(lambda x, f: x + f(normed(x)), layers)[-1].std():.2f}",
     )
 
 # %% [markdown]
@@ -819,7 +820,7 @@ if CHECKING:
 # Post-norm and pre-norm both keep the signal in bounds, but not in the same way: in post-norm every update has a full say, in pre-norm deep layers change little. The swapped form gives the first layer several times the gradient of either.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the stream and its updates, in both forms", "code_prompt_hide": "Hide the drawing", "figure": {"name": "fig-stream", "caption": "What happens to the stream? The untrained stack of 24 sub-layers again. Above: size of the stream. Post-norm (solid) resets it to 1 each time; in pre-norm (dashed) it grows to 3.6. Below: size of each update, relative to the stream that it is added to. In post-norm it swings between 0.4 and 1.1, attention and network in turn, and does not fall with depth; in pre-norm it falls from above 0.5 to below 0.2."}}
-norm = lambda x: F.layer_norm(x, (64,))  # gain 1, bias 0
+norm = lambda x: F.layer_norm(x, x.shape[-1:])  # gain 1, bias 0
 walks = {
     "post-norm": walk(lambda x, f: norm(x + f(x))),
     "pre-norm": walk(lambda x, f: x + f(norm(x))),
@@ -828,7 +829,7 @@ reads = {"post-norm": lambda x: x, "pre-norm": norm}
 shares = {
     name: [
         (f(reads[name](x)).std() / x.std()).item()
-        for f, x in zip(sublayers(12), states)
+        for f, x in zip(sublayers(top // 2, words.size(-1)), states)
     ]
     for name, states in walks.items()
 }

@@ -169,12 +169,6 @@ def tables(*parts):
     display({"text/html": page, "text/plain": plain}, raw=True)
 
 
-def says(tensor, *numbers):
-    """Check a line of the text against what was computed."""
-    found = [round(v, 2) + 0.0 for v in tensor.flatten().tolist()]
-    assert found == [*numbers], found
-
-
 # %% [markdown]
 # `attend` is one head, and `self_attention` puts two side by side. (1.41 is $\sqrt{d_k} = \sqrt 2$, `CUT` holds the matrices of the two heads and `JOIN` is $W^O$; all weights are in the fold above.)
 
@@ -260,19 +254,27 @@ if CHECKING:
 # The source vectors are [chapter 3's](03_attention.ipynb#queries-keys-and-values), with two empty columns in front. To these two we add the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, counted from 0 and made as large as the words. *Likes* stands at 3, and the clock shows $2 \sin 3 = 0.28$ and $2 \cos 3 = -1.98$ (set the calculator to radians).
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-input", "caption": "What goes in? The five words and their positions (pink) add up to the input $x$ of the encoder. The row in bold is the one that the text computes."}}
-says(PE[3, :2], 0.28, -1.98)
-says(x[3], 0.28, -1.98, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0)
 tables(
     ("given words", X, WORDS, SHORT, STREAM),
     ("+ positions", PE[:, :2], list("01234"), SHORT[:2], POSITION),
     ("= <i>x</i>", x, WORDS, SHORT, STREAM),
 )
 
+# %% tags=["remove-cell"]
+if CHECKING:
+
+    def says(tensor, *numbers):
+        """Check a line of the text against what was computed."""
+        found = [round(v, 2) + 0.0 for v in tensor.flatten().tolist()]
+        assert found == [*numbers], found
+
+    says(PE[3, :2], 0.28, -1.98)
+    says(x[3], 0.28, -1.98, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0)
+
 # %% [markdown]
 # Sinusoids of eight columns would have three more clocks, ten, a hundred and a thousand times as slow. To save paper we leave them out, as a model that [learns its positions](08_positional_encoding.ipynb#learned-positions) may. We also leave out the factor $\sqrt{d_\text{model}} = 2.83$ that [embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) get, so that a 2 stays a 2.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-given", "caption": "Which weights are given? $W^Q$ of both heads, two columns each: a row is a feature of the word that asks, a column a feature that it looks for. Keys are the first four features of the word as they are. $W^O$ has one row for each number that the heads hand over. The clock has only zeros in all of them and is not shown."}}
-says(torch.tensor(8).sqrt(), 2.83)
 word = SHORT[2:]
 tables(
     ("given <i>W<sup>Q</sup></i>, head 1", CUT[0][0][2:], word, word[:2], QUERY),
@@ -288,6 +290,7 @@ tables(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    says(torch.tensor(8).sqrt(), 2.83)
     assert torch.equal(W_K_6, torch.eye(6, 4).double())
 
 # %% [markdown]
@@ -309,11 +312,6 @@ if CHECKING:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Scores and weights have a query in each row. *The*, *black* and *likes* find *cat* first and *fish* second; *cat* finds its verb."}}
 one, second = read
-says(one.Q[3], 3.0, 0.0)
-says(one.scores[3], 0.0, 0.0, 4.26, 0.0, 3.19)
-says(two(one.scores[3].exp()), 1.0, 1.0, 70.81, 1.0, 24.29)
-says(two(one.scores[3].exp()).sum(), 98.10)
-says(one.weights[3], 0.01, 0.01, 0.72, 0.01, 0.25)
 tables(
     ("<i>Q</i>", one.Q, WORDS, word[:2], QUERY),
     ("<i>K</i>", one.K, WORDS, word[:2], KEY),
@@ -324,6 +322,11 @@ tables(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    says(one.Q[3], 3.0, 0.0)
+    says(one.scores[3], 0.0, 0.0, 4.26, 0.0, 3.19)
+    says(two(one.scores[3].exp()), 1.0, 1.0, 70.81, 1.0, 24.29)
+    says(two(one.scores[3].exp()).sum(), 98.10)
+    says(one.weights[3], 0.01, 0.01, 0.72, 0.01, 0.25)
     assert one.weights.argmax(-1).tolist() == [2, 2, 3, 2, 3]
 
 # %% [markdown]
@@ -343,13 +346,6 @@ if CHECKING:
 # Head 2 looks for adjectives. Its value is a single number, half of what a word has in the column "adjective"; we call it *dark*. Nouns and articles ask with 0.5. The query of *the* is $0.5 \cdot 2 = 1,$ the key of *black* 2, the score $2 / 1.41 = 1.42,$ and the weight $4.14 / 8.14 = 0.51.$ A verb asks for nothing here. All scores of *likes* are 0, so it takes 0.20 of every word, and with it 0.20 of the one "dark" there is.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? *The*, *cat* and *fish* put their largest weight on *black*; *black* and *likes* have nothing to ask and weigh all words alike. No word looks for an article, so queries and keys are shown without that column. A row may miss 1.00 by a hundredth, since its five shares are rounded one by one."}}
-says(second.Q[[0, 3]], 1.0, 0.0, 0.0, 0.0)
-says(second.scores[0], 0.0, 1.42, 0.0, 0.0, 0.0)
-says(two(second.scores[0].exp()).sum(), 8.14)
-says(second.weights[0], 0.12, 0.51, 0.12, 0.12, 0.12)
-says(second.weights[3], 0.2, 0.2, 0.2, 0.2, 0.2)
-says(one.out[3], 0.85, 0.25)
-says(second.out[3], 0.20)
 tables(
     ("<i>Q</i>", second.Q[:, :1], WORDS, ["adj."], QUERY),
     ("<i>K</i>", second.K[:, :1], WORDS, ["adj."], KEY),
@@ -366,6 +362,13 @@ tables(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    says(second.Q[[0, 3]], 1.0, 0.0, 0.0, 0.0)
+    says(second.scores[0], 0.0, 1.42, 0.0, 0.0, 0.0)
+    says(two(second.scores[0].exp()).sum(), 8.14)
+    says(second.weights[0], 0.12, 0.51, 0.12, 0.12, 0.12)
+    says(second.weights[3], 0.2, 0.2, 0.2, 0.2, 0.2)
+    says(one.out[3], 0.85, 0.25)
+    says(second.out[3], 0.20)
     assert not second.Q[:, 1].any()
 
 # %% [markdown]
@@ -397,15 +400,6 @@ tables(
 )
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-memory", "caption": "What leaves the encoder? After attention and norm, $a$. One of the units fires at *cat* and one at *likes*. After the second norm, $m$, the memory that the decoder will read. Where no unit fires, a row that is normalized again stays as it is, but for rounding."}}
-says((x + fetched)[3], 0.28, -1.98, 0.0, 2.0, 0.4, 0.0, 0.85, 0.25)
-says(torch.stack(mean_and_deviation((x + fetched)[3])), 0.23, 1.03)
-says((x + fetched)[3].sum(), 1.80)
-says(two((((x + fetched)[3] - 0.23) ** 2).mean()), 1.07)
-says((x + fetched)[3] - 0.23, 0.05, -2.21, -0.23, 1.77, 0.17, -0.23, 0.62, 0.02)
-says(a[3], 0.05, -2.15, -0.22, 1.72, 0.17, -0.22, 0.6, 0.02)
-says(a[2, [2, 4, 6, 7]], 1.45, 0.40, 0.48, -0.60)
-says(fired[2:4], 0.0, 0.43, 0.34, 0.0)
-says((a + fired @ W2)[3, 7], 0.36)
 tables(
     ("norm: <i>a</i>", a, WORDS, SHORT, STREAM),
     ("units", fired, WORDS, units[:2], INK),
@@ -414,6 +408,15 @@ tables(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    says((x + fetched)[3], 0.28, -1.98, 0.0, 2.0, 0.4, 0.0, 0.85, 0.25)
+    says(torch.stack(mean_and_deviation((x + fetched)[3])), 0.23, 1.03)
+    says((x + fetched)[3].sum(), 1.80)
+    says(two((((x + fetched)[3] - 0.23) ** 2).mean()), 1.07)
+    says((x + fetched)[3] - 0.23, 0.05, -2.21, -0.23, 1.77, 0.17, -0.23, 0.62, 0.02)
+    says(a[3], 0.05, -2.15, -0.22, 1.72, 0.17, -0.22, 0.6, 0.02)
+    says(a[2, [2, 4, 6, 7]], 1.45, 0.40, 0.48, -0.60)
+    says(fired[2:4], 0.0, 0.43, 0.34, 0.0)
+    says((a + fired @ W2)[3, 7], 0.36)
     assert fired.nonzero().tolist() == [[2, 1], [3, 0]]
     assert torch.equal(m[[0, 4]], a[[0, 4]]) and (m[1] - a[1]).abs().max() < 0.035
 
@@ -431,9 +434,6 @@ if CHECKING:
 # $$
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-decoder", "caption": "What does the decoder see of itself? Its five inputs with positions, $t$, the first one empty, and the weights of the last row in either head. Head 1 settles on *cat*."}}
-says(wrote[0].Q, 3.0, 0.0)
-says(wrote[0].weights, 0.01, 0.01, 0.01, 0.95, 0.01)
-says(b, -1.49, -1.30, -0.07, 1.82, 0.31, -0.07, 0.83, -0.07)
 before = ["(empty)", *WORDS[:4]]
 tables(
     ("<i>t</i>", t, before, SHORT, STREAM),
@@ -448,18 +448,15 @@ tables(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    says(wrote[0].Q, 3.0, 0.0)
+    says(wrote[0].weights, 0.01, 0.01, 0.01, 0.95, 0.01)
+    says(b, -1.49, -1.30, -0.07, 1.82, 0.31, -0.07, 0.83, -0.07)
     assert (wrote[1].weights == 0.2).all()
 
 # %% [markdown]
 # **Cross-attention** has one head, and compares places. Its query is three times the clock of $b,$ $3 \cdot (-1.49, -1.30) = (-4.47, -3.90),$ and a key is the clock of a word's memory. For *fish*, the score is $(4.47 \cdot 1.68 + 3.90 \cdot 1.49) / 1.41 = 9.45,$ for *likes* 5.97, and the weight of *fish* is 0.97. The value is the word, all six features, and $W^O$ adds three times the blend to the stream. This is how a model copies: [two clocks fit best where they show the same time](08_positional_encoding.ipynb#why-sine-and-cosine).
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-cross", "caption": "What does the decoder find in the source? The query of *likes* at 4, its scores and weights, and what is added to the stream. Keys and values are the columns of the memory $m$, the first two and the other six. *Fish*, at 4 in the source, gets nearly everything."}}
-says(cross.Q, -4.47, -3.90)
-says(m[4, :2], -1.68, -1.49)
-says(cross.scores[0, 3:], 5.97, 9.45)
-says(cross.weights, 0.0, 0.0, 0.0, 0.03, 0.97)
-sums = torch.cat(decoder[1::2])  # the three before a norm
-says(torch.cat(mean_and_deviation(sums), -1), 0.07, 1.06, 1.17, 1.88, 0.0, 1.25)
 tables(
     ("<i>Q</i>", cross.Q, ["likes"], SHORT[:2], QUERY),
     (
@@ -471,6 +468,15 @@ tables(
     ),
     ("3 × the blend", cross.out @ C_O[:, 2:], ["likes"], word, STREAM),
 )
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    says(cross.Q, -4.47, -3.90)
+    says(m[4, :2], -1.68, -1.49)
+    says(cross.scores[0, 3:], 5.97, 9.45)
+    says(cross.weights, 0.0, 0.0, 0.0, 0.03, 0.97)
+    sums = torch.cat(decoder[1::2])  # the three before a norm
+    says(torch.cat(mean_and_deviation(sums), -1), 0.07, 1.06, 1.17, 1.88, 0.0, 1.25)
 
 # %% [markdown]
 # **The network.** The sum has mean 1.17 and deviation 1.88, and the norm gives
@@ -491,17 +497,20 @@ tables(
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-loss", "caption": "Which word comes next? Logits, probabilities, and the gradient of the loss at the logits: the probability, minus 1 for the right word. *Cat*, also a noun, is the only serious rival."}}
 g = p - F.one_hot(torch.tensor([4]), 5)
-says(c, -1.41, -1.31, 1.18, 0.79, 0.42, -1.04, 0.62, 0.78)
-says(unit, 0.75)
-says(s, -1.13, -1.05, 0.94, -0.57, 0.34, -0.83, 0.5, 1.82)
-says(logits[0, [2, 4]], 2.38, 3.20)
-says(two(logits.exp()), 0.19, 1.97, 10.80, 0.32, 24.53)
-says(two(logits.exp()).sum(), 37.81)
-says(p, 0.01, 0.05, 0.29, 0.01, 0.65)
-says(loss, 0.43)
-says(torch.tensor(5).log(), 1.61)
 rows = ["logits", "<i>p</i>", "gradient"]
 tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    says(c, -1.41, -1.31, 1.18, 0.79, 0.42, -1.04, 0.62, 0.78)
+    says(unit, 0.75)
+    says(s, -1.13, -1.05, 0.94, -0.57, 0.34, -0.83, 0.5, 1.82)
+    says(logits[0, [2, 4]], 2.38, 3.20)
+    says(two(logits.exp()), 0.19, 1.97, 10.80, 0.32, 24.53)
+    says(two(logits.exp()).sum(), 37.81)
+    says(p, 0.01, 0.05, 0.29, 0.01, 0.65)
+    says(loss, 0.43)
+    says(torch.tensor(5).log(), 1.61)
 
 # %% [markdown]
 # That was one word on its way. Here are all ten, every number by the same rule and with the line that computes it: the five that the encoder reads, and the five steps in which the decoder writes the sentence.
@@ -548,10 +557,17 @@ after = softmax(two(norm(c + unit @ updated) @ X.T))[0, 4]
 print(f"fish {p[0, 4]:.2f} -> {after:.2f}, loss {loss:.2f} -> {two(-after.log()):.2f}")
 
 # %% tags=["remove-cell"]
-says(pulls, 0.0, 0.0, 0.06, -0.16, 0.10, 0.02, 0.12, -0.35)
-says(torch.stack([mean, along, behind[0, 3], entries[0, 3]]), -0.03, -0.05, -0.13, -0.1)
-says(updated[0, 3], -1.9)
-says(torch.stack([after, two(-after.log())]), 0.66, 0.42)
+if CHECKING:
+    says(pulls, 0.0, 0.0, 0.06, -0.16, 0.10, 0.02, 0.12, -0.35)
+    says(
+        torch.stack([mean, along, behind[0, 3], entries[0, 3]]),
+        -0.03,
+        -0.05,
+        -0.13,
+        -0.1,
+    )
+    says(updated[0, 3], -1.9)
+    says(torch.stack([after, two(-after.log())]), 0.66, 0.42)
 
 # %% [markdown]
 # ## The same in the package
@@ -631,8 +647,11 @@ if CHECKING:
 row = attend(t[3:4], t[:4], *CUT[0])
 for name in ("Q", "scores", "weights", "out"):
     print(f"{name:7}", *(f"{v:.2f}" for v in vars(row)[name][0]))
-says(row.Q, 0.0, 2.0)
-says(row.weights, 0.25, 0.25, 0.25, 0.25)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    says(row.Q, 0.0, 2.0)
+    says(row.weights, 0.25, 0.25, 0.25, 0.25)
 
 # %% [markdown]
 # **2. Fish like cats** (★, 10 min). Swap *cat* and *fish* in the source, so that it reads *the black fish likes cat*. What does *likes* give to each of the two in head 1, and what does it fetch? Which numbers of $x$ change?
@@ -643,10 +662,10 @@ says(row.weights, 0.25, 0.25, 0.25, 0.25)
 swapped = X[[0, 1, 4, 3, 2]] + PE
 row = attend(swapped[3:4], swapped, *CUT[0])
 print("weights", *(f"{v:.2f}" for v in row.weights[0]), " fetched", row.out[0].tolist())
-says(row.weights, 0.01, 0.01, 0.25, 0.01, 0.72)
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    says(row.weights, 0.01, 0.01, 0.25, 0.01, 0.72)
     assert torch.equal(row.out[0], one.out[3])
 
 # %% [markdown]
@@ -657,7 +676,10 @@ if CHECKING:
 # row gets a second part, through memory and cross-attention.
 entry = two((p[0, 4] - 1) * s[0, 7])
 print(f"{entry:.2f}")
-says(entry, -0.64)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    says(entry, -0.64)
 
 # %% [markdown]
 # **4. A faint clock** (★★, 20 min). Let cross-attention ask with the clock itself instead of three times the clock. Which rows does the decoder still get right? Guess first: where are the neighbors' clocks hardest to tell apart?

@@ -74,7 +74,7 @@ show_drawing(
 # %% [markdown]
 # ## Listening to a model that learns
 #
-# The cell below makes only calls of the package. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps `train` calls our function `watch` (which is meant to return a score; ours returns 0), and it prints what the model makes of two sentences that differ in a single letter:
+# The cell below makes only calls of the package. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps `train` calls our function `watch` (which is meant to return a score for the log; ours returns 0), and it prints what the model makes of two sentences that differ in a single letter:
 #
 # - *Der Hund jagt die Katze*: the dog chases the cat;
 # - *Den Hund jagt die Katze*: the cat chases the dog. The *n* marks the dog as the one who is chased.
@@ -99,7 +99,7 @@ said = {}
 
 
 def watch(model):
-    step = 50 * (len(said) + 1)
+    step = settings.save_every * (len(said) + 1)
     said[step] = translate(model, tokenizer, watched)
     der, den = said[step]
     print(f"{step:3}  {der:24.24}  {den:.32}")
@@ -125,9 +125,10 @@ if CHECKING:
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 700 steps. Each number marks the step where a new translation of *Den Hund jagt die Katze* first appears; the list below the curve has the translations. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
 loss_at = {line["step"]: line["loss"] for line in log}
 curve = [{"step": step, "loss": round(loss, 3)} for step, loss in loss_at.items()]
+scored = [line["step"] for line in log if "score" in line]
 firsts = {}
-for step, (_, text) in said.items():
-    if step > 50 and text not in firsts.values():  # the first is no sentence yet
+for step, (_, text) in [*zip(scored, said.values())][1:]:  # the first is no sentence
+    if text not in firsts.values():
         firsts[step] = text
 marks = [
     {
@@ -138,7 +139,9 @@ marks = [
     }
     for number, (step, text) in enumerate(firsts.items(), start=1)
 ]
-x = alt.X("step:Q", title="step", axis=alt.Axis(values=list(range(0, 701, 100))))
+x = alt.X(
+    "step:Q", title="step", axis=alt.Axis(values=list(range(0, max(loss_at) + 1, 100)))
+)
 y = alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(domainMin=0))
 line = alt.Chart(alt.Data(values=curve)).mark_line().encode(x, y)
 marked = alt.Chart(alt.Data(values=marks))
@@ -267,7 +270,8 @@ for pair in pairs[1:3]:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each box is a link of the gold alignment. The German verb *ruft ... an* is in two places, and so is the English *does ... call*: four links. After the comma, which has no partner, *hilft* waits for the end of its clause."}}
 style()
-pair = next(pair for pair in pairs if "nicht an, während eine" in pair.source)
+split = (pair for pair in pairs if "nicht an, während eine" in pair.source)
+pair = next(split, pairs[0])
 german, english = words(pair.source), words(pair.target)
 figure, axes = plt.subplots(figsize=(3.2, 3.4), layout="constrained")
 for i, j in pair.alignment:

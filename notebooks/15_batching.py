@@ -60,7 +60,8 @@ from book.figures import PAPER, SKY, RESIDUAL, show_plot, style
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The German side of 32 captions, one per row: filled where there is a token, hatched where there is padding. Above, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Below, 32 captions of nearly equal length. The percentage is the share of tokens."}}
 style()
 by_width = lengths[lengths.max(axis=1).argsort(kind="stable"), 0]
-neighbors = by_width[14_500:14_532]
+middle = len(by_width) // 2
+neighbors = by_width[middle : middle + 32]
 batches_of_32 = np.split(lengths[:, 0], range(32, len(lengths), 32))[:-1]
 typical = sorted(batches_of_32, key=lambda rows: rows.mean() / rows.max())[
     len(batches_of_32) // 2
@@ -472,11 +473,11 @@ for _ in range(3):
 # **1. By hand** (★, 5 min). Three examples have lengths (4, 5), (6, 3) and (5, 5). What is their useful share in one batch? And how many rows of lengths (20, 25) fit into the paper's 25,000 tokens?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# 28 tokens in 3 x (6 + 5) = 33 positions, which is 85%; and 25,000 / 25 = 1,000 rows
 print(f"{28 / 33:.0%};", 25_000 // max(20, 25), "rows")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    # 28 tokens in 3 x (6 + 5) = 33 positions, which is 85%; and 25,000 / 25 = 1,000 rows
     assert useful_share([np.array([(4, 5), (6, 3), (5, 5)])]) == 28 / 33
 
 # %% [markdown]
@@ -516,6 +517,8 @@ if CHECKING:
 # **5. Does the snake pay?** (★★, 15 min). Plan 1,024 tokens with widths alone as keys (times 4, so that the jitter shuffles each width and mixes none). What is the useful share now?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Chance is what makes the difference. Shuffled within a width, the shorter side can be anything;
+# along the snake, only the jitter changes it.
 snake, snake_key = snake_key, lambda lengths: 4 * lengths.max(axis=1)
 plain = plan_batches(lengths, 1024, seed=0, epoch=0)
 snake_key = snake
@@ -524,8 +527,6 @@ print(f"widths alone {share:.1%}, snake {shares['plan, 1,024 tokens']:.1%}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    # Chance is what makes the difference. Shuffled within a width, the shorter side can be anything;
-    # along the snake, only the jitter changes it.
     assert share < shares["plan, 1,024 tokens"] - 0.02
 
 # %% [markdown]

@@ -22,7 +22,8 @@ CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who rea
 # %% tags=["hide-input"]
 import math
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import cycle, islice
 
 import altair as alt
 import torch
@@ -30,7 +31,7 @@ import torch.nn.functional as F
 
 from annotated_transformer.batching import batches, encode_pairs
 from annotated_transformer.toolkit.synchronous_grammar import grammar
-from book.figures import AMBER, PLUM, SKY, curves, show, show_steps
+from book.figures import AMBER, INK, PLUM, SKY, curves, show, show_steps
 from annotated_transformer.masks import PAD
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
@@ -82,7 +83,8 @@ def run(rate_of, **changes):
 # PyTorch's optimizers keep their settings in `param_groups`, and you may change the rate there before every step. That is all a schedule does. All runs start from the same weights and see the same batches; they differ in the rate alone. We try three, from cautious to bold.
 
 # %% tags=["nbval-ignore-output"]
-runs = {f"always {rate}": run(lambda step: rate) for rate in (0.0001, 0.001, 0.0088)}
+rates = 0.0001, 0.001, 0.0088
+runs = {f"always {rate}": run(lambda step: rate) for rate in rates}
 last = {name: sum(losses[-20:]) / 20 for name, (losses, _) in runs.items()}
 print({name: round(loss, 2) for name, loss in last.items()})
 
@@ -92,29 +94,26 @@ if CHECKING:
     assert last["always 0.001"] < 2.5
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches, means of ten steps, at 0.0001 (dotted), 0.001 (solid) and 0.0088 (dashed)."}}
-looks = {
-    "always 0.0001": (PLUM, [2, 2]),
-    "always 0.001": (SKY, [1, 0]),
-    "always 0.0088": (AMBER, [6, 3]),
-}
+kinds = [(PLUM, [2, 2]), (SKY, [1, 0]), (AMBER, [6, 3]), (INK, [1, 0])]
+looks = dict(zip(runs, cycle(kinds)))
 
 
-def loss_chart(names, looks):
+def loss_chart(looks):
     records = [
         {
             "step": n + 10,
             "loss": round(sum(runs[name][0][n : n + 10]) / 10, 3),
             "rate": name,
         }
-        for name in names
-        for n in range(0, 300, 10)
+        for name in looks
+        for n in range(0, len(stream) - 9, 10)
     ]
     y = alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(domain=[0, 7]))
     return narrow(curves(records, alt.X("step:Q", title="step"), y, "rate", looks))
 
 
 show(
-    loss_chart(looks, looks),
+    loss_chart(looks),
     alt="The loss falls slowly at rate 0.0001 and steadily to 1.9 at 0.001. At 0.0088 it drops within twenty steps and then stays at about 4.7.",
 )
 
@@ -137,7 +136,8 @@ print(f"knowing only how frequent each token is: {torch.special.entr(share).sum(
 
 # %% tags=["nbval-ignore-output"]
 source, target = stream[-1]
-for name in ("always 0.001", "always 0.0088"):
+good, bold = min(last, key=last.get), f"always {max(rates)}"
+for name in (good, bold):
     _, trained = runs[name]
     with torch.no_grad():
         right = loss_of(trained, source, target)
@@ -163,13 +163,13 @@ def encoder_state(model):
 
 torch.manual_seed(0)
 fresh = encoder_state(Transformer(shape))
-bold = encoder_state(runs["always 0.0088"][1])
-for name, (spread, gradient) in {"fresh": fresh, "always 0.0088": bold}.items():
+stuck = encoder_state(runs[bold][1])
+for name, (spread, gradient) in {"fresh": fresh, bold: stuck}.items():
     print(f"{name:13}  spread over positions {spread:.4f}, gradient {gradient:.7f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert bold[0] < fresh[0] / 10 and bold[1] < fresh[1] / 10
+    assert stuck[0] < fresh[0] / 10 and stuck[1] < fresh[1] / 10
 
 # %% [markdown]
 # The encoder now hands over practically the same vector at every position, whatever word is there. Then it doesn't matter where cross-attention looks, because any weights mix the same vector. Nothing tells its queries and keys where to look instead, and hardly any gradient reaches the encoder. The one path by which the source could help is closed, and the loss settles on the frequencies.
@@ -374,15 +374,13 @@ show_steps(
 # The decay is slow: to halve, the rate takes four times the steps. At step 16,000 it is half its peak, and at the paper's last step, 100,000, still a fifth.
 
 # %% tags=["remove-cell"]
-peak = 1 / math.sqrt(512 * 4000)
-for n in range(1, 20_001):
-    expected = peak * (n / 4000 if n <= 4000 else math.sqrt(4000 / n))
-    assert math.isclose(learning_rate(n, 512, 4000), expected)
-
-# %% tags=["remove-cell"]
 if CHECKING:
-    assert math.isclose(learning_rate(16_000, 512, 4000), peak / 2)
-    assert math.isclose(learning_rate(100_000, 512, 4000), peak / 5)
+    top = 1 / math.sqrt(512 * 4000)
+    for n in range(1, 20_001):
+        expected = top * (n / 4000 if n <= 4000 else math.sqrt(4000 / n))
+        assert math.isclose(learning_rate(n, 512, 4000), expected)
+    assert math.isclose(learning_rate(16_000, 512, 4000), top / 2)
+    assert math.isclose(learning_rate(100_000, 512, 4000), top / 5)
     assert max(range(1, 20_001), key=lambda n: learning_rate(n, 512, 4000)) == 4000
 
 # %% [markdown]
@@ -391,10 +389,13 @@ if CHECKING:
 # Back to our model of width 64. With a warm-up of 200 steps the peak is $1/\sqrt{64 \cdot 200} = 0.0088$, the rate of the bold run. With a warm-up of 20 it is 0.028. We train both.
 
 # %% tags=["nbval-ignore-output"]
-for warmup in (20, 200):
-    runs[f"warm-up {warmup}"] = run(lambda step: learning_rate(step, 64, warmup))
-    last[f"warm-up {warmup}"] = sum(runs[f"warm-up {warmup}"][0][-20:]) / 20
-    print(f"warm-up {warmup}: {last[f'warm-up {warmup}']:.2f}")
+schedules = {
+    f"warm-up {n}": partial(learning_rate, d_model=64, warmup=n) for n in (20, 200)
+}
+for name, rate_of in schedules.items():
+    runs[name] = run(rate_of)
+    last[name] = sum(runs[name][0][-20:]) / 20
+    print(f"{name}: {last[name]:.2f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -405,20 +406,13 @@ if CHECKING:
     )
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. The dashed and the solid run reach the same rate, 0.0088; the one that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps (dotted) climbs to three times that rate and ends exactly like the bold run."}}
-looks = {
-    "always 0.0088": (AMBER, [6, 3]),
-    "warm-up 20": (PLUM, [2, 2]),
-    "warm-up 200": (SKY, [1, 0]),
-}
-rates = {
-    "always 0.0088": lambda n: 0.0088,
-    "warm-up 20": lambda n: learning_rate(n, 64, 20),
-    "warm-up 200": lambda n: learning_rate(n, 64, 200),
-}
+drawn = {bold: lambda n: max(rates), **schedules}
+kinds = [(AMBER, [6, 3]), (PLUM, [2, 2]), (SKY, [1, 0]), (INK, [1, 0])]
+looks = dict(zip(drawn, cycle(kinds)))
 records = [
-    {"step": n, "value": round(rates[name](n), 5), "rate": name}
-    for name in looks
-    for n in [1, *range(5, 301, 5)]
+    {"step": n, "value": round(rate_of(n), 5), "rate": name}
+    for name, rate_of in drawn.items()
+    for n in [1, *range(5, len(stream) + 1, 5)]
 ]
 above = curves(
     records,
@@ -428,8 +422,7 @@ above = curves(
     looks,
 )
 show(
-    narrow(above).properties(height=120)
-    & loss_chart(looks, looks).properties(height=200),
+    narrow(above).properties(height=120) & loss_chart(looks).properties(height=200),
     alt="With a warm-up of 200 steps the loss falls to about 2. Without one, or with 20 steps, it stays near 4.7.",
 )
 
@@ -479,10 +472,9 @@ if CHECKING:
 # If the chain is right, the bold rate should do less harm without post-norm. We repeat the bold run with the norm moved in front of the sub-layers:
 
 # %% tags=["nbval-ignore-output"]
-losses, _ = run(lambda step: 0.0088, pre_norm=True)
+losses, _ = run(lambda step: max(rates), pre_norm=True)
 pre_norm = sum(losses[-20:]) / 20
-print(f"always 0.0088, pre-norm: {pre_norm:.2f};", end=" ")
-print(f"post-norm: {last['always 0.0088']:.2f}")
+print(f"{bold}, pre-norm: {pre_norm:.2f}; post-norm: {last[bold]:.2f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -584,7 +576,8 @@ print(f"{lr_scale:.2f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert math.isclose(learning_rate(200, 128, 200, lr_scale), peak)
+    base = learning_rate(4000, 512, 4000)
+    assert math.isclose(learning_rate(200, 128, 200, lr_scale), base)
 
 # %% [markdown]
 # **6. The highest safe rate** (★★★, an evening; open). Find the largest constant rate that a fresh model of 1, 3, 6 and 12 layers survives, in post-norm and in pre-norm, with three seeds each. Does it go with how far the output moves in the first step, as measured above? Then find the shortest warm-up that saves the post-norm models at twice that rate.
@@ -655,8 +648,8 @@ schedule = torch.optim.lr_scheduler.LambdaLR(
     adam, lambda done: learning_rate(done + 1, 512, 4000)
 )
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
-rates = []
-while len(rates) < 5:
+used = []
+while len(used) < 5:
     rate = adam.param_groups[0]["lr"]
     adam.zero_grad()
     before = scaler.get_scale()
@@ -665,14 +658,14 @@ while len(rates) < 5:
     scaler.update()
     if scaler.get_scale() >= before:  # the update was made
         schedule.step()
-        rates.append(rate)
+        used.append(rate)
 print(f"LambdaLR, five updates made: next rate {adam.param_groups[0]['lr']:.8f}")
 print(f"before the first, {127 - math.log2(scaler.get_scale()):.0f} were skipped")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     expected = torch.tensor([learning_rate(n, 512, 4000) for n in range(1, 6)])
-    torch.testing.assert_close(torch.tensor(rates), expected)
+    torch.testing.assert_close(torch.tensor(used), expected)
 
 # %% [markdown]
 # ### Does the schedule start anew when training is resumed?
@@ -781,6 +774,7 @@ def adamw_step(theta, g, m, v, n, rate, decay):
     return adam_step(theta, g, m, v, n, rate)
 
 
+peak = learning_rate(4000, 512, 4000)
 for n in (2000, 4000, 28_000, 52_000, 76_000, 100_000):
     print(f"step {n:6}: root {learning_rate(n, 512, 4000):.6f}", end=", ")
     print(f"cosine {cosine_rate(n, peak, 4000, 100_000):.6f}")

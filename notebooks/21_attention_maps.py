@@ -423,9 +423,6 @@ if CHECKING:
 #
 # In layer 3 of the first figure, the words seem to find their translations. To *count* how often they do, we need to know the right answer, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. So we train a small model of two layers on its pairs, for half a minute, and count on pairs that it hasn't seen. Only a model that translates is worth asking, so BLEU comes first.
 
-# %% tags=["remove-cell"]
-torch.set_num_threads(1)  # several would add up in another order, and train other heads
-
 # %% tags=["nbval-ignore-output"]
 pairs = grammar(9400, seed=0)
 learned, unseen = pairs[:9000], pairs[9000:]
@@ -690,10 +687,9 @@ print(f"whole model {whole:.1f}; {cheap} of 24 heads cost less than 2 BLEU")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert quality() == whole and max(lost.values()) > 7 and 12 <= cheap <= 16
-    aligners = [lost["cross", 1, head] for head in range(4)]
-    assert min(aligners) > 2
-    assert rates["writes", 1, aligners.index(min(aligners))] == min(top)
+    assert quality() == whole and max(lost.values()) > 7 and 8 <= cheap <= 18
+    by_layer = [[lost["cross", n, head] for head in range(4)] for n in range(2)]
+    assert max(by_layer[0]) < min(by_layer[1])
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads-removed", "caption": "Which heads matter? BLEU lost when a single head is silenced, by kind and layer (rows) and head (columns), on 200 unseen sentences of the grammar. The fuller the cell, the greater the loss. Where the model seems to do better without a head, that is noise, and the figure shows 0."}}
 names = [f"{kind} {layer + 1}" for kind in maps._fields for layer in range(2)]
@@ -712,7 +708,9 @@ show(
 )
 
 # %% [markdown]
-# Compare that with your guess: ten of the 24 heads are missed, and most of the others cost a point or less. The costliest takes 14 BLEU with it, three more 11 to 13 each. Now hold the losses beside the alignments. The four heads that align, cross-attention's in layer 2, are all missed, but the best aligner, head 4, is missed the least of the four. Pointing at the right word is one thing, handing over what the decoder needs is another. (That a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+# Compare that with your guess. In the run shown here, 14 of the 24 heads cost less than two points, and the costliest takes 14 BLEU with it. Now hold the losses beside the alignments. In cross-attention, each of the four heads that align costs more than any head of layer 1. But among the four, the best aligner, head 4, costs the least: pointing at the right word is one thing, handing over what the decoder needs is another. (That a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+#
+# Which head costs how much depends on the run. The same program on the plainer kernels of another processor trained a model whose costliest head was one of the decoder's. That the aligning layer is needed, and the other layer of cross-attention hardly, came out in each of nine runs: on other kernels, with more threads, and with first weights moved by a millionth.
 #
 # In the everyday model you can take heads away yourself:
 #
@@ -805,21 +803,17 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     assert torch.equal(predicted(), usual)
-    effects = [record["changed"] for record in records if record["peak"] > 0.6]
-    assert len(effects) == 12 and max(effects) > 1.8 * min(effects)
-    hazy = [record["changed"] for record in records if record["peak"] < 0.6]
-    assert max(hazy) < min(effects)
-    first = [
-        record["peak"] for record in records if record["head"].startswith("decoder 1")
-    ]
-    cost = sorted(lost["decoder", 0, head] for head in range(4))
-    # Trained on another processor, one of the four costs more
-    assert min(first) > 0.8 and cost[2] < 4
+    records.sort(key=lambda record: record["peak"])
+    hazy, clear = (
+        [r["changed"] for r in half] for half in (records[:12], records[12:])
+    )
+    assert max(hazy) < 3 and sum(clear) > 2 * sum(hazy)
+    assert records[11]["peak"] < 0.65 and max(clear) > 1.5 * min(clear)
 
 # %% [markdown]
 # ### A clear map that matters little
 #
-# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change between 4.0 and 8.1%. The rank correlation would be 1 if the sharper of two heads always changed more. Ours is 0.77. But twelve hazy heads that all change little and twelve sharp ones that all change more already give 0.75 on average, in whatever order each twelve are. (Kind by kind it is 0.93 in the encoder, 0.88 in cross-attention, and −0.05 in the decoder.) Among the sharp heads, sharpness doesn't tell how much depends on one: the four of cross-attention are the least sharp of the twelve, and one of them changes most. The maps of the decoder's four heads in layer 1 are among the sharpest, yet when you silence one of them, as in the section before, it costs at most 3.4 BLEU.
+# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change more, between 4.0 and 8.1% here. So far sharpness is a guide, and the rank correlation of all heads, which would be 1 if the sharper of two heads always changed more, is 0.77. But that comes from the two groups. *Within* the sharp one, sharpness tells little: in this run the four heads of cross-attention are the least sharp of the twelve, and one of them changes most. And of two maps that are equally clear, one may be worth much more than the other: head 3 of the decoder's layer 1 and head 4 of its layer 2 both put 0.9 of a row on one token, but when you silence them, as in the section before, the first costs 1.6 BLEU and the second 12.8.
 #
 # How can a clear map matter little?
 #
@@ -897,8 +891,7 @@ if CHECKING:
 # **4. Two at a time.** (★★, 15 min) Silence two cross-attention heads of layer 2 together. Is the loss the sum of the single losses?
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# It is about twice as much: they do the same work, so each covers for the other. (Heads with
-# losses below 2 would be a poor choice, since on 200 sentences such losses are noise.)
+# It is more than the sum: they do the same work, so each covers a little for the other.
 one, other = ("cross", 1, 0), ("cross", 1, 1)
 with without_head(small, *one), without_head(small, *other):
     both = whole - quality()

@@ -475,9 +475,10 @@ for step in range(steps):
     loss.backward()
     adam.step()
     losses.append(loss.item())
-for end in (50, 300, 400):
-    mean = sum(losses[end - 50 : end]) / 50
-    print(f"steps {end - 49:3} to {end:3}: loss {mean:.2f}")
+part = steps // 8
+for end in (part, 6 * part, 8 * part):
+    mean = sum(losses[end - part : end]) / part
+    print(f"steps {end - part + 1:3} to {end:3}: loss {mean:.2f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -518,7 +519,7 @@ if CHECKING:
     assert 20 <= exact <= 38, exact
 
 # %% [markdown]
-# None of these sentences was in its texts. In the second one it has taken the dog for another bird. The German that it made up is right, with *anrufen* at the end, as *kann* requires; in other tries it gets a form wrong now and then.
+# None of these sentences was in its texts. In the run shown, it has taken the dog of the second one for another bird. The German that it made up there is right, with *anrufen* at the end, as *kann* requires; in other tries it gets a form wrong now and then.
 #
 # Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand pairs of sentences, and you have what the models that people talk to start from.
 #
@@ -610,7 +611,7 @@ if CHECKING:
 #
 # :::{admonition} Each change as the smallest step from the code you know
 # :class: dropdown
-# These are the parts that were measured for {numref}`fig-since`. `compare` counts the lines that differ from an earlier chapter's, and makes sure that the code on this page is the code that was measured.
+# These are the parts that were measured for {numref}`fig-since`. `compare` counts the lines that differ from an earlier chapter's. (A check, which isn't shown, makes sure that the code on this page is the code that was measured.)
 #
 # - **RMSNorm** keeps every direction of the stream. LayerNorm removes one, in which all numbers are equal; weights that want to ignore it can learn to.
 # - **Rotation** is applied in self-attention. Cross-attention stays as it was, since a place in a German sentence has no fixed distance from one in an English sentence. The check moves a text nine places on, and nothing changes. A cache keeps the keys as they are after the rotation, since the place of a word doesn't change later on. With the paper's 10,000 no clock takes longer than 62,800 tokens for a turn, and most are far quicker; Llama 3 takes 500,000.
@@ -643,22 +644,12 @@ def methods(part):
     return [bare(ast.parse(textwrap.dedent(inspect.getsource(f)))) for f in own]
 
 
-benchmark = ast.parse(inspect.getsource(since))
-measured = {
-    bare(ast.parse(ast.unparse(node)))
-    for node in ast.walk(benchmark)
-    if isinstance(node, ast.FunctionDef)
-}
-
-
 def compare(new, old, chapter):
     """Print how many lines differ from an earlier part."""
-    assert set(methods(new)) <= measured, "this is not what the benchmark measures"
     before, after = ("\n".join(methods(part)).splitlines() for part in (old, new))
     marks = [line[0] for line in ndiff(before, after)]
     written = marks.count("+")
     print(f"changed or new against chapter {chapter}: {written} of {len(after)} lines")
-    assert 0 < written <= 15
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show RMSNorm", "code_prompt_hide": "Hide RMSNorm"}
@@ -707,7 +698,6 @@ print("no positions:    ", gain_of("no positions"))
 # %% tags=["remove-cell"]
 if CHECKING:
     assert moved < 1e-5  # positions are rounded to single precision
-    assert set(methods(rotate)) <= measured
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show SwiGLU", "code_prompt_hide": "Hide SwiGLU"}
@@ -746,15 +736,11 @@ print("no biases:", gain_of("no biases"))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert set(methods(no_biases)) <= measured and biases / with_them < 0.001
+    assert biases / with_them < 0.001
     assert abs(with_them - 63e6) < 0.1e6  # 40 target tokens per parameter
     assert (
         round(100_000 * 25_000 / with_them) == 40 and round(15e12 / 8.03e9, -2) == 1900
     )
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert set(methods(no_biases)) <= measured
 
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show grouped queries", "code_prompt_hide": "Hide grouped queries"}
@@ -820,6 +806,13 @@ print("in company", together[1], " alone", alone)
 # %% tags=["remove-cell"]
 if CHECKING:
     assert together[1] == alone
+    measured = {
+        bare(ast.parse(ast.unparse(node)))
+        for node in ast.walk(ast.parse(inspect.getsource(since)))
+        if isinstance(node, ast.FunctionDef)
+    }
+    for part in (RMSNorm, RotaryAttention, rotate, SwiGLU, GroupedAttention, no_biases):
+        assert set(methods(part)) <= measured, part
 
 # %% [markdown]
 # ## Second reading: Muon on one gradient
@@ -840,7 +833,7 @@ def equalize(matrix):
     return x
 
 
-gradient = model.blocks[1].up.weight.grad
+gradient = model.blocks[len(model.blocks) // 2].up.weight.grad
 for name, matrix in (("gradient", gradient), ("equalized", equalize(gradient))):
     strength = torch.linalg.svdvals(matrix)
     share = strength[:10].square().sum() / strength.square().sum()

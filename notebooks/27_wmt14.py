@@ -268,12 +268,14 @@ axis.grid(False)
 show_plot(
     alt="Base as the paper takes 1.8 hours on one GPU and 1.7 on eight, at eight times the rent; with a large batch 0.2 hours. Big takes 9.0 hours on one, at least 5.2 on eight, and 1.1 with a large batch.",
 )
-slower = [line for line in read_log("gpu-NVIDIA-H100-80GB-HBM3") if "seconds" in line]
-for line, most in zip(slower[:2], (1.4, 1.2)):
-    assert 1.1 < median(line["seconds"]) / median(GPU[line["name"]]["seconds"]) < most
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    H100 = read_log("gpu-NVIDIA-H100-80GB-HBM3")
+    slower = [line for line in H100 if "seconds" in line]
+    for line, most in zip(slower[:2], (1.4, 1.2)):
+        times = median(line["seconds"]) / median(GPU[line["name"]]["seconds"])
+        assert 1.1 < times < most
     assert [round(h, 1) for h in hours.values()] == [1.8, 1.7, 0.2, 9.0, 5.2, 1.1]
 
 # %% [markdown]
@@ -308,22 +310,21 @@ for name in ("base", "big"):
         )
 
 # %% tags=["remove-cell"]
-died, slow = (read_log(f"train-H100-base-warmup{n}") for n in (400, 800))
-for log in (died, slow):
-    paces = [r["tokens_per_second"] for r in log if r["step"] % 50 == 0 and "loss" in r]
-    mean = sum(paces) / len(paces)
-    assert 0.69 * mean < min(paces) and max(paces) < 1.31 * mean
-spent = {name: 8 * h * 3600 * 9.5e12 for name, h in (("base", 12), ("big", 84))}
-rates = [GPU[n]["tokens_per_second"] for n in ("base", "big")]
-rates += [line["tokens_per_second"] for line in slower[:2]]
-seconds = []  # of fifty steps with a validation, beyond those of the fifty before
-for before, after in pairwise(died):
-    if "loss" in before and "score" in after and after["step"] == before["step"] + 50:
-        begin, end = (datetime.fromisoformat(r["time"][:19]) for r in (before, after))
-        seconds.append((end - begin).total_seconds() - 50 * BASE)
-
-# %% tags=["remove-cell"]
 if CHECKING:
+    died, slow = (read_log(f"train-H100-base-warmup{n}") for n in (400, 800))
+    for log in (died, slow):
+        losses = [r for r in log if "loss" in r and r["step"] % 50 == 0]
+        paces = [r["tokens_per_second"] for r in losses]
+        mean = sum(paces) / len(paces)
+        assert 0.69 * mean < min(paces) and max(paces) < 1.31 * mean
+    spent = {name: 8 * h * 3600 * 9.5e12 for name, h in (("base", 12), ("big", 84))}
+    rates = [GPU[n]["tokens_per_second"] for n in ("base", "big")]
+    rates += [line["tokens_per_second"] for line in slower[:2]]
+    seconds = []  # of fifty steps with a validation, beyond those of the fifty before
+    for old, new in pairwise(died):
+        if "loss" in old and "score" in new and new["step"] == old["step"] + 50:
+            begin, end = (datetime.fromisoformat(r["time"][:19]) for r in (old, new))
+            seconds.append((end - begin).total_seconds() - 50 * BASE)
     assert [f"{number:.1e}" for number in spent.values()] == ["3.3e+18", "2.3e+19"]
     assert [round(100 * plans[name].flops / spent[name]) for name in spent] == [28, 41]
     assert [round(rate, -3) for rate in rates] == [344_000, 204_000, 244_000, 179_000]
@@ -410,7 +411,8 @@ if CHECKING:
 #
 # ```bash
 # annotated-transformer average --run base --last 5 --output base-average
-# run evaluate --model base-average --prepared wmt14-en-de --json | tee base-average/score.jsonl
+# run evaluate --model base-average --prepared wmt14-en-de --json > base-average/score.jsonl &&
+#     cat base-average/score.jsonl
 # ```
 #
 # The paper averages the last five checkpoints of base, 1,500 steps apart, and the last twenty of big (600 apart, if they too were written every ten minutes). Take 5 of `base-large`, 20 of `big`, and 10 of `big-large`, where twenty would reach back over a quarter of the training.
@@ -646,10 +648,8 @@ _ = shell(
 )
 
 # %% tags=["remove-cell"]
-corpus, words, validation, test = open_corpus(folder / "corpus")
-
-# %% tags=["remove-cell"]
 if CHECKING:
+    corpus, words, validation, test = open_corpus(folder / "corpus")
     assert len(words) == 1000 and len(corpus) > 1000
     assert min(len(validation), len(test)) > 40 and not (folder / "base").exists()
 
@@ -672,12 +672,10 @@ begun = shell(f"annotated-transformer {options}", dies_at=80)
 ended = shell(f"{torchrun} annotated_transformer {options}")
 
 # %% tags=["remove-cell"]
-records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
-checks = [record for record in records if "score" in record]
-restart = [record["step"] for record in records if "machine" in record][1]
-
-# %% tags=["remove-cell"]
 if CHECKING:
+    records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
+    checks = [record for record in records if "score" in record]
+    restart = [record["step"] for record in records if "machine" in record][1]
     assert "step 40" in begun and "step 40" not in ended
     assert "step 80" in ended and "step 120" in ended
     assert (
@@ -695,7 +693,8 @@ with redirect_stdout(StringIO()):
     printed = shell(f"annotated-transformer {evaluate}")
 alone = json.loads(printed.splitlines()[-1])
 print(f"BLEU {scores['bleu']} from two processes, {alone['bleu']} from one")
-model, _ = load_model(folder / "average")
+model, words = load_model(folder / "average")
+_, _, validation, test = open_corpus(folder / "corpus")
 for pair, line in zip(test[:2], translate(model, words, [p.source for p in test[:2]])):
     print(f"{pair.source}\n   wants  {pair.target}\n   writes {line}")
 _ = shell(
@@ -748,6 +747,8 @@ train(
     report=reports.append,
 )
 shifted_run = [report for report in reports if "score" in report]
+records = [json.loads(line) for line in (folder / "run" / "log.jsonl").open()]
+checks = [record for record in records if "score" in record]
 for name, some in (("healthy", checks), ("lines shifted", shifted_run)):
     told = ", ".join(f"{r['validation_loss']:.2f}" for r in some)
     print(f"{name}: validation loss {told}; BLEU {some[-1]['score']:.1f}")
@@ -765,6 +766,7 @@ if CHECKING:
     ] == [0.0022, 0.0006]
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-sick", "caption": "How does one see that a run is ill? Above, validation loss of base on an H100: a warm-up of 400 updates to a rate of 0.0022, which kills it, and one of 800 to 0.0006. Below, BLEU of the rehearsal (healthy) and of the same with lines shifted by one, which shows no illness in its loss. From the logs train-H100-base-warmup400 and -warmup800, and from runs of this page."}}
+died, slow = (read_log(f"train-H100-base-warmup{n}") for n in (400, 800))
 figure, (left, right) = plt.subplots(2, 1, figsize=(4.3, 4.8), layout="constrained")
 for name, log, color, line in (
     ("warm-up 400", died, AMBER, "o-"),
@@ -788,7 +790,8 @@ show_plot(
 )
 
 # %% tags=["remove-cell"]
-home.cleanup()
+if CHECKING:
+    home.cleanup()
 
 
 # %% [markdown]

@@ -19,9 +19,9 @@ CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who rea
 # |---|---|---|
 # | `training.json` | the settings | at each start |
 # | `log.jsonl` | loss, rate, speed, scores | every 50 steps and with each checkpoint |
-# | `checkpoints/step-00000500.pt` | weights, averages of Adam, place in the corpus, best score | every `save_every` steps; the last few stay |
+# | `checkpoints/step-00000500.pt` | weights, averages of Adam, place in the corpus, lowest validation loss | every `save_every` steps; the last few stay |
 # | `checkpoints/stop-00000512.pt` | the same | after a signal or some minutes, and before a validation; stays until the next |
-# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb#saving-and-loading) so far | after a better score; without validation, at the end |
+# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_model_io.ipynb#saving-and-loading) so far | after a lower validation loss; without validation, at the end |
 # | `.lock` | nothing | [held](A_model_io.ipynb#whole-or-not-at-all) while a run lasts |
 #
 # | killed while | what the next start does |
@@ -198,12 +198,12 @@ with tempfile.TemporaryDirectory() as folder:
 #
 # A folder that belongs to something else, such as a prepared corpus, an average or your letters, is left alone. So is one with a model whose checkpoints are gone, and one with a `training.json` of another program.
 #
-# What a training began with is known by the hash of its weights, so a model may be moved, or its path be written in another way. Older versions noted the path. It isn't compared any more: the checkpoints of such a run hold its weights, wherever these came from.
+# What a training began with is known by the hash of its weights, so a model may be moved, or its path be written in another way.
 
 # %% tags=["export"]
 MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")
 FREE = {f"training.{name}" for name in MAY_CHANGE}
-IN_EVERY_RUN = {  # of what `training.json` holds, in all versions
+IN_EVERY_RUN = {  # of what `training.json` holds
     "training.steps",
     "training.max_tokens",
     "training.seed",
@@ -253,29 +253,10 @@ def check_belongs(folder: Path) -> None:
         )
 
 
-def same_pairs(before: str, now: str) -> bool:
-    """Return whether two names of what a run learns from are the same.
-
-    Such a name is the hash of a corpus, how many examples of it are used if not all, and the hash
-    of the model to begin with if there is one. Older versions wrote its path in place of that.
-    """
-    parts = re.fullmatch("([0-9a-f]{64}[0-9]*)[0-9a-f]{64}", now)
-    if before == now or parts is None:
-        return before == now
-    has_path = not re.fullmatch("[0-9a-f]{64}[0-9]*([0-9a-f]{64})?", before)
-    return has_path and before.startswith(parts[1])
-
-
 def other_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the names of the settings that differ, without those that may change."""
-    names = []
-    for name in sorted({*before, *now} - FREE):
-        is_same = before.get(name) == now.get(name)
-        if name == "pairs":
-            is_same = same_pairs(str(before.get(name)), str(now.get(name)))
-        if not is_same:
-            names.append(name)
-    return names
+    names = sorted({*before, *now} - FREE)
+    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -478,11 +459,12 @@ by_hand = torch.stack([model.embedding.weight for model in models]).mean(dim=0)
 print("the mean of three:", torch.allclose(mean.embedding.weight, by_hand))
 
 # %% [markdown]
-# The folder of an average is no run: in place of `training.json` it has a note, `averaged.json`, of how many checkpoints were averaged and which training they are of. A second average of the same training replaces it.
+# The folder of an average is no run: in place of `training.json` it has a note, `averaged.json`, of how many checkpoints were averaged and which training they are of. A second average of the same training replaces it, and removes `score.jsonl`, the score of the weights that go.
 
 
 # %% tags=["export"]
 NOTE = "averaged.json"
+SCORE = "score.jsonl"  # where chapter 27 keeps what `evaluate` says of the weights
 
 
 def check_average_belongs(output: Path, run: Path) -> None:
@@ -513,4 +495,5 @@ def save_average(run: Path, output: Path, last: int = 5, half: bool = False) -> 
     }
     for path in leftovers(output, [*contents]):
         remove(path)
+    remove(output / SCORE)
     write_files(output, contents)

@@ -63,7 +63,7 @@ from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.toolkit import model_io, planning, run_folder
 from annotated_transformer.toolkit.graphs import Shapes
 from annotated_transformer.toolkit.presets import make_config
-from annotated_transformer.toolkit.processes import gather_texts, number_of_first
+from annotated_transformer.toolkit.processes import gather_texts
 from annotated_transformer.training import (
     Group,
     Hyperparameters,
@@ -108,7 +108,7 @@ class TrainingConfig(Hyperparameters):
     save_every: int = 500  # steps between two checkpoints, and between two validations
     save_minutes: float = 10  # minutes after which the state is saved in any case
     keep_checkpoints: int = 5  # regular ones, the last
-    patience: int | None = None  # stop after so many validations without a better score
+    patience: int | None = None  # stop after so many validations without a lower loss
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -155,8 +155,8 @@ class Progress:
     step: int = 0  # updates made
     epoch: int = 0
     batch: int = 0  # the next one of the epoch
-    best_score: float = -math.inf
-    waited: int = 0  # validations since the best score, after the warm-up
+    lowest_loss: float = math.inf  # of all validations
+    waited: int = 0  # validations since then, after the warm-up
 
 
 @dataclass
@@ -332,7 +332,7 @@ def remaining_updates(run: Run) -> Iterator[Update]:
 # %% [markdown]
 # ## Whether it gets better
 #
-# Every 50 steps, and with each checkpoint, the run writes a line with the mean loss over all tokens since the last. Every `save_every` steps it measures the [validation loss](18_training.ipynb#whether-it-gets-better), and what a function `score` of yours says, where higher is better; without one, minus the validation loss is the score. The weights with the best score are kept. If `patience` validations in a row bring no new best score, training ends, which is **early stopping**; those in the warm-up don't count, since a model that writes nothing yet scores 0 each time. With a patience of 2 and made-up scores of 10.1, 12.4, 11.9 and 12.2, it stops after the fourth: 12.2 is better than 11.9, but not than 12.4. The score of the weights that come back, the largest of several noisy numbers, flatters; so a test set must have no say in any choice.
+# Every 50 steps, and with each checkpoint, the run writes a line with the mean loss over all tokens since the last. Every `save_every` steps it measures the [validation loss](18_training.ipynb#whether-it-gets-better), and logs beside it what a function `score` of yours says, such as BLEU. The weights with the lowest loss are kept. A score has no say: BLEU can be 0 at every validation, for a list of terms too short for its 4-grams or for a model that doesn't write anything yet, and then tells no weights from others. If `patience` validations in a row bring no lower loss, training ends, which is **early stopping**; those in the warm-up don't count, since a rate that rises can raise the loss for a while. With a patience of 2 and made-up losses of 3.1, 2.4, 2.6 and 2.5, it stops after the fourth: 2.5 is lower than 2.6, but not than 2.4. The loss of the weights that come back, the lowest of several noisy numbers, flatters; so a test set must have no say in any choice.
 
 
 # %% tags=["export"]
@@ -369,28 +369,19 @@ def shared_validation_loss(run: Run) -> float:
 
 
 def validate(run: Run) -> dict[str, float]:
-    """Return loss and score on the held-out pairs; the best weights are saved as the model.
-
-    Raises FloatingPointError for a score that is not a number.
-    """
+    """Return loss and score on the held-out pairs; weights with the lowest loss are saved."""
     progress = run.progress
     measured: dict[str, float] = {}
-    score = -math.inf
+    loss = math.inf
     if len(run.validation):
-        measured["validation_loss"] = shared_validation_loss(run)
-        score = -measured["validation_loss"]
+        measured["validation_loss"] = loss = shared_validation_loss(run)
     if run.score is not None:
-        own_score = float(run.score(run.model))
-        # What follows from a score, all must do, or they wait for each other in vain
-        measured["score"] = score = number_of_first(own_score)
-    if math.isnan(score):
-        raise FloatingPointError(
-            f"the score at step {progress.step} is not a number: {measured}"
-        )
+        measured["score"] = float(run.score(run.model))
     if progress.step > run.config.warmup:
         progress.waited += 1
-    if score > progress.best_score:
-        progress.best_score, progress.waited = score, 0
+    if loss < progress.lowest_loss:
+        progress.lowest_loss = loss
+        progress.waited = 0
         if run.folder is not None and rank_and_world_size()[0] == 0:
             model_io.save_model(run.model, run.tokenizer, run.folder)
     return measured
@@ -625,7 +616,7 @@ def run_updates(run: Run) -> None:
 
 
 # %% [markdown]
-# The order is deliberate. An update whose gradient is not finite raises before it changes a weight, so no checkpoint is ever written after a bad one. A validation can fail, too: it may run out of memory, or a `score` of yours may raise. So the state is saved first, in a checkpoint that a start goes on from by validating, and a failure costs no step. The line of the log comes before the checkpoint that knows the new best score: after a kill between log and checkpoint, the next start drops the extra line, while a line not yet written would be lost for good.
+# The order is deliberate. An update whose gradient is not finite raises before it changes a weight, so no checkpoint is ever written after a bad one. A validation can fail, too: it may run out of memory, or a `score` of yours may raise. So the state is saved first, in a checkpoint that a start goes on from by validating, and a failure costs no step. The line of the log comes before the checkpoint that knows the new lowest loss: after a kill between log and checkpoint, the next start drops the extra line, while a line not yet written would be lost for good.
 #
 # ## What a checkpoint holds
 #
@@ -670,7 +661,7 @@ def load_state(run: Run, path: Path) -> None:
     own_averages(run.optimizer)
     for name in asdict(run.progress):
         setattr(run.progress, name, content[name])
-    run.awaiting_validation = content.get("awaiting_validation")
+    run.awaiting_validation = content["awaiting_validation"]
 
 
 def check_model(run: Run, content: dict[str, Any]) -> None:
@@ -688,10 +679,10 @@ def check_progress(run: Run, content: dict[str, Any]) -> None:
         value = content[name]
         if type(value) is not int or value < 0:
             raise ValueError(f"{name} is {value!r}")
-    best_score = content["best_score"]
-    if not isinstance(best_score, float) or math.isnan(best_score):
-        raise ValueError(f"best_score is {best_score!r}")
-    line = content.get("awaiting_validation")  # older versions never wrote one
+    lowest_loss = content["lowest_loss"]
+    if not isinstance(lowest_loss, float) or math.isnan(lowest_loss):
+        raise ValueError(f"lowest_loss is {lowest_loss!r}")
+    line = content["awaiting_validation"]
     if line is not None and (line.get("step") != content["step"] or "loss" not in line):
         raise ValueError(f"the validation that is to come is {line!r}")
     plan = run.plan(content["epoch"])
@@ -752,15 +743,12 @@ def settings_of(run: Run) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name, value in asdict(run.config).items():
         settings[f"training.{name}"] = value
-    if run.config.pad_to_multiple_of == 1:
-        del settings["training.pad_to_multiple_of"]  # runs of older versions lack it
     for name, value in asdict(run.model.config).items():
         settings[f"model.{name}"] = value
     return settings | {
         "tokenizer": model_io.tokenizer_hash(run.tokenizer),
         "pairs": content_hash(run.corpus),
         "validation": content_hash(run.validation),
-        "scored": run.score is not None,
         "precision": getattr(run.loss, "precision", "fp32"),
     }
 
@@ -777,10 +765,8 @@ def check_run(run: Run) -> None:
     model_io.check_vocabulary(run.model, run.tokenizer)
     if not len(run.corpus):
         raise ValueError("there are no sentence pairs to train on")
-    if config.patience and run.score is None and not len(run.validation):
-        raise ValueError(
-            "patience needs something to watch: give validation pairs, or a score"
-        )
+    if config.patience and not len(run.validation):
+        raise ValueError("patience needs a loss to watch: give validation pairs")
     same_model = loss.model.decoder is run.model.decoder
     if not same_model or loss.label_smoothing != config.label_smoothing:
         raise ValueError(
@@ -847,8 +833,8 @@ def run_in_folder(run: Run, folder: Path) -> None:
         enter_folder(run, folder)
         run_updates(run)
         weights = folder / model_io.WEIGHTS
-        never_scored = run.progress.best_score == -math.inf
-        if rank == 0 and (never_scored or not weights.exists()):
+        never_validated = run.progress.lowest_loss == math.inf
+        if rank == 0 and (never_validated or not weights.exists()):
             model_io.save_model(run.model, run.tokenizer, folder)
         all_reduce_mean(torch.zeros(1))  # all wait for the first process
         tensors, _ = model_io.read_tensors(weights)
@@ -946,13 +932,14 @@ def train(
     """Train a model on pairs and return it, in evaluation mode (section 5).
 
     Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
-    and `score`, where higher is better. A folder gets a log, checkpoints, and the weights with the
-    best score, which are also returned; a run that it holds already is continued, to the
-    bit (up to rounding with three processes or more, whose sums may change their order).
+    and logs it with what `score` returns. A folder gets a log, checkpoints, and the weights with
+    the lowest loss, or without `validation` the last, which are also returned; a run that it holds
+    already is continued, to the bit (up to rounding with three processes or more, whose sums may
+    change their order).
 
     Raises:
         ValueError: pairs, tokenizer or folder do not fit.
-        FloatingPointError: a gradient or a score is not finite.
+        FloatingPointError: a gradient is not finite.
         OutOfMemory: there is too little memory; says which settings take less.
         DiskFull: there is no space for a file of the folder; what was saved before stays.
         Stopped: a run in a folder was asked to stop, and has saved its state.

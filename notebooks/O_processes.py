@@ -115,20 +115,3 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 
 # %%
 print(gather_texts(["Guten Morgen!"]))
-
-
-# %% [markdown]
-# A number that decides what happens next, such as a score that ends the training, has to be the same for all. The first process's counts.
-
-
-# %% tags=["export"]
-def number_of_first(number: float) -> float:
-    """Return the number that the first process has; alone, one's own."""
-    shared = torch.tensor(number, dtype=torch.float64)
-    if dist.is_initialized():
-        dist.broadcast(shared, src=0)
-    return float(shared)
-
-
-# %%
-print(number_of_first(27.3))

@@ -238,7 +238,7 @@ def unusual_settings(
         found.append(
             f"{steps:,} steps are {epochs:,.0f} epochs of this corpus: with {batches}, "
             f"{USUAL_EPOCHS} epochs are --steps {fewer}; or stop with --patience 5 where "
-            "the score no longer rises"
+            "the validation loss no longer falls"
         )
     if epochs < 1:
         found.append(

@@ -1,9 +1,6 @@
-"""What all tests share: one thread, and how hard hypothesis tries."""
+"""How hard hypothesis tries."""
 
-import torch
 from hypothesis import settings
-
-torch.set_num_threads(1)
 
 # `make test` takes ci, `make test-slow` nightly: --hypothesis-profile
 settings.register_profile("ci", max_examples=30, derandomize=True, deadline=None)

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,8 +28,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotated_transformer.data import Pair
-from annotated_transformer.evaluation import compound_split_bleu
-from annotated_transformer.toolkit import cli, model_io, planning, run_folder
+from annotated_transformer.evaluation import Scores, compound_split_bleu
+from annotated_transformer.toolkit import cli, model_io, planning, run_folder, runs
 from annotated_transformer.toolkit.cli import (
     Data,
     HeldOut,
@@ -39,6 +40,7 @@ from annotated_transformer.toolkit.cli import (
 from annotated_transformer.toolkit.model_io import load_model, save_model
 from annotated_transformer.toolkit.own_data import utf8_lines
 from annotated_transformer.toolkit.presets import ALL_PRESETS
+from annotated_transformer.toolkit.run_folder import read_checkpoint
 from annotated_transformer.toolkit.runs import TrainingConfig
 from annotated_transformer.toolkit.synchronous_grammar import grammar
 
@@ -444,7 +446,8 @@ def test_own_files_are_turned_by_their_order(tmp_path: Path) -> None:
     turned = read_splits(Data(data=(both,), columns=(1, 0)), seed=3)
     assert read_splits(Data(data=files[::-1]), seed=3) == turned
     assert all(pair.source in {p.target for p in pairs} for pair in turned.train)
-    assert read_splits(Data(data=files, columns=(1, 0)), seed=3) == turned
+    with pytest.raises(ValueError, match="two texts have no columns: the first is"):
+        read_splits(Data(data=files, columns=(1, 0)), seed=3)
     undivided = cli.test_sets(Path("m"), Data(data=files), "test", seed=3)
     assert undivided["test"] == [Pair(*pair[:2]) for pair in pairs]
 
@@ -519,13 +522,17 @@ def test_references_are_composed_as_translations_are(tmp_path: Path) -> None:
     assert scores == [100.0, 100.0]
 
 
-def test_a_run_says_that_its_patience_has_ended(tmp_path: Path) -> None:
+def test_a_run_says_that_its_patience_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "shared_validation_loss", lambda run: run.progress.step)
     data = table(tmp_path / "pairs.tsv", grammar(200, seed=5))
-    options = [*FAST, "--patience", 1, "--warmup", 5, "--lr-scale", 1e-6]
+    options = [*FAST, "--patience", 1, "--warmup", 5]
     result = run("train", "--data", data, *options, "--output", tmp_path / "run")
     assert result.code == 0
     assert (
-        "it ended after step 20: the score no longer rose (--patience 1)" in result.err
+        "it ended after step 20: the validation loss no longer fell (--patience 1)"
+        in result.err
     )
 
 
@@ -565,6 +572,71 @@ def test_held_out_pairs_may_be_files(tmp_path: Path) -> None:
         Data(data=(data,)), 0, HeldOut(validation=(files[0], files[1]), test=(test,))
     )
     assert len(learned.train) == len({pair[:2] for pair in pairs[:200]})
+
+
+def test_columns_turn_no_texts_round(tmp_path: Path) -> None:
+    """A table with English first, beside texts of which the first is the source."""
+    pairs = grammar(300, seed=11)
+    turned = [Pair(pair.target, pair.source) for pair in pairs]
+    data = table(tmp_path / "english_first.tsv", turned)
+    files = (tmp_path / "dev.de", tmp_path / "dev.en")
+    for path, side in zip(files, zip(*(pair[:2] for pair in pairs[200:240]))):
+        path.write_text("\n".join(side) + "\n")
+    folder = tmp_path / "run"
+    command = ["train", "--data", data, "--columns", 1, 0, "--output", folder, *FAST]
+    result = run(*command, "--validation", *files)
+    assert result.code == 0, result.err
+    assert re.search(r"[0-9]+ pairs to learn from share a sentence", result.err)
+    rows = (folder / "validation.tsv").read_text().splitlines()
+    assert rows == [f"{pair.source}\t{pair.target}" for pair in pairs[200:240]]
+
+
+def test_terms_too_short_for_bleu_keep_the_best_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Targets of up to three tokens have no 4-grams, so BLEU can be 0 at every validation."""
+    monkeypatch.setattr(cli, "score", lambda *lines: Scores(0.0, 0.0, "", ""))
+    terms = [
+        Pair(f"{n} {noun}", f"{n} {word}")
+        for n in range(100)
+        for noun, word in (("Haus", "house"), ("Hund", "dog"))
+    ]
+    data = table(tmp_path / "terms.tsv", terms)
+    folder = tmp_path / "run"
+    options = [*FAST, "--save-every", 10, "--steps", 30]
+    result = run("train", "--data", data, *options, "--output", folder)
+    assert result.code == 0, result.err
+    log = [json.loads(line) for line in (folder / "log.jsonl").open()]
+    losses = {x["step"]: x["validation_loss"] for x in log if "validation_loss" in x}
+    best = min(losses, key=lambda step: losses[step])
+    newest = read_checkpoint(folder / "checkpoints" / f"step-{best:08}.pt")
+    kept = load_model(folder)[0].state_dict()
+    assert best > 10
+    assert all(torch.equal(kept[name], newest["model"][name]) for name in kept)
+
+
+def test_a_wrong_column_ends_the_training(tmp_path: Path) -> None:
+    rows = [f"{n};{p.source};{p.target}\n" for n, p in enumerate(grammar(300, seed=1))]
+    data = tmp_path / "firm.csv"
+    data.write_text("id;Deutsch;English\n" + "".join(rows))
+    command = ["train", "--data", data, "--output", tmp_path / "run", *FAST]
+    result = run(*command)
+    assert result.code == 2 and "The first was read as 'id' and 'Deutsch'" in result.err
+    assert not (tmp_path / "run").exists()
+    assert run(*command, "--columns", 1, 2, "--dry-run", "--peak", 1e12).code == 0
+
+
+def test_translate_is_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two would share the lines of a pipe between them as they come."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = run("translate", "--model", "captions-de-en", text=b"Hallo!\n")
+    assert result == (
+        2,
+        "",
+        "annotated-transformer: translate is for one process: start it without torchrun",
+    )
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert run("translate", "--model", "captions-de-en", text=b"Ja.\n").code == 0
 
 
 def test_a_run_says_where_it_stands(trained: Path, tmp_path: Path) -> None:

@@ -49,7 +49,6 @@ def learn(
     report: Any = None,
     poisoned: bool = False,
     max_tokens: int = 150,
-    patience: int | None = None,
 ) -> None:
     """Train a very small model in double precision, with all that several processes must share."""
     pairs = grammar(120, seed=0)
@@ -66,7 +65,6 @@ def learn(
         max_tokens=max_tokens,
         grad_accum_steps=2,
         save_every=SAVE_EVERY,
-        patience=patience,
         warmup=20,
         grad_clip=0.5,
     )
@@ -106,9 +104,6 @@ def together(home: Path) -> None:
         with fast_clock() if rank == 0 else nullcontext():
             learn(home / "late")
         learn(home / "straight", dropout=0.2)
-
-        scores = count(0, 1 if rank == 0 else -1)  # the first one's rise
-        learn(home / "scored", steps=40, score=lambda model: next(scores), patience=1)
 
         calls = count(1)
 
@@ -282,13 +277,6 @@ def test_one_that_is_told_to_stop_stops_all_with_a_checkpoint(
         torch.testing.assert_close(
             tensor, final(one)["model"][name], rtol=0, atol=1e-12
         )
-
-
-@pytest.mark.slow
-def test_the_score_of_the_first_one_decides_for_all(three: Three) -> None:
-    """By those of the others, they would have left after step 30."""
-    path = last_checkpoint(three[0] / "scored")
-    assert path is not None and read_checkpoint(path)["step"] == 40
 
 
 @pytest.mark.slow

@@ -50,7 +50,10 @@ def test_compounds_are_cut_at_hyphens_and_quotes_are_plain() -> None:
         ("เมื่อวานเขาทำกุญแจหาย", "เมื่อวานเขาทำลูกกุญแจหาย", "char"),
         ("그는 어제 열쇠를 잃어버렸다.", "그는 어제 그 열쇠를 잃어버렸다.", "13a"),
         ("Он вчера потерял ключ.", "Вчера он потерял ключ.", "13a"),
-        ("Hallo!", "Hallo!", "13a"),
+        ("བོད་ཀྱི་སྐད་ཡིག", "བོད་ཀྱི་སྐད་ཡིག་གི", "char"),
+        ("ｱﾘｶﾞﾄｳｺﾞｻﾞｲﾏｽ", "ｱﾘｶﾞﾄｳｺﾞｻﾞｲﾏｼﾀ", "char"),
+        ("Hallo!", "Hallo!", "char"),
+        ("Hän hukkasi eilen avaimensa.", "Eilen hän hukkasi avaimensa.", "13a"),
         ("My name is 王.", "My name is 王, too.", "13a"),
     ],
 )

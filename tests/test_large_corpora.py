@@ -169,6 +169,37 @@ def test_training_pairs_and_the_sample_for_the_vocabulary_hold_no_held_out_sente
     assert held_out and not held_out & seen and 100 < len(learned) <= 300
 
 
+def test_a_sentence_with_another_mark_is_no_other_sentence(tmp_path: Path) -> None:
+    """As where `train` splits pairs: none is held out with one mark and learned with another."""
+    path = tmp_path / "marks.tsv"
+    rows = []
+    for pair in PAIRS[:300]:
+        for mark in ".!":
+            rows.append(f"{pair.source[:-1]}{mark}\t{pair.target[:-1]}{mark}\n")
+    path.write_text("".join(rows))
+    prepare([path], tmp_path / "out", vocabulary_size=300, max_ratio=9)
+    corpus, tokenizer, validation, test = open_corpus(tmp_path / "out")
+    held_out = {letters(text) for pair in validation + test for text in pair[:2]}
+    learned = {letters(tokenizer.decode(ids)) for example in corpus for ids in example}
+    assert len(held_out) > 50 and len(learned) > 300
+    assert held_out.isdisjoint(learned)
+
+
+def test_a_wrong_column_is_not_learned_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first pair is shown as it was read. With the right columns, all goes well."""
+    path = tmp_path / "numbered.tsv"
+    rows = [f"{n}\t{pair.target}\t{pair.source}\n" for n, pair in enumerate(PAIRS)]
+    path.write_text("id\tDeutsch\tEnglish\n" + "".join(rows))
+    message = "701 of 701 pairs have a fault. The first was read as 'id' and 'Deutsch'"
+    with pytest.raises(ValueError, match=message):
+        prepare([path], tmp_path / "out", vocabulary_size=300)
+    assert "701 lengths apart" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    prepare([path], tmp_path / "out", columns=(1, 2), vocabulary_size=300)
+
+
 @pytest.mark.parametrize("most", [3, 7, 20])
 def test_no_more_is_held_out_than_the_most(
     table: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
@@ -754,7 +785,7 @@ def test_bad_input_is_named(
         assert "\n" not in str(caught.value)
     with pytest.raises(
         ValueError,
-        match=r"no pair is left to train on.* 2 untranslated. So many untranslated: was one",
+        match=r"2 of 2 pairs have a fault. The first was read as 'a' and 'a': are --columns",
     ):
         copy = Path(shutil.copy(three_lines, two_lines))
         prepare([three_lines, copy], output, vocabulary_size=300, limit=2)
@@ -766,8 +797,10 @@ def test_bad_input_is_named(
     for columns in ((-1, -2), ("de", "en"), (0.5, 1)):
         with pytest.raises(ValueError, match="there is no column"):
             prepare([table], output, columns=columns, vocabulary_size=300)
-    with pytest.raises(ValueError, match="there is no column 2"):
-        prepare([three_lines, two_lines], output, columns=(0, 2), vocabulary_size=300)
+    with pytest.raises(ValueError, match="two texts have no columns: the first is the"):
+        prepare([three_lines, two_lines], output, columns=(1, 0), vocabulary_size=300)
+    with pytest.raises(ValueError, match="give --output, a folder for the prepared"):
+        prepare([table], vocabulary_size=300)
     with pytest.raises(ValueError, match="give wmt14-en-de, wmt14-en-fr, or files"):
         prepare([], output, vocabulary_size=300)
     for data in ("wmt14-en-xx", ["wmt14-en-de", three_lines]):
@@ -881,8 +914,8 @@ def test_huge_cells_of_json_and_parquet_take_little_memory(tmp_path: Path) -> No
     ):
         prepare([path], tmp_path / "out", vocabulary_size=300)
     path = tmp_path / "same.parquet"
-    texts = [*PAIRS[:200], Pair("x " * 500_000, "y")]
-    numbers = pa.array([*range(200), *[200] * 2000])
+    texts = [*PAIRS, Pair("x " * 500_000, "y")]
+    numbers = pa.array([*range(700)] * 4 + [700] * 2000)
     columns = {
         name: pa.DictionaryArray.from_arrays(numbers, [pair[side] for pair in texts])
         for side, name in enumerate(("en", "de"))

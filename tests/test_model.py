@@ -89,6 +89,11 @@ def tensors(
 # --- Configuration ---
 
 
+def test_other_positions_are_not_taken_for_sinusoids():
+    with pytest.raises(KeyError, match="none"):
+        Transformer(replace(TOY, positions="none"))
+
+
 @pytest.mark.parametrize(
     "wrong, says",
     [

@@ -55,7 +55,6 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"positions": "Learned"}, "positions="),
         ({"dropout": 1.0}, "dropout="),
         ({"attention_bias": 1}, "attention_bias="),
         ({"max_length": 2**22}, "max_length"),

@@ -24,8 +24,10 @@ from hypothesis import strategies as st
 from annotated_transformer.data import Pair, words
 from annotated_transformer.toolkit.downloads import cache_folder
 from annotated_transformer.toolkit.own_data import (
+    FAULTS,
     LIKELY_CAUSES,
     LONGEST,
+    check_faults,
     cleaning_report,
     filter_pairs,
     read_pairs,
@@ -128,6 +130,15 @@ def test_a_table_with_two_kinds_of_line_ends_is_refused(tmp_path: Path) -> None:
         tmp_path / "pairs.tsv", "Hund\tdog\rKatze\tcat\rMaus\tmouse\nBaum\ttree\n"
     )
     assert "pairs.tsv, line 1: it has a carriage return" in problem(table)
+
+
+def test_of_two_texts_the_first_is_the_source(tmp_path: Path) -> None:
+    german = write(tmp_path / "text.de", "Hund\n\nKatze\n")
+    english = write(tmp_path / "text.en", "dog\n\ncat\n")
+    expected = [Pair("Hund", "dog"), Pair("", ""), Pair("Katze", "cat")]
+    assert read_pairs(german, english) == expected
+    message = problem(german, english, columns=(1, 0))
+    assert message == "two texts have no columns: the first is the source"
 
 
 def test_two_tables_are_not_taken_for_two_texts(tmp_path: Path) -> None:
@@ -414,6 +425,17 @@ def test_what_was_dropped_is_said_with_the_likely_cause() -> None:
     assert (
         LIKELY_CAUSES.keys() >= filter_pairs([Pair("a", "a"), Pair("", "")])[1].keys()
     )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_many_faults_are_an_error_and_many_repetitions_are_none(fault: str) -> None:
+    first = Pair("17", "Der Hund schläft.")
+    check_faults(first, 1000, {fault: 500, "repeated": 400, "held out": 90})
+    message = (
+        "501 of 1,000 pairs have a fault. The first was read as '17' and 'Der Hund"
+    )
+    with pytest.raises(ValueError, match=message):
+        check_faults(first, 1000, {fault: 501})
 
 
 def test_plain_tuples_are_pairs_and_nothing_else_is() -> None:

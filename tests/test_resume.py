@@ -18,6 +18,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from zipfile import ZipFile
 
 import pytest
@@ -26,6 +27,7 @@ import torch
 from annotated_transformer.batching import encode_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.toolkit import runs
 from annotated_transformer.toolkit.model_io import DiskFull, folder_lock, load_model
 from annotated_transformer.toolkit.run_folder import (
     average_checkpoints,
@@ -79,6 +81,21 @@ def go(
         folder=folder,
         **options,
     )
+
+
+def go_with_losses(
+    folder: Path,
+    losses: dict[int, float],
+    config: TrainingConfig = CONFIG,
+    **options: Any,
+) -> Transformer:
+    """Train where the validations find these losses, by step."""
+
+    def loss_of(run: runs.Run) -> float:
+        return losses[run.progress.step]
+
+    with patch.object(runs, "shared_validation_loss", loss_of):
+        return go(folder, config, validation=HELD_OUT, **options)
 
 
 @cache
@@ -207,13 +224,7 @@ SMALL = replace(
 
 def small(folder: Path) -> Transformer:
     """Make a short training that writes all there is to write; its best step is not the last."""
-
-    def score(model: Transformer) -> float:
-        return -float(
-            (model.embedding.weight - make().embedding.weight).detach().norm()
-        )
-
-    return go(folder, SMALL, validation=HELD_OUT, score=score)
+    return go_with_losses(folder, {2: 5.0, 4: 5.5}, SMALL, score=distance)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -291,13 +302,6 @@ def run_step(folder: Path) -> int:
     """The step of the last checkpoint, which is written before each validation."""
     last = last_checkpoint(folder)
     return int(last.stem[5:]) if last else 0
-
-
-def test_a_score_that_is_not_a_number_costs_no_step(tmp_path: Path) -> None:
-    with pytest.raises(FloatingPointError, match="score at step 10 is not a number"):
-        go(tmp_path, score=lambda model: math.nan)
-    assert saved(tmp_path) == ["stop-00000010"]
-    assert same(go(tmp_path, score=lambda model: run_step(tmp_path)), straight())
 
 
 # --- Out of memory ---
@@ -512,15 +516,11 @@ def test_a_finished_training_is_not_repeated_and_can_be_prolonged(
 def test_a_best_step_off_the_grid_is_kept_and_nothing_is_repeated(
     tmp_path: Path,
 ) -> None:
-    scores = iter([1.0, 9.0, 3.0, 4.0])
+    losses = {10: 5.0, 15: 2.0, 20: 4.0, 25: 3.0}
     reports: list[Line] = []
     for steps in (15, 25, 25):
-        model = go(
-            tmp_path,
-            replace(CONFIG, steps=steps, patience=2),
-            score=lambda m: next(scores),
-            report=reports.append,
-        )
+        config = replace(CONFIG, steps=steps, patience=2)
+        model = go_with_losses(tmp_path, losses, config, report=reports.append)
     assert [line["step"] for line in reports] == [10, 15, 20, 25]
     assert same(model, straight(replace(CONFIG, steps=15)))
 
@@ -534,31 +534,28 @@ def test_other_steps_between_checkpoints_leave_the_earlier_ones(tmp_path: Path) 
 
 
 def test_patience_ends_a_training_and_more_of_it_continues(tmp_path: Path) -> None:
-    """The validations without a better score are counted across a stop."""
+    """The validations without a lower loss are counted across a stop."""
+    losses = {5: 5.0, 10: 2.0, 15: 3.0, 20: 2.5, 25: 4.0}
 
-    def learn(first: int, patience: int | None, **options: Any) -> None:
-        config, steps = (
-            replace(CONFIG, save_every=5, patience=patience),
-            count(first, 5),
-        )
-        scores = {5: 1.0, 10: 5.0, 15: 4.0, 20: 4.5, 25: 3.0}
-        model = go(tmp_path, config, score=lambda m: scores[next(steps)], **options)
+    def learn(patience: int | None, **options: Any) -> None:
+        config = replace(CONFIG, save_every=5, patience=patience)
+        model = go_with_losses(tmp_path, losses, config, **options)
         assert same(model, straight(replace(CONFIG, steps=10)))
 
     with pytest.raises(AxeError):
-        learn(5, 2, report=at(20, fall))
-    learn(20, 2)
-    assert [line["score"] for line in log_of(tmp_path)] == [1.0, 5.0, 4.0, 4.5]
-    learn(25, 2)
+        learn(2, report=at(20, fall))
+    learn(2)
+    assert [line["step"] for line in log_of(tmp_path)] == [5, 10, 15, 20]
+    learn(2)
     assert len(log_of(tmp_path)) == 4
-    learn(25, None)
+    learn(None)
     assert [line["step"] for line in log_of(tmp_path)] == [5, 10, 15, 20, 25]
 
 
 def test_patience_does_not_count_in_the_warm_up(tmp_path: Path) -> None:
-    """A model that writes nothing yet scores 0 again and again."""
+    """A rate that rises may raise the loss for a while."""
     config = replace(CONFIG, save_every=2, warmup=10, patience=2)
-    go(tmp_path, config, score=lambda model: 0.0)
+    go_with_losses(tmp_path, {step: step for step in range(2, 16, 2)}, config)
     assert [line["step"] for line in log_of(tmp_path)][-1] == 14
 
 
@@ -566,18 +563,28 @@ def test_patience_does_not_count_in_the_warm_up(tmp_path: Path) -> None:
 
 
 def test_the_best_weights_are_returned_and_left_in_the_folder(tmp_path: Path) -> None:
-    scores = iter([9.0, 3.0, 2.0])
-    model = go(tmp_path, score=lambda m: next(scores))
+    model = go_with_losses(tmp_path, {10: 2.0, 20: 3.0, 25: 4.0})
     assert same(model, straight(replace(CONFIG, steps=10)))
     assert same(load_model(tmp_path)[0], model) and not model.training
 
 
-def test_without_a_score_the_validation_loss_decides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scores", [{}, {10: 9.0, 20: 3.0, 25: 2.0}])
+def test_the_validation_loss_decides_whatever_the_score(
+    tmp_path: Path, scores: dict[int, float]
+) -> None:
+    """BLEU can be 0 everywhere, and rise by a wrong output."""
     reports: list[Line] = []
-    model = go(tmp_path, validation=HELD_OUT, report=reports.append)
+
+    def score(model: Transformer) -> float:
+        return scores.get(run_step(tmp_path), 0.0)
+
+    model = go(tmp_path, validation=HELD_OUT, score=score, report=reports.append)
     losses = {line["step"]: line["validation_loss"] for line in reports}
     best = min(losses, key=lambda step: losses[step])
     assert len(losses) == 3 and same(model, straight(replace(CONFIG, steps=best)))
+    assert [line["score"] for line in reports] == [
+        scores.get(step, 0.0) for step in losses
+    ]
 
 
 def test_a_model_of_double_precision_keeps_it(tmp_path: Path) -> None:
@@ -590,9 +597,10 @@ def test_best_weights_that_were_removed_by_hand_cost_no_training(
     tmp_path: Path, steps: int
 ) -> None:
     """What is left are the last weights."""
-    go(tmp_path, replace(CONFIG, steps=steps), score=lambda m: 1.0)
+    losses = {10: 4.0, 20: 2.0, 25: 3.0}
+    go_with_losses(tmp_path, losses, replace(CONFIG, steps=steps))
     (tmp_path / "model.safetensors").unlink()
-    assert same(go(tmp_path, score=lambda m: 0.5), straight())
+    assert same(go_with_losses(tmp_path, losses), straight())
     assert same(load_model(tmp_path)[0], straight())
 
 
@@ -628,7 +636,6 @@ OTHER = Tokenizer.train(grammar(120, seed=1), vocabulary_size=300)
         ),
         ({"tokenizer": OTHER}, "tokenizer="),
         ({"validation": HELD_OUT}, "validation="),
-        ({"score": lambda model: 1.0}, "scored=False, not True"),
     ],
 )
 def test_other_settings_are_refused_once_something_is_saved(
@@ -846,8 +853,8 @@ def progress(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         progress("epoch", 1.0),
         progress("waited", "two"),
         progress("waited", True),
-        progress("best_score", math.nan),
-        progress("best_score", None),
+        progress("lowest_loss", math.nan),
+        progress("lowest_loss", None),
         progress("model", None),
         progress("optimizer", {"state": 3, "param_groups": 3}),
         progress("optimizer", []),

@@ -25,7 +25,6 @@ from annotated_transformer.toolkit.run_folder import (
     read_checkpoint,
     read_log,
     remove_old_checkpoints,
-    same_pairs,
     save_average,
     steps_made,
     write_log,
@@ -411,6 +410,15 @@ def test_half_a_line_at_the_end_of_a_log_is_left_out(tmp_path: Path) -> None:
     assert before and read_log(tmp_path) == before
 
 
+def test_another_average_removes_the_score_of_the_one_before(tmp_path: Path) -> None:
+    go(tmp_path / "run")
+    save_average(tmp_path / "run", tmp_path / "mean", last=1)
+    score = tmp_path / "mean" / "score.jsonl"
+    score.write_text('{"bleu": 20.0}\n')
+    save_average(tmp_path / "run", tmp_path / "mean", last=2)
+    assert not score.exists()
+
+
 def test_of_an_average_the_note_is_renamed_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,25 +481,3 @@ def test_what_is_being_written_in_a_foreign_folder_stays(tmp_path: Path) -> None
     with pytest.raises(FileExistsError, match="take an empty folder"):
         save_average(tmp_path / "run", other, last=1)
     assert len([*other.iterdir()]) == 2
-
-
-# --- What a run learns from ---
-
-HASH = st.text("0123456789abcdef", min_size=64, max_size=64)
-LIMIT = st.sampled_from(["", "7", "40"])
-
-
-@given(HASH, LIMIT, HASH, st.sampled_from(["model", "/m/x", "2024-model", "everyday"]))
-def test_the_model_to_begin_with_is_known_by_its_hash(
-    corpus: str, limit: str, start: str, path: str
-) -> None:
-    """Where an older version wrote its path, the path is not compared."""
-    now = corpus + limit + start
-    other = start[:-1] + ("0" if start[-1] == "1" else "1")
-    assert same_pairs(now, now) and same_pairs(corpus + limit + path, now)
-    assert not same_pairs(corpus + limit + other, now)
-    assert not same_pairs(corpus + limit, now)
-    assert not same_pairs(now, corpus + limit)
-    assert not same_pairs(corpus + limit + path, other + limit + start)
-    if limit:
-        assert not same_pairs(corpus + path, now)

@@ -351,8 +351,6 @@ def test_a_run_that_learns_says_nothing(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_setting_that_only_one_process_has_is_refused_by_both(
     rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Settings that are as in older versions are left out."""
-
     def gather(texts: list[str]) -> list[list[str]]:
         settings = json.loads(texts[0])
         other = json.dumps(settings | {"training.pad_to_multiple_of": 8})

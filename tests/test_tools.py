@@ -425,6 +425,7 @@ COMMANDS = [
     ("tools.export", []),
     ("tools.learning", []),
     ("tools.pdf", []),
+    ("tools.portable", []),
     ("tools.pretrained", ["everyday-de-en", "run"]),
     ("tools.recordings", []),
     ("tools.units", ["deu-eng.zip"]),
@@ -507,19 +508,27 @@ def puzzles(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("assert 1 + 1 == 2", "an assertion"),
-        ("torch.testing.assert_close(1, 1)", "an assertion"),
-        ("from book.figures import show", "a drawing helper"),
-        ("import matplotlib.pyplot as plt", "a drawing helper"),
-    ],
+    "line", ["from book.figures import show", "import matplotlib.pyplot as plt"]
 )
-def test_lines_that_no_reader_should_see(book, line, kind):
+def test_a_reader_sees_no_drawing_helper(book, line):
     root = book(c03_adding=TITLE + DEMO + f"if True:\n    {line}\n")
     (puzzle,) = puzzles(root)
-    assert f"03_adding.py, cell 2: shows {kind}: {line}" in puzzle
+    assert f"03_adding.py, cell 2: shows a drawing helper: {line}" in puzzle
     assert puzzles(book(c03_adding=TITLE + HIDDEN + line + "\n")) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["assert 1 + 1 == 2", "torch.testing.assert_close(1, 1)"]
+)
+def test_an_assertion_stands_in_a_guard(book, line):
+    """Whatever the cell's tags, and in an appendix, too."""
+    guard = f"if CHECKING:\n    {line}\n"
+    unseen = '# %% tags=["remove-cell"]\n'
+    assert puzzles(book(c03_adding=TITLE + unseen + guard)) == []
+    for cell in (DEMO + guard, HIDDEN + guard, unseen + line, unseen + guard + line):
+        for name in ("c03_adding", "A_files"):
+            puzzle = puzzles(book(**{name: TITLE + cell + "\n"}))[-1]
+            assert f"cell 2: asserts outside of a guard: {line}" in puzzle
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its notes would stand on the page
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests
     os.environ["CHECK_BOOK"] = "1"  # the guards of the text speak
     try:
         if arguments.names:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -21,11 +22,11 @@ from bs4 import BeautifulSoup, Tag
 from pypdf import PdfReader, PdfWriter
 from pypdf.generic import Destination, Fit, NameObject, TextStringObject
 
-from tools.chapters import ROOT
 from tools.chromium import QUIET, REMEDY, find_browser
 from tools.command import command_line
 from tools.problem import Problem, ProblemError
 
+ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
 WORK = ROOT / "_build" / "pdf"
 TARGET = ROOT / "_build" / "annotated-transformer.pdf"
@@ -127,7 +128,7 @@ def read_pages() -> list[Page]:
         entries += [(part["caption"], entry["file"]) for entry in part["chapters"]]
     pages = []
     for caption, entry in entries:
-        soup = BeautifulSoup((SITE / f"{entry}.html").read_bytes(), "lxml")
+        soup = BeautifulSoup((SITE / f"{entry}.html").read_bytes(), "html.parser")
         article = soup.select_one("article.bd-article")
         assert article is not None
         for element in article.select(UNWANTED):
@@ -174,7 +175,7 @@ def name_steps(figure: Tag) -> None:
     names = [text(label) for label in figure.find_all("label")]
     for name, step in zip(names, figure.select(".step")):
         markup = f'<p class="step-name">{html.escape(name)}</p>'
-        heading = BeautifulSoup(markup, "lxml").p
+        heading = BeautifulSoup(markup, "html.parser").p
         assert heading is not None
         step.insert(0, heading)
 
@@ -261,7 +262,7 @@ def head(title: str, sheets: str, style: str) -> str:
 def style_sheets(page: Page) -> str:
     """Return the links to the style sheets of the site."""
     address = (SITE / page.file).as_uri()
-    head = BeautifulSoup((SITE / page.file).read_bytes(), "lxml").head
+    head = BeautifulSoup((SITE / page.file).read_bytes(), "html.parser").head
     assert head is not None
     links: list[Any] = head.find_all("link", rel="stylesheet")
     hrefs = [urljoin(address, link["href"]) for link in links]
@@ -364,7 +365,7 @@ def text(element: Tag | None) -> str:
     """Return the text of an element on one line, each formula once."""
     if element is None:
         return ""
-    copy = BeautifulSoup(str(element), "lxml")
+    copy = BeautifulSoup(str(element), "html.parser")
     for formula in copy.select(".katex-mathml"):
         formula.decompose()
     return re.sub(r"\s+", " ", copy.get_text().replace("\u200b", "")).strip()

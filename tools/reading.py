@@ -19,26 +19,41 @@ from tools.problem import Problem
 
 # What is imported from these needs no introduction
 WELL_KNOWN = {"numpy", "torch", *sys.stdlib_module_names}
-# Lines that teach nothing: their pattern, what they are, and the tag that hides them
-DRAWING = r"\s*(from|import) (altair|matplotlib|book\.figures)\b"
-UNSEEN = [
-    (r"\s*(assert\b|torch\.testing\.)", "an assertion", "remove-cell"),
-    (DRAWING, "a drawing helper", "hide-input"),
-]
+DRAWING = re.compile(r"\s*(from|import) (altair|matplotlib|book\.figures)\b")
+ASSERTION = re.compile(r"\s*(assert\b|torch\.testing\.)")
+GUARDS = (
+    "if CHECKING:\n"  # how a cell begins that speaks only where the book is checked
+)
 
 
 def check_reading(book: list[Chapter]) -> Iterator[Problem]:
     """Check what the lessons of a book show, in order."""
     familiar: set[str] = set()
     for chapter in book:
+        cells = chapter.read_script().cells
+        yield from check_guards(chapter, cells)
         if not chapter.appendix:
-            cells = chapter.read_script().cells
             yield from check_lesson(chapter, cells, familiar)
             for cell in cells:
                 if "export" in tags(cell):
                     familiar |= bound(cell)
                 elif cell.cell_type == "code" and not is_hidden(cell):
                     familiar |= imported_from(cell, {PACKAGE})
+
+
+def check_guards(chapter: Chapter, cells: list[NotebookNode]) -> Iterator[Problem]:
+    """An assertion never meets a reader who changes a number above it."""
+    for index, cell in enumerate(cells):
+        if cell.cell_type != "code" or "export" in tags(cell):
+            continue
+        lines = cell.source.splitlines()
+        is_guard = tags(cell) == ["remove-cell"] and cell.source.startswith(GUARDS)
+        if is_guard and all(line[:4].strip() == "" for line in lines[1:]):
+            continue
+        for line in filter(ASSERTION.match, lines):
+            fault = f"asserts outside of a guard: {line.strip()}"
+            remedy = f'move it below "{GUARDS.strip()}", in a cell tagged "remove-cell"'
+            yield Problem(chapter.cell(index), fault, remedy)
 
 
 def check_lesson(
@@ -72,13 +87,10 @@ def check_names(where: str, names: set[str], text: str) -> Iterator[Problem]:
 
 
 def check_lines(where: str, cell: NotebookNode) -> Iterator[Problem]:
-    """A visible cell asserts nothing and imports no drawing helper."""
-    for line in cell.source.splitlines():
-        for pattern, kind, tag in UNSEEN:
-            if re.match(pattern, line):
-                fault = f"shows {kind}: {line.strip()}"
-                remedy = f'move it into a cell of its own, tagged "{tag}"'
-                yield Problem(where, fault, remedy)
+    """A visible cell imports no drawing helper."""
+    for line in filter(DRAWING.match, cell.source.splitlines()):
+        fault = f"shows a drawing helper: {line.strip()}"
+        yield Problem(where, fault, 'move it into a cell tagged "hide-input"')
 
 
 def bound(cell: NotebookNode) -> set[str]:

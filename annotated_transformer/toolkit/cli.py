@@ -47,10 +47,11 @@ from annotated_transformer.toolkit.downloads import MissingData, multi30k
 from annotated_transformer.toolkit.graphs import GraphedLoss, largest_chunk
 from annotated_transformer.toolkit.own_data import (
     Splits,
+    check_faults,
     cleaning_report,
     filter_pairs,
-    letters,
     read_pairs,
+    sides_of,
     split_pairs,
     utf8_lines,
 )
@@ -85,7 +86,7 @@ class Data:
     data: Files | None = None
     """Your own pairs: a TSV, or two text files."""
     columns: tuple[int, int] = (0, 1)
-    """Those of source and target, counted from 0."""
+    """Of a table: those of source and target, counted from 0."""
     reverse: bool = False
     """Translate a corpus of the book the other way round."""
     prepared: Path | None = None
@@ -104,9 +105,9 @@ class HeldOut:
     """Pairs that are not learned from, if they are not to be a share of the data."""
 
     validation: Files | None = None
-    """Your own pairs to choose the best weights by, in files like those of --data."""
+    """Your own pairs to choose the best weights by: a TSV, or two text files."""
     test: Files | None = None
-    """Your own pairs to keep for `evaluate`, in files like those of --data."""
+    """Your own pairs to keep for `evaluate`: a TSV, or two text files."""
 
 
 def check_data(data: Data) -> None:
@@ -134,13 +135,10 @@ def read_files(files: Files, columns: tuple[int, int]) -> list[Pair]:
 
 def read_clean(files: Files, columns: tuple[int, int]) -> list[Pair]:
     """Read the pairs of files, and leave out those that are not worth learning from."""
-    pairs, dropped = filter_pairs(read_files(files, columns))
+    read = read_files(files, columns)
+    pairs, dropped = filter_pairs(read)
     say(f"{files[0]}: {cleaning_report(len(pairs), dropped)}")
-    if not pairs:
-        raise ValueError(
-            f"{files[0]}: no pair is left. Is it the right file, and are --columns "
-            f"{columns[0]} {columns[1]} those of the two languages?"
-        )
+    check_faults(read[0], len(read), dropped)
     return pairs
 
 
@@ -164,11 +162,10 @@ def read_splits(data: Data, seed: int, held_out: HeldOut = HeldOut()) -> Splits:
         splits = split_pairs(grammar(10_000, seed), 0.01, 0.01, seed)
     if data.reverse:
         splits = Splits(*(reversed_pairs(part) for part in splits))
-    if held_out.validation:
-        validation = read_clean(held_out.validation, data.columns)
-        splits = splits._replace(validation=validation)
-    if held_out.test:
-        splits = splits._replace(test=read_clean(held_out.test, data.columns))
+    for part, files in vars(held_out).items():
+        if files:
+            columns = data.columns if len(files) == 1 else (0, 1)
+            splits = splits._replace(**{part: read_clean(files, columns)})
     if held_out != HeldOut():
         warn_of_known_sentences(splits)
     return splits
@@ -181,15 +178,9 @@ def reversed_pairs(pairs: list[Pair]) -> list[Pair]:
 
 def warn_of_known_sentences(splits: Splits) -> None:
     """Say how many pairs to learn from have a sentence that is put aside, too."""
-    sources = set()
-    targets = set()
-    for pair in [*splits.validation, *splits.test]:
-        sources.add(letters(pair.source))
-        targets.add(letters(pair.target))
-    count = 0
-    for pair in splits.train:
-        if letters(pair.source) in sources or letters(pair.target) in targets:
-            count += 1
+    put_aside = [*splits.validation, *splits.test]
+    known = {side for pair in put_aside for side in sides_of(pair)}
+    count = sum(not known.isdisjoint(sides_of(pair)) for pair in splits.train)
     if count:
         say(
             f"{count:,} pairs to learn from share a sentence with the validation or the "
@@ -612,8 +603,8 @@ def train_in_folder(
     newest = run_folder.last_checkpoint(folder)
     if newest is not None and run_folder.step_of(newest) < settings.steps:
         say(
-            f"it ended after step {run_folder.step_of(newest):,}: the score "
-            f"no longer rose (--patience {settings.patience})"
+            f"it ended after step {run_folder.step_of(newest):,}: the validation loss "
+            f"no longer fell (--patience {settings.patience})"
         )
     say(f"the model is in {folder}")
 
@@ -667,6 +658,8 @@ def translate(
         raise ValueError(f"--nbest must be 1 or more, not {nbest}")
     if nbest > beam:
         raise ValueError(f"--nbest {nbest} needs a --beam of {nbest} or more")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ValueError("translate is for one process: start it without torchrun")
     if output is not None:
         check_new(output)
     loaded, tokenizer = load(model)

@@ -40,11 +40,13 @@ from annotated_transformer.toolkit.own_data import (
     SEPARATORS,
     Table,
     aligned_lines,
+    check_faults,
     cleaning_report,
     ending_of,
     hash_share,
     letters,
     open_file,
+    sides_of,
     single_spaced,
     text_lines,
 )
@@ -81,11 +83,11 @@ def text_rows(paths: Sequence[str], columns: Sequence[str]) -> Iterator[Texts]:
 
     Raises ValueError if one of two texts has more lines, or for a line that cannot be read.
     """
-    source, target = map(int, columns or (0, 1))
     if len(paths) == 2:
         for lines in aligned_lines(*paths):
-            yield lines[source], lines[target]
+            yield lines[0], lines[1]
         return
+    source, target = map(int, columns or (0, 1))
     table = Table(Path(paths[0]))
     say(str(table))
     widest = 0
@@ -353,18 +355,13 @@ class Rules(NamedTuple):
     """What decides, besides its text, what becomes of a row."""
 
     parts: Mapping[int, str]  # validation or test, for the numbers of their rows
-    held_out: frozenset[str]  # texts that nothing is learned from
+    held_out: frozenset[str]  # sides of pairs that nothing is learned from
     max_ratio: float  # of the tokens of both sides
 
 
 def id_type(tokenizer: Tokenizer) -> str:
     """Return the smallest type of numbers that holds all ids."""
     return "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
-
-
-def texts(pair: Pair) -> set[str]:
-    """Return both texts of a pair, without regard to case."""
-    return {pair.source.casefold(), pair.target.casefold()}
 
 
 def outcome_of(
@@ -382,9 +379,7 @@ def outcome_of(
         return "untranslated"
     if number in rules.parts:
         return rules.parts[number]
-    if texts(pair) & rules.held_out:
-        return "held out"
-    return "train"
+    return "train" if rules.held_out.isdisjoint(sides_of(pair)) else "held out"
 
 
 def encode_rows(
@@ -476,15 +471,15 @@ def check_files(paths: Sequence[str], columns: Sequence[str]) -> None:
 
 
 def check_text_files(paths: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise ValueError for too many texts, or for columns that are not numbers."""
+    """Raise ValueError for too many texts, or for columns that a table cannot have."""
     if len(paths) > 2:
         raise ValueError(f"{' '.join(paths)}: give one TSV, or two texts")
+    if len(paths) == 2 and columns:
+        raise ValueError("two texts have no columns: the first is the source")
     for column in map(str, columns):
-        is_number = column.isdecimal()
-        if not is_number or (len(paths) == 2 and int(column) > 1):
+        if not column.isdecimal():
             raise ValueError(
-                f"there is no column {column}: those of a table are numbers from 0, "
-                "those of two texts are 0 and 1"
+                f"there is no column {column}: those of a table are numbers from 0"
             )
 
 
@@ -513,15 +508,12 @@ def settings_of_corpus(
     }
 
 
-VERSION = 2
-# In version 1, each tenth row was held out; such folders are used on
-KNOWN_VERSIONS = (1, 2)
+VERSION = 3  # of the rules: another one makes another corpus
 
 
-def key_of(settings: Mapping[str, Any], version: int) -> str:
-    """Return a short hash of all settings, in a version of the rules."""
-    content = json.dumps({**settings, "version": version})
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+def key_of(settings: Mapping[str, Any]) -> str:
+    """Return a short hash of all settings."""
+    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
 
 
 def read_summary(output: Path) -> dict[str, Any]:
@@ -553,7 +545,7 @@ def already_prepared(
     summary = read_summary(output)
     if not summary:
         return None
-    if summary["key"] not in [key_of(settings, version) for version in KNOWN_VERSIONS]:
+    if summary["key"] != key_of(settings):
         raise FileExistsError(
             f"{output} is there and is not this corpus: take another output"
         )
@@ -597,12 +589,10 @@ def choose_rows(
     return rows, parts
 
 
-def texts_of(rows: Any, numbers: Iterable[int]) -> frozenset[str]:
-    """Return all texts of some rows, without regard to case."""
-    held_out: set[str] = set()
-    for row in rows.select(list(numbers)):
-        held_out |= texts(tidy(**row))
-    return frozenset(held_out)
+def sides_of_rows(rows: Any, numbers: Iterable[int]) -> frozenset[str]:
+    """Return what both sides of some rows are known by."""
+    chosen = rows.select(list(numbers))
+    return frozenset(side for row in chosen for side in sides_of(tidy(**row)))
 
 
 def learn_vocabulary(rows: Any, held_out: frozenset[str], size: int) -> Tokenizer:
@@ -612,7 +602,7 @@ def learn_vocabulary(rows: Any, held_out: frozenset[str], size: int) -> Tokenize
         distance = math.ceil(len(rows) / SAMPLE)
         for row in rows.select(range(0, len(rows), distance)):
             pair = tidy(**row)
-            if not is_far_too_long(pair) and held_out.isdisjoint(texts(pair)):
+            if not is_far_too_long(pair) and held_out.isdisjoint(sides_of(pair)):
                 yield pair
 
     tokenizer = Tokenizer.train(sample(), size)
@@ -708,7 +698,7 @@ def write_folder(
 ) -> dict[str, Any]:
     """Write what `encode` has made of rows; return counts and hashes for the summary.
 
-    Raises ValueError if no pair is left to train on.
+    Raises ValueError if most pairs have a fault, or none is left to train on.
     """
     from pooch import file_hash  # slow to import
 
@@ -717,8 +707,10 @@ def write_folder(
     counts = {}
     for number, name in enumerate(OUTCOMES):
         counts[name] = int((outcomes == number).sum())
+    say(outcome_report(counts))
+    check_faults(tidy(**rows[0]), len(rows), counts)
     if not counts["train"]:
-        raise ValueError(f"no pair is left to train on: {outcome_report(counts)}")
+        raise ValueError("no pair is left to train on")
     folder.mkdir()
     with (folder / TOKENS).open("wb") as file:
         for chunk in encoded["tokens"].chunks:
@@ -835,6 +827,8 @@ def prepare(
         size = WMT14.get(name, 0)
     check_arguments(size, tokenizer, limit, max_ratio, workers)
     check_files(paths, columns)
+    if paths and not output:
+        raise ValueError("give --output, a folder for the prepared corpus")
     output = Path(output or name)
     read_summary(output)  # a folder of something else is refused before files are read
     given_tokenizer = load_tokenizer(tokenizer) if tokenizer else None
@@ -846,7 +840,7 @@ def prepare(
         max_ratio,
         vocabulary=tokenizer_hash(given_tokenizer) if given_tokenizer else size,
     )
-    key = key_of(settings, VERSION)
+    key = key_of(settings)
     cache = output.with_name(f"{output.name}.prepare.cache")
     summary = already_prepared(output, settings)
     if summary is not None:
@@ -864,7 +858,7 @@ def prepare(
             rows = read_rows(name, paths, columns, str(cache / key))
             rows, parts = choose_rows(rows, limit, is_wmt14=not paths)
             say_progress(f"{len(rows):,} rows are read")
-            rules = Rules(parts, texts_of(rows, parts), max_ratio)
+            rules = Rules(parts, sides_of_rows(rows, parts), max_ratio)
             vocabulary = given_tokenizer or learn_vocabulary(rows, rules.held_out, size)
             say_progress(f"a vocabulary of {len(vocabulary):,} entries: encoding")
             cache_file = cache / key / f"{key}.arrow"
@@ -873,7 +867,6 @@ def prepare(
             summary = {"key": key, "settings": settings, **counts}
             (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
         remove_cache(cache)
-    say(outcome_report(counts["pairs"]))
     return summary
 
 

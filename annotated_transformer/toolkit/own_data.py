@@ -12,7 +12,7 @@ import unicodedata
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -252,29 +252,27 @@ def read_pairs(
 ) -> list[Pair]:
     """Pairs from two text files with one sentence a line, or from one table; plain or .gz.
 
-    `columns` are those of source and target, counted from 0; a second file is column 1. `report`
-    is called with a line that says how a table was read. Raises FileNotFoundError, or ValueError
-    naming file, line and remedy.
+    `columns` are those of a table, source and target, counted from 0; of two texts the first is the
+    source. `report` is called with a line that says how a table was read. Raises FileNotFoundError,
+    or ValueError naming file, line and remedy.
     """
+    if target is not None:
+        if tuple(columns) != (0, 1):
+            raise ValueError("two texts have no columns: the first is the source")
+        return [Pair(line[0], line[1]) for line in aligned_lines(source, target)]
     if columns[0] == columns[1]:
         raise ValueError(f"source and target are both column {columns[0]}: choose two")
-    rows: Iterable[tuple[int, Sequence[str]]]
-    if target is None:
-        table = Table(Path(source))
-        report(str(table))
-        rows = table.rows()
-        hint = f"{SEPARATORS[table.separator]}-separated"
-    else:
-        rows = enumerate(aligned_lines(source, target), start=1)
-        hint = "of two texts"
+    table = Table(Path(source))
+    report(str(table))
     pairs: list[Pair] = []
-    for number, cells in rows:
+    for number, cells in table.rows():
         for column in columns:
             if cells and not 0 <= column < len(cells):
                 raise ValueError(
                     f"{source}, line {number:,}: there is no column {column} (counted from "
-                    f"0, {hint}) in {' '.join(cells)[:60]!r}; mend the line, choose other "
-                    "columns, or give two texts"
+                    f"0, {SEPARATORS[table.separator]}-separated) in "
+                    f"{' '.join(cells)[:60]!r}; mend the line, choose other columns, or "
+                    "give two texts"
                 )
         # An empty row keeps its place
         if cells:
@@ -353,6 +351,23 @@ LIKELY_CAUSES = {
 }
 
 
+FAULTS = ("empty", "too long", "lengths apart", "untranslated")
+
+
+def check_faults(first: Pair, total: int, dropped: Mapping[str, int]) -> None:
+    """Raise ValueError if more than half of the pairs have a fault, as those of a wrong column do.
+
+    The error shows the first pair, as it was read.
+    """
+    faulty = sum(dropped.get(fault, 0) for fault in FAULTS)
+    if faulty > total / 2:
+        source, target = (text[:60] for text in first[:2])
+        raise ValueError(
+            f"{faulty:,} of {total:,} pairs have a fault. The first was read as {source!r} "
+            f"and {target!r}: are --columns those of the two languages?"
+        )
+
+
 def cleaning_report(kept: int, dropped: Mapping[str, int]) -> str:
     """A line on how many pairs were kept and dropped, with the likely cause if many were."""
     sentences = [f"{kept:,} pairs kept"]
@@ -389,6 +404,11 @@ def letters(text: str) -> str:
     return "".join(filter(str.isalnum, folded)) or folded.strip()
 
 
+def sides_of(pair: Pair) -> tuple[str, str]:
+    """What both sentences of a pair are known by, whatever their marks; languages are apart."""
+    return f"0 {letters(pair.source)}", f"1 {letters(pair.target)}"
+
+
 class SentenceGroups:
     """Groups of sentences that must not be separated, each under its first by the alphabet.
 
@@ -418,8 +438,9 @@ def group_names(pairs: Iterable[Pair]) -> list[str]:
     groups = SentenceGroups()
     sources: list[str] = []
     for pair in pairs:
-        sources.append(f"0 {letters(pair.source)}")  # the languages are told apart
-        groups.join(sources[-1], f"1 {letters(pair.target)}")
+        source, target = sides_of(pair)
+        sources.append(source)
+        groups.join(source, target)
     return [groups.first(source) for source in sources]
 
 

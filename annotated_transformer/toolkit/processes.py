@@ -82,11 +82,3 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
     gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(gathered, texts)
     return gathered
-
-
-def number_of_first(number: float) -> float:
-    """Return the number that the first process has; alone, one's own."""
-    shared = torch.tensor(number, dtype=torch.float64)
-    if dist.is_initialized():
-        dist.broadcast(shared, src=0)
-    return float(shared)

@@ -143,7 +143,7 @@ def read_checkpoint(path: Path, mmap: bool = False) -> dict[str, Any]:
 
 MAY_CHANGE = ("steps", "save_every", "save_minutes", "keep_checkpoints", "patience")
 FREE = {f"training.{name}" for name in MAY_CHANGE}
-IN_EVERY_RUN = {  # of what `training.json` holds, in all versions
+IN_EVERY_RUN = {  # of what `training.json` holds
     "training.steps",
     "training.max_tokens",
     "training.seed",
@@ -193,29 +193,10 @@ def check_belongs(folder: Path) -> None:
         )
 
 
-def same_pairs(before: str, now: str) -> bool:
-    """Return whether two names of what a run learns from are the same.
-
-    Such a name is the hash of a corpus, how many examples of it are used if not all, and the hash
-    of the model to begin with if there is one. Older versions wrote its path in place of that.
-    """
-    parts = re.fullmatch("([0-9a-f]{64}[0-9]*)[0-9a-f]{64}", now)
-    if before == now or parts is None:
-        return before == now
-    has_path = not re.fullmatch("[0-9a-f]{64}[0-9]*([0-9a-f]{64})?", before)
-    return has_path and before.startswith(parts[1])
-
-
 def other_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the names of the settings that differ, without those that may change."""
-    names = []
-    for name in sorted({*before, *now} - FREE):
-        is_same = before.get(name) == now.get(name)
-        if name == "pairs":
-            is_same = same_pairs(str(before.get(name)), str(now.get(name)))
-        if not is_same:
-            names.append(name)
-    return names
+    names = sorted({*before, *now} - FREE)
+    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
@@ -367,6 +348,7 @@ def average_checkpoints(
 
 
 NOTE = "averaged.json"
+SCORE = "score.jsonl"  # where chapter 27 keeps what `evaluate` says of the weights
 
 
 def check_average_belongs(output: Path, run: Path) -> None:
@@ -397,4 +379,5 @@ def save_average(run: Path, output: Path, last: int = 5, half: bool = False) -> 
     }
     for path in leftovers(output, [*contents]):
         remove(path)
+    remove(output / SCORE)
     write_files(output, contents)

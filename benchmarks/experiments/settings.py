@@ -5,9 +5,10 @@
     python -m benchmarks.experiments.settings deu.txt --gpu           # those for a GPU
 
 Each training is one of the command line, with the options that its line of the log names, and
-keeps the weights with the best score on 500 validation pairs. The log has its hours by the clock
-and of the processor, how many updates and epochs it made until these weights, and BLEU with a beam
-of 4 on all held-out pairs. A table with fewer pairs than asked for is taken whole: Tatoeba has
+keeps the weights with the lowest loss on 500 validation pairs. (The trainings of the committed log
+kept those with the best BLEU.) The log has its hours by the clock and of the processor, how many
+updates and epochs it made until these weights, and BLEU with a beam of 4 on all held-out pairs. A
+table with fewer pairs than asked for is taken whole: Tatoeba has
 166,000 for its 200,000. Writes each run into `results/settings.jsonl` when it ends, and makes none
 that is there already; runs on a GPU, into `results/settings-DEVICE.jsonl`.
 """
@@ -75,9 +76,10 @@ def options_of(training: dict[str, object]) -> list[str]:
 
 
 def best_line(log: Path) -> common.Record:
-    """Return the line of a training's log that has its best score."""
+    """Return the line of a training's log that has its lowest validation loss."""
     lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    return max((line for line in lines if "score" in line), key=lambda r: r["score"])
+    validated = (line for line in lines if "validation_loss" in line)
+    return min(validated, key=lambda line: line["validation_loss"])
 
 
 def measure(

@@ -42,6 +42,8 @@ BODY: list[tuple[re.Pattern[str], Replacement]] = [
         ),
         name_formula,
     ),
+    # No rule, but links in a drawing, which its notebook cannot hold
+    (re.compile(r'<g data-page="([^"]*)">(.*?)</g>'), r'<a href="\1">\2</a>'),
     # No rule, but a first view that is small: pictures come when the reader is near
     (re.compile(r'<img (?=[^>]*src="[./]*_images/)'), '<img loading="lazy" '),
     # definition-list: the arguments of a long signature are lines, and define nothing
