@@ -473,7 +473,7 @@ if CHECKING:
     assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 
 # %% [markdown]
-# The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next, and once it has written an *a* it goes on with *a*. Within 150 steps it copies three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
+# The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next, and once it has written an *a* it goes on with *a*. Within 150 steps it copies about three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller."}}
 names = [*"blackcat", "</s>"]
@@ -770,8 +770,9 @@ print("what the last word may look at:", seen.tolist())
 # **4. Longer rows** (★★, 20 min). The copier has met rows of 4 to 10 letters. Predict what it does with the 15 of *fishandblackcat*, then look. Which letter is the first to go wrong?
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Positions 0 to 10 were trained. In our run twelve letters come out right, so the sines carry the
-# diagonal a little beyond what it has seen. Then it is lost, and with it the place to stop.
+# Positions 0 to 10 were trained. In the run shown twelve letters come out right, so there the sines
+# carry the diagonal a little beyond what it has seen. Then it is lost, and with it the place to stop.
+# (On a processor that rounds otherwise, it may be lost after nine.)
 long = torch.tensor([[*(ord(letter) - 93 for letter in "fishandblackcat"), EOS]])
 print("fishandblackcat ->", spell(greedy_decode(model, long, max_extra_tokens=3)[0]))
 

@@ -25,7 +25,7 @@ from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.speed import CHUNK, FastLoss, Precision, compile_layers
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit import cli, run_folder
+from annotated_transformer.toolkit import cli
 from annotated_transformer.toolkit.graphs import (
     CudaRecorder,
     GraphedLoss,
@@ -359,14 +359,9 @@ def test_a_run_with_few_shapes_goes_on_to_the_bit(tmp_path: Path) -> None:
         assert torch.equal(own, other)
 
 
-def test_another_padding_is_another_run_and_none_is_that_of_older_versions(
-    tmp_path: Path,
-) -> None:
-    plain = replace(RUN, pad_to_multiple_of=1)
-    go(tmp_path, plain)
-    saved = run_folder.read_settings(tmp_path / run_folder.SETTINGS)
-    assert "training.pad_to_multiple_of" not in saved
-    with pytest.raises(ValueError, match="pad_to_multiple_of=None, not 8"):
+def test_another_padding_is_another_run(tmp_path: Path) -> None:
+    go(tmp_path, replace(RUN, pad_to_multiple_of=1))
+    with pytest.raises(ValueError, match="pad_to_multiple_of=1, not 8"):
         go(tmp_path)
 
 
