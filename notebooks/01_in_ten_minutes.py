@@ -261,8 +261,8 @@ show_drawing(
 # **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How many unseen sentences come out right, and how many sentences from its training?
 
 # %% tags=["hide-cell", "nbval-skip"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Hardly any unseen sentence is right, but each one that it was trained on is: the model has learned
-# the 500 pairs by heart. Chapters 17 and 18 come back to this.
+# Hardly any unseen sentence is right, but practically all that it was trained on are: the model has
+# learned the 500 pairs by heart. Chapters 17 and 18 come back to this.
 torch.manual_seed(0)
 few = Transformer(
     preset(

@@ -118,7 +118,7 @@ if CHECKING:
     assert ["The dog chases the cat.", "The cat chases the dog."] in said.values()
 
 # %% [markdown]
-# Read the column on the right from top to bottom. After a hundred steps the model babbles of mornings and evenings; it has found out that English has *the* in many places and that sentences end with a full stop. At 250 it has the right animals, at 300 the right verb in both sentences, and for a hundred steps more they mean almost the same to it: the dog, or a dog, chases the cat. Then, within a hundred steps, by way of *The cat chases the cat*, it discovers what the *n* is for. The rule is in no line of the code; it was in the examples.
+# Read the column on the right from top to bottom. (This is the run shown; on another processor the detours may be others.) After a hundred steps the model babbles of mornings and evenings; it has found out that English has *the* in many places and that sentences end with a full stop. At 250 it has the right animals, at 300 the right verb in both sentences, and for a hundred steps more they mean almost the same to it: the dog, or a dog, chases the cat. Then, within a hundred steps, by way of *The cat chases the cat*, it discovers what the *n* is for. The rule is in no line of the code; it was in the examples.
 #
 # Can the loss tell?
 
