@@ -30,11 +30,12 @@ help: ## show this list
 # Jupyter draws the figures of a notebook only if it is trusted
 lab: $(VENV)/lab.done ## open copies of the notebooks in JupyterLab, to run them and change them
 	@mkdir -p lab
-	@for notebook in notebooks/*.ipynb; do \
+	@newer=""; for notebook in notebooks/*.ipynb; do \
 	  copy=lab/$${notebook#notebooks/}; \
 	  [ -e $$copy ] || cp $$notebook $$copy; \
-	  [ ! $$notebook -nt $$copy ] || echo "$$notebook is newer than your copy: move $$copy away to get it"; \
-	done
+	  [ ! $$notebook -nt $$copy ] || newer="$$newer $$copy"; \
+	done; \
+	[ -z "$$newer" ] || echo "The book has changed since these copies; move one away to get it anew:$$newer"
 	@$(BIN)/jupyter trust lab/*.ipynb >/dev/null
 	@cd lab && ../$(BIN)/jupyter lab $(LAB) 01_in_ten_minutes.ipynb
 
