@@ -803,12 +803,11 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     assert torch.equal(predicted(), usual)
-    records.sort(key=lambda record: record["peak"])
-    hazy, clear = (
-        [r["changed"] for r in half] for half in (records[:12], records[12:])
-    )
+    by_peak = sorted(records, key=lambda record: record["peak"])
+    changed = [record["changed"] for record in by_peak]
+    hazy, clear = changed[:12], changed[12:]
     assert max(hazy) < 3 and sum(clear) > 2 * sum(hazy)
-    assert records[11]["peak"] < 0.65 and max(clear) > 1.5 * min(clear)
+    assert by_peak[11]["peak"] < 0.65 and max(clear) > 1.5 * min(clear)
 
 # %% [markdown]
 # ### A clear map that matters little
