@@ -14,6 +14,6 @@ COPY annotated_transformer /book/annotated_transformer
 RUN pip install --no-cache-dir --constraint /tmp/requirements.txt "/book[wmt14,export]"
 
 # Files that it writes belong to the user who runs it: docker run --user "$(id -u):$(id -g)"
-ENV ANNOTATED_TRANSFORMER_CACHE=/data/.cache
+ENV ANNOTATED_TRANSFORMER_CACHE=/data/.cache HF_HOME=/data/.cache/huggingface SACREBLEU=/data/.cache/sacrebleu
 WORKDIR /data
 ENTRYPOINT ["annotated-transformer"]

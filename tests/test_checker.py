@@ -1083,7 +1083,7 @@ def test_a_known_mistake_is_named_though_it_fails_on_another_input():
         "Besides, without a mask: it raises TypeError "
         "(bad operand type for unary ~: 'NoneType')."
     )
-    assert not verdict.passed and list(verdict.failures) == ["without a mask"]
+    assert not verdict and list(verdict.failures) == ["without a mask"]
 
 
 def test_code_that_fails_everywhere_is_no_known_mistake():
@@ -1120,7 +1120,7 @@ def test_wrong_numbers_are_shown():
 
 def test_a_program_can_read_what_is_said():
     right = check("causal_mask", lambda length: torch.ones(length, length).tril() > 0)
-    assert isinstance(right, str) and right == "causal_mask: right" and right.passed
+    assert isinstance(right, str) and right == "causal_mask: right" and right
     wrong = check("causal_mask", lambda length: torch.ones(length, length).triu() > 0)
     assert json.loads(json.dumps(wrong.as_dict())) == {
         "part": "causal_mask",

@@ -178,12 +178,15 @@ def differences(yours: dict[str, Outcome], right: dict[str, Outcome]) -> dict[st
 
 
 class Verdict(str):
-    """What `check` says, as a text with a few fields for a program to read."""
+    """What `check` says, as a text with a few fields for a program to read; true if it passed."""
 
     part: str
     passed: bool
     mistake: str | None  # the known mistake that gives these numbers
     failures: dict[str, str]  # what is wrong, by input
+
+    def __bool__(self) -> bool:
+        return self.passed
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and the text, as JSON can hold them."""
@@ -215,9 +218,9 @@ def verdict(part: str, failures: dict[str, str], mistake: str | None = None) -> 
 def check(part: str, yours: Code) -> Verdict:
     """Run your implementation of a part of the model; say that it is right, or what is wrong.
 
-    What it returns is a text, with a field `passed`. Parts: attention, padding_mask, causal_mask,
-    multi_head_attention, feed_forward, embedding, positions, layer_norm, residual, shift,
-    learning_rate, smoothed_loss, length_penalty. Raises ValueError for another one.
+    What it returns is a text, and true if it passed, for `assert check(...)`. Parts: attention,
+    padding_mask, causal_mask, multi_head_attention, feed_forward, embedding, positions, layer_norm,
+    residual, shift, learning_rate, smoothed_loss, length_penalty. Raises ValueError for another.
     """
     if part not in EXERCISES:
         parts = ", ".join(EXERCISES)
