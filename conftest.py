@@ -10,9 +10,9 @@ import os
 
 import pytest
 
-# Before torch is imported; kernels and commands inherit both. tools.portable takes other threads
+# Before torch is imported; kernels and commands inherit both. tools.portable sets others
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["CHECK_BOOK"] = "1"
+os.environ.setdefault("CHECK_BOOK", "1")
 
 
 @functools.cache

@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
 # # The Transformer in ten minutes
@@ -145,7 +145,7 @@ y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
 show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
-# More than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, and how to put your translator into [one file](../book/own_pair.md#send-it-to-a-friend) that works in any browser.
+# In the run shown, more than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, and how to put your translator into [one file](../book/own_pair.md#send-it-to-a-friend) that works in any browser.
 #
 # ## The map
 #
@@ -261,8 +261,8 @@ show_drawing(
 # **2. Fewer pairs** (★, 5 min). Train the small translator with `training[:500]` instead of all 10,000 pairs. How many unseen sentences come out right, and how many sentences from its training?
 
 # %% tags=["hide-cell", "nbval-skip"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Hardly any unseen sentence is right, but practically all that it was trained on are: the model has
-# learned the 500 pairs by heart. Chapters 17 and 18 come back to this.
+# Hardly any unseen sentence comes out right, but practically all of those that it was trained on do:
+# the model has learned the 500 pairs by heart. Chapters 17 and 18 come back to this.
 torch.manual_seed(0)
 few = Transformer(
     preset(

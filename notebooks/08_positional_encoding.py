@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
 # # Positional encoding
@@ -47,7 +47,7 @@ from book.figures import signed_colors, style
 from annotated_transformer.attention import attention
 from book.example import W_K, W_Q, W_V, WORDS, X
 
-# Any order of the five words will do
+# Put the five words in any order you like
 SENTENCES = ("the black cat likes fish", "the black fish likes cat")
 
 
@@ -149,8 +149,8 @@ def sinusoid(length: int, d_model: int) -> Tensor:
 # `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2, and the last lines interleave: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
 
 # %%
+PE = sinusoid(5, 6).double()
 for sentence in SENTENCES:
-    PE = sinusoid(len(sentence.split()), 6).double()
     print(f"{sentence}: likes fetches {verb(sentence, PE)}")
 
 # %% tags=["remove-cell"]

@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 
 # %% [markdown]
@@ -473,9 +473,9 @@ if CHECKING:
     assert seen_so_far[0]["right"] == 0 and seen_so_far[-1]["right"] > 90
 
 # %% [markdown]
-# The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next, and once it has written an *a* it goes on with *a*. Within 150 steps it copies about three unseen rows in four. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
+# The first loss, 5.50, is above $\ln 30 = 3.40$. An untrained layer hardly changes the word that goes in, so the model is sure that the same word comes next, and once it has written an *a* it goes on with *a*. In the run shown, it copies three unseen rows in four after 150 steps. How? Each word that is to be written can look anywhere in the source, and nobody has told it where. Guess what the weights of cross-attention look like at step 0, 50 and 400, and then choose a step.
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention while it copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-copy-map", "caption": "How does a model find out where to look? Cross-attention in the run shown, while the model copies *blackcat*, the mean of four heads; each row sums to 1, from 0 (empty) to 1 (full). Choose a step. At 0 the weights are spread over all letters. At 50 every row prefers the first letter, and the model writes nothing but b. At 100 the upper rows look at the front of the word and the lower rows at its back. From 150 on there is a diagonal, which grows fuller."}}
 names = [*"blackcat", "</s>"]
 titles = ("query: is to write", "key: letter of the source")
 end = max(maps)
@@ -510,8 +510,8 @@ def unpredictable(shift):
     def next_loss(model):
         source, words = torch.randint(4, 30, (2, 64, 10))
         rows = F.pad(words, (1, 0), value=BOS)
-        says = rows[:, shift : 10 + shift]
-        return loss_of(model(source, rows[:, : says.size(1)]), says)
+        reads, says = rows[:, : 11 - shift], rows[:, shift:]
+        return loss_of(model(source, reads), says)
 
     fresh = Transformer(preset("tiny", vocabulary_size=30, layers=1, dropout=0.0))
     return learn(fresh, next_loss, 50)
@@ -574,7 +574,8 @@ if CHECKING:
 # %% tags=["nbval-ignore-output"]
 completed = []
 for start in ("The black cat", "Does the black cat", "The child must"):
-    if unknown := {*start.split()} - {*vocabulary}:
+    unknown = set(start.split()) - set(vocabulary)
+    if unknown:
         raise ValueError(f"unknown: {unknown}; known: {' '.join(vocabulary[3:])}")
     words = [BOS, *map(vocabulary.index, start.split())]
     while words[-1] != EOS and len(words) < 20:
@@ -588,7 +589,7 @@ if CHECKING:
     assert completed[1].endswith("?")
 
 # %% [markdown]
-# After 300 updates it knows that what begins with *does* ends with a question mark and takes the bare *arrive*, and that after *must* comes *laugh* and not *laughs*. Nobody gave it a rule; it was only asked for the next word. What it writes is good English about nothing in particular, because no source says what to write. That is the whole difference between continuing and translating. A single stack can translate, too, if the source stands in front as part of its text: [chapter 24](24_since_2017.ipynb#a-model-of-todays-kind) builds one.
+# In the run shown, after 300 updates, what begins with *does* ends with a question mark and takes the bare *arrive*, and after *must* comes *laugh* and not *laughs*. Nobody gave the model a rule; it was only asked for the next word. What it writes is good English about nothing in particular, because no source says what to write. That is the whole difference between continuing and translating. A single stack can translate, too, if the source stands in front as part of its text: [chapter 24](24_since_2017.ipynb#a-model-of-todays-kind) builds one.
 #
 # ## What each part is worth
 #
@@ -770,9 +771,9 @@ print("what the last word may look at:", seen.tolist())
 # **4. Longer rows** (★★, 20 min). The copier has met rows of 4 to 10 letters. Predict what it does with the 15 of *fishandblackcat*, then look. Which letter is the first to go wrong?
 
 # %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Positions 0 to 10 were trained. In the run shown twelve letters come out right, so there the sines
-# carry the diagonal a little beyond what it has seen. Then it is lost, and with it the place to stop.
-# (On a processor that rounds otherwise, it may be lost after nine.)
+# Positions 0 to 10 were trained. In the run shown, twelve letters come out right: the sines carry the
+# diagonal a little beyond what the model has seen. Then it is lost, and with it the place to stop.
+# (On another processor that may happen after nine letters.)
 long = torch.tensor([[*(ord(letter) - 93 for letter in "fishandblackcat"), EOS]])
 print("fishandblackcat ->", spell(greedy_decode(model, long, max_extra_tokens=3)[0]))
 
@@ -866,7 +867,7 @@ def for_pytorch(model):
 warnings.filterwarnings(
     "ignore", message="enable_nested_tensor"
 )  # speaks of a path not taken here
-differences = {}
+differences, left = {}, {}
 for pre_norm in (False, True):
     model = Transformer(replace(toy, pre_norm=pre_norm)).double()
     for parameter in model.parameters():  # so that no gain is 1 and no bias 0
@@ -884,7 +885,7 @@ for pre_norm in (False, True):
     ).double()
     if not pre_norm:
         theirs.encoder.norm = theirs.decoder.norm = None
-    left = theirs.load_state_dict(for_pytorch(model), strict=False)
+    left[pre_norm] = theirs.load_state_dict(for_pytorch(model), strict=False)
     hidden = {"src": source == PAD, "tgt": target == PAD, "memory": source == PAD}
     states = theirs(
         model.embed(source),
@@ -899,8 +900,9 @@ for pre_norm in (False, True):
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert left.unexpected_keys == ["embedding.weight"]
-    assert all("attn" in name and name.endswith("bias") for name in left.missing_keys)
+    for keys in left.values():
+        assert keys.unexpected_keys == ["embedding.weight"]
+        assert all("attn" in k and k.endswith("bias") for k in keys.missing_keys)
     assert max(differences.values()) < 1e-9
 
 # %% [markdown]

@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
 # # Schedule
@@ -136,7 +136,8 @@ print(f"knowing only how frequent each token is: {torch.special.entr(share).sum(
 
 # %% tags=["nbval-ignore-output"]
 source, target = stream[-1]
-good, bold = min(last, key=last.get), f"always {max(rates)}"
+good = min(last, key=last.get)
+bold = f"always {max(rates)}"
 for name in (good, bold):
     _, trained = runs[name]
     with torch.no_grad():
@@ -389,11 +390,10 @@ if CHECKING:
 # Back to our model of width 64. With a warm-up of 200 steps the peak is $1/\sqrt{64 \cdot 200} = 0.0088$, the rate of the bold run. With a warm-up of 20 it is 0.028. We train both.
 
 # %% tags=["nbval-ignore-output"]
-schedules = {
-    f"warm-up {n}": partial(learning_rate, d_model=64, warmup=n) for n in (20, 200)
-}
-for name, rate_of in schedules.items():
-    runs[name] = run(rate_of)
+warmups = 20, 200
+for warmup in warmups:
+    name = f"warm-up {warmup}"
+    runs[name] = run(lambda step: learning_rate(step, 64, warmup))
     last[name] = sum(runs[name][0][-20:]) / 20
     print(f"{name}: {last[name]:.2f}")
 
@@ -406,7 +406,9 @@ if CHECKING:
     )
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. The dashed and the solid run reach the same rate, 0.0088; the one that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps (dotted) climbs to three times that rate and ends exactly like the bold run."}}
-drawn = {bold: lambda n: max(rates), **schedules}
+drawn = {bold: lambda n: max(rates)}
+for warmup in warmups:
+    drawn[f"warm-up {warmup}"] = partial(learning_rate, d_model=64, warmup=warmup)
 kinds = [(AMBER, [6, 3]), (PLUM, [2, 2]), (SKY, [1, 0]), (INK, [1, 0])]
 looks = dict(zip(drawn, cycle(kinds)))
 records = [

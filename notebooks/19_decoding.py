@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown] needs=["multi30k"]
 # # Decoding
@@ -391,7 +391,6 @@ pictures = {
 finding = f"{tokenizer.decode(winner)} It wins at step {steps}."
 pictures["all"] = (tree(steps, result=True), finding)
 show_steps(pictures, "Step", start=steps)
-path = [n["column"] for n in nodes if n["wins"]]
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -399,6 +398,7 @@ if CHECKING:
     assert [(n["step"], n["fate"]) for n in nodes if n["word"] == "fallen"] == [
         (4, "pruned")
     ]
+    path = [n["column"] for n in nodes if n["wins"]]
     assert path == [0, 0, 0, 1, 1, 1, 0, 0, 0]
 
 # %% [markdown]
@@ -1326,7 +1326,7 @@ def forced(model, source, tokens, ended=True):
     return words.gather(1, labels[:, None]).sum().item(), len(labels)
 
 
-def differences(results, expected):
+def score_gaps(results, expected):
     """How far the scores of two searches differ: infinitely, if their hypotheses do."""
     for row, other in zip(results, expected, strict=True):
         for h, g in zip(row, other, strict=True):
@@ -1344,14 +1344,15 @@ together = beam_search(random_model, source, **wide)
 scored = [[rescored(row, h) for h in found] for row, found in zip(source, together)]
 alone = [beam_search(random_model, row[row != PAD][None], **wide)[0] for row in source]
 ends = [h.ended for row in together for h in row]
-print(f"{len(ends)} hypotheses, of which {sum(ends)} ended: forced scores,", end=" ")
-print("and the same alone")
+print(f"{len(ends)} hypotheses, of which {sum(ends)} ended; scores differ from")
+print(f"forced ones by {max(score_gaps(together, scored)):.5f} at most")
+print(f"those of a sentence alone by {max(score_gaps(together, alone)):.5f} at most")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert [best.tokens for (best,) in narrow] == by_greedy
-    assert max(differences(together, scored)) < 1e-9
-    assert max(differences(together, alone)) < 1e-9
+    assert max(score_gaps(together, scored)) < 1e-9
+    assert max(score_gaps(together, alone)) < 1e-9
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show that stopping early changes nothing, and what it saves", "code_prompt_hide": "Hide that stopping early changes nothing, and what it saves"}
 source = torch.randint(4, 13, (20, 6), generator=random)
@@ -1379,14 +1380,16 @@ for alpha in (-0.5, 0.0, 0.6, 1.5):
     early, passed = counted(alpha)
     still_open = run_on  # a sentence is done when nothing runs any more
     late, all_passed = counted(alpha)
-    print(f"alpha {alpha}: the same, with {passed:,} of {all_passed:,} positions")
-    tried.append((alpha, passed < all_passed, max(differences(early, late))))
+    gap = max(score_gaps(early, late))
+    print(f"alpha {alpha}: scores differ by {gap:.5f},", end=" ")
+    print(f"{passed:,} of {all_passed:,} positions")
+    tried.append((alpha, passed < all_passed, gap))
 still_open = bound
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    for alpha, saved, difference in tried:
-        assert difference < 1e-9 and saved == (alpha < 1)
+    for alpha, saved, gap in tried:
+        assert gap < 1e-9 and saved == (alpha < 1)
 
 # %% [markdown]
 # ### Sampling in batches
@@ -1479,7 +1482,7 @@ print(f"largest difference between drawn and given shares: {largest:.4f}")
 # %% tags=["remove-cell"]
 if CHECKING:
     assert largest < 0.015
-    only = sample(random_model, source, top_k=1, max_extra_tokens=3)
+    only = sample(random_model, source, top_k=1, generator=draws, max_extra_tokens=3)
     ((best,),) = beam_search(random_model, source, beam=1, max_extra_tokens=3)
     assert only == [best.tokens]
     for knobs in ({"top_k": 2}, {"top_p": 0.7}, {"top_k": 3, "top_p": 0.55}):

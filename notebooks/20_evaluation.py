@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown] needs=["multi30k"]
 # # Evaluation
@@ -624,7 +624,7 @@ def bleu_2(output, reference):
 pairs_only = BLEU(max_ngram_order=2, tokenize="none")
 answer = pairs_only.corpus_score(["the cat sat"], [["the cat sat down ."]])
 ours = bleu_2("the cat sat", "the cat sat down .")
-print(f"{ours:.1f}")
+print(f"by hand {ours:.1f}, sacreBLEU {answer.score:.1f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -763,7 +763,7 @@ if CHECKING:
 #
 # :::{admonition} A good translation with 0, and a wrong one with 100
 # :class: dropdown
-# Chinese, Japanese, Thai and a few other languages write no spaces between words. There `13a` takes a clause for one word, hardly any four in a row match, and a good translation gets 0. So `score` counts characters if less than 7% of the references is white space (of English captions, 18% is), and the signature says `char`. The first two lines below score two ways of saying in Chinese that he lost his key yesterday.
+# Chinese, Japanese, Thai and a few other languages write no spaces between words. There `13a` takes a clause for one word, hardly any four in a row match, and a good translation gets 0. So `score` counts characters where white space makes up less than 7% of the references (in English captions it is 18%), and the signature says `char`. The first two lines below score two ways of saying in Chinese that he lost his key yesterday.
 #
 # sacreBLEU allows several references for each sentence, and wants them by *set*: the first reference of all sentences, then the second of all. The shape that comes to mind first, a short list for each sentence, is a trap. The library takes each short list for a whole set, each set ends after its first line, and only the first sentence is scored. The last two lines show what comes of it. A score that is too good deserves the same care as one that is too bad.
 #

@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
 # # Attention maps
@@ -95,18 +95,16 @@ for layer, weights in enumerate(cross, start=1):
     label = f"Layer {layer}. Where most of each row's weight is: {', '.join(pairs)}."
     steps[f"layer {layer}"] = heatmap(weights, said, read, titles=titles), label
 show_steps(steps, "Which layer of the decoder:", start=2)
-cells = [
-    (2, "cat", "Katze"),
-    (2, "likes", "mag"),
-    (0, "fish", "mag"),
-    (0, "cat", "schwarze"),
-]
-told = [
-    cross[layer][said.index(word), read.index(german)] for layer, word, german in cells
-]
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    cells = [
+        (2, "cat", "Katze"),
+        (2, "likes", "mag"),
+        (0, "fish", "mag"),
+        (0, "cat", "schwarze"),
+    ]
+    told = [cross[n][said.index(word), read.index(other)] for n, word, other in cells]
     assert [round(weight.item(), 2) for weight in told] == [0.98, 0.81, 0.53, 0.5]
     assert 0.16 < cross[2][said.index("likes"), -2:].sum() < 0.18
 
@@ -626,7 +624,7 @@ if CHECKING:
     assert means["writes", 1] < min(top)
 
 # %% [markdown]
-# In the row that writes a word, *all four* heads of layer 2 align, with error rates of 0.28 to 0.34 where the diagonal has 0.54. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four, with 0.23, beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all.
+# In the row that writes a word, *all four* heads of layer 2 align, in the run shown with error rates of 0.28 to 0.34, where the diagonal has 0.54. In layer 1 none does, and in the row that reads the word none does in either layer. **What matters here is which layer and which row, not which head.** And the mean of the four, 0.23, beats the best of them: each adds errors of its own, and the errors cancel. Had we taken the other row or the other layer, we'd have reported that attention doesn't align at all.
 #
 # When a word is read, its translation is done, and this decoder is busy with the next one. In other models it is the reading row that aligns, as in layer 1 of our first figure ({cite:t}`chen2020accurate` get their best alignments there), so measure yours.
 
@@ -687,9 +685,9 @@ print(f"whole model {whole:.1f}; {cheap} of 24 heads cost less than 2 BLEU")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert quality() == whole and max(lost.values()) > 7 and 8 <= cheap <= 18
+    assert quality() == whole and max(lost.values()) > 5 and 7 <= cheap <= 18
     by_layer = [[lost["cross", n, head] for head in range(4)] for n in range(2)]
-    assert max(by_layer[0]) < min(by_layer[1])
+    assert sum(by_layer[1]) > 3 * sum(by_layer[0])
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads-removed", "caption": "Which heads matter? BLEU lost when a single head is silenced, by kind and layer (rows) and head (columns), on 200 unseen sentences of the grammar. The fuller the cell, the greater the loss. Where the model seems to do better without a head, that is noise, and the figure shows 0."}}
 names = [f"{kind} {layer + 1}" for kind in maps._fields for layer in range(2)]
@@ -708,9 +706,9 @@ show(
 )
 
 # %% [markdown]
-# Compare that with your guess. In the run shown here, 14 of the 24 heads cost less than two points, and the costliest takes 14 BLEU with it. Now hold the losses beside the alignments. In cross-attention, each of the four heads that align costs more than any head of layer 1. But among the four, the best aligner, head 4, costs the least: pointing at the right word is one thing, handing over what the decoder needs is another. (That a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
+# Compare that with your guess. In the run shown here, 14 of the 24 heads cost less than two points, and the costliest takes 14 BLEU with it. Now hold the losses beside the alignments. In cross-attention, the four heads that align cost ten points each on average, and those of layer 1 hardly anything. But among the four, the best aligner, head 4, costs the least: pointing at the right word is one thing, handing over what the decoder needs is another. (That a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
 #
-# Which head costs how much depends on the run. The same program on the plainer kernels of another processor trained a model whose costliest head was one of the decoder's. That the aligning layer is needed, and the other layer of cross-attention hardly, came out in each of nine runs: on other kernels, with more threads, and with first weights moved by a millionth.
+# Which head costs how much depends on the run: with the plainer kernels of another processor, the same program trained a model whose costliest head was one of the decoder's. In one thing all the runs agree that we made, with other kernels, more threads, or first weights moved by a millionth: a head of the layer that aligns costs several times as much, on average, as one of the other layer of cross-attention.
 #
 # In the everyday model you can take heads away yourself:
 #
@@ -806,13 +804,13 @@ if CHECKING:
     by_peak = sorted(records, key=lambda record: record["peak"])
     changed = [record["changed"] for record in by_peak]
     hazy, clear = changed[:12], changed[12:]
-    assert max(hazy) < 3 and sum(clear) > 2 * sum(hazy)
-    assert by_peak[11]["peak"] < 0.65 and max(clear) > 1.5 * min(clear)
+    assert max(hazy) < 3.5 and sum(clear) > 2 * sum(hazy)
+    assert by_peak[11]["peak"] < 0.7 and max(clear) > 1.5 * min(clear)
 
 # %% [markdown]
 # ### A clear map that matters little
 #
-# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change more, between 4.0 and 8.1% here. So far sharpness is a guide, and the rank correlation of all heads, which would be 1 if the sharper of two heads always changed more, is 0.77. But that comes from the two groups. *Within* the sharp one, sharpness tells little: in this run the four heads of cross-attention are the least sharp of the twelve, and one of them changes most. And of two maps that are equally clear, one may be worth much more than the other: head 3 of the decoder's layer 1 and head 4 of its layer 2 both put 0.9 of a row on one token, but when you silence them, as in the section before, the first costs 1.6 BLEU and the second 12.8.
+# Hazy heads, on the left, change about 2% of the words at most, which is no surprise: they have little to lose by being flattened. Sharp ones, on the right, change more, between 4.0 and 8.1% here. So far sharpness is a guide. The rank correlation would be 1 if the sharper of two heads always changed more; over all heads it is 0.77. But twelve hazy heads that change little and twelve sharp ones that change more already give 0.75 on average, in whatever order each twelve are. *Within* the sharp group, sharpness tells little. In this run the decoder's eight heads, all of them sharp, have −0.05, and the four sharp heads of cross-attention are the least sharp of the twelve, yet one of them changes most. And of two maps that are equally clear, one may be worth much more than the other: head 3 of the decoder's layer 1 and head 4 of its layer 2 both put 0.9 of a row on one token, but when you silence them, as in the section before, the first costs 1.6 BLEU and the second 12.8.
 #
 # How can a clear map matter little?
 #

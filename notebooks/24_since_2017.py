@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 
 # %% [markdown]
@@ -475,10 +475,9 @@ for step in range(steps):
     loss.backward()
     adam.step()
     losses.append(loss.item())
-part = steps // 8
-for end in (part, 6 * part, 8 * part):
-    mean = sum(losses[end - part : end]) / part
-    print(f"steps {end - part + 1:3} to {end:3}: loss {mean:.2f}")
+for end in (50, steps - 100, steps):  # after the warm-up, before the decay, at the end
+    mean = sum(losses[end - 50 : end]) / 50
+    print(f"steps {end - 49:3} to {end:3}: loss {mean:.2f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -519,7 +518,7 @@ if CHECKING:
     assert 15 <= exact <= 38, exact
 
 # %% [markdown]
-# None of these sentences was in its texts. In the run shown, it has taken the dog of the second one for another bird. The German that it made up there is right, with *anrufen* at the end, as *kann* requires; in other tries it gets a form wrong now and then.
+# None of these sentences was in its texts. In the run shown, it takes the dog in the second one for another bird. The German that it makes up is right, with *anrufen* at the end, as *kann* requires; in other tries it gets a form wrong now and then.
 #
 # Compare this with [chapter 1](01_in_ten_minutes.ipynb#train-one-yourself), where a Transformer of 2017 learned from the same grammar. It had been told which sentence is the source. This one was told nothing: that a translation follows the first `</s>` is something it found in the texts. It's a translator, though nothing in it is made for translating. `source </s>` is its prompt. Make it wider and deeper, let it read fifteen trillion tokens instead of ten thousand pairs of sentences, and you have what the models that people talk to start from.
 #
@@ -611,7 +610,7 @@ if CHECKING:
 #
 # :::{admonition} Each change as the smallest step from the code you know
 # :class: dropdown
-# These are the parts that were measured for {numref}`fig-since`. `compare` counts the lines that differ from an earlier chapter's. (A check, which isn't shown, makes sure that the code on this page is the code that was measured.)
+# These are the parts that were measured for {numref}`fig-since`. `compare` counts the lines that differ from an earlier chapter's. A check that isn't shown makes sure that all parts but `DecoderOnly` are the code that was measured; the measured one has one more setting, `whole`.
 #
 # - **RMSNorm** keeps every direction of the stream. LayerNorm removes one, in which all numbers are equal; weights that want to ignore it can learn to.
 # - **Rotation** is applied in self-attention. Cross-attention stays as it was, since a place in a German sentence has no fixed distance from one in an English sentence. The check moves a text nine places on, and nothing changes. A cache keeps the keys as they are after the rotation, since the place of a word doesn't change later on. With the paper's 10,000 no clock takes longer than 62,800 tokens for a turn, and most are far quicker; Llama 3 takes 500,000.

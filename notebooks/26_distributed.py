@@ -6,7 +6,7 @@ if "google.colab" in sys.modules:  # fetch the book, and install what it needs
     os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
 up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
 sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
-CHECKING = "CHECK_BOOK" in os.environ  # guards of the text: not for you who read it
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
 # # Many GPUs
@@ -742,7 +742,7 @@ print(ends[0], "|", ends[1])
 # :class: dropdown
 # Usually because one process has a batch more. Let process 0 have 101 batches and process 1 have 100. After step 100 process 1 leaves its loop; process 0 reaches the all-reduce of step 101 and waits for a partner that will never call. Its GPU even shows 100 percent load, because on a GPU waiting is a busy loop. The message after the timeout, 20 minutes here, doesn't mention batches at all.
 #
-# The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough. Whether patience is at an end, they decide by the validation loss, a mean over all of them.
+# The same happens whenever processes disagree about what is next: one skips a bad batch, say, or obeys a signal a step before the others. Each such decision must follow from what all know, plan and step, or be taken together: our processes add up in each step the answers to "was I asked to stop?", and one yes is enough. Whether patience is at an end, they decide by the validation loss, which is a mean over all processes.
 # :::
 #
 # ### When a process dies
