@@ -14,7 +14,7 @@ class picture(nodes.General, nodes.Element):  # named as docutils names nodes
     """The place for what a figure shows; `figure` has its name."""
 
 
-PAGE_BESIDE = re.compile(r'(?<= href=")(?=[\w-]+\.html)')  # in a drawing with links
+PAGE_BESIDE = re.compile(r'(?<= data-page=")')  # in a drawing with links
 
 
 class Picture(SphinxDirective):
