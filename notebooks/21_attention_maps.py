@@ -708,7 +708,7 @@ show(
 # %% [markdown]
 # Compare that with your guess. In the run shown here, 14 of the 24 heads cost less than two points, and the costliest takes 14 BLEU with it. Now hold the losses beside the alignments. In cross-attention, the four heads that align cost ten points each on average, and those of layer 1 hardly anything. But among the four, the best aligner, head 4, costs the least: pointing at the right word is one thing, handing over what the decoder needs is another. (That a head can be spared *now* doesn't mean that training could have [done without it](#are-most-heads-superfluous).)
 #
-# Which head costs how much depends on the run: with the plainer kernels of another processor, the same program trained a model whose costliest head was one of the decoder's. In one thing all the runs agree that we made, with other kernels, more threads, or first weights moved by a millionth: a head of the layer that aligns costs several times as much, on average, as one of the other layer of cross-attention.
+# Which head costs how much depends on the run: with the plainer kernels of another processor, the same program trained a model whose costliest head was one of the decoder's. In one thing all the runs agree that we made, with other kernels or with first weights moved by a millionth: a head of the layer that aligns costs several times as much, on average, as one of the other layer of cross-attention.
 #
 # In the everyday model you can take heads away yourself:
 #
