@@ -18,7 +18,7 @@ os.environ.setdefault("CHECK_BOOK", "1")
 @functools.cache
 def reason_to_skip(dataset: str) -> str | None:
     """Return why a data set cannot be had, in one line, or None if it can."""
-    from annotated_transformer.toolkit import downloads
+    from annotated_transformer import own_data
 
     try:
         if dataset == "treebank":
@@ -26,8 +26,8 @@ def reason_to_skip(dataset: str) -> str | None:
 
             read_treebank()
         else:
-            getattr(downloads, dataset)("train")
-    except downloads.MissingData as error:
+            getattr(own_data, dataset)("train")
+    except own_data.MissingData as error:
         return str(error)
     return None
 

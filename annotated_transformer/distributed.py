@@ -5,12 +5,21 @@ Several processes, each with its own GPU, share one training run: how they find 
 and why every update stays what a single process would make (section 5.2 of the paper).
 """
 
-from contextlib import nullcontext
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from time import sleep
 
+import numpy as np
+import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from annotated_transformer.batching import Batch, Example, collate
+from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.regularization import SmoothedLoss
 
 # --- The lines of the training loop ---
@@ -50,3 +59,54 @@ class DataParallelLoss(SmoothedLoss):
         with nullcontext() if last else self.parallel.no_sync():
             loss: Tensor = self.parallel(source, target)
         return loss
+
+
+# --- One plan for all ---
+
+EMPTY_EXAMPLE = Example(np.array([EOS]), np.array([BOS, PAD]))  # without any label
+
+
+def collate_share(examples: Sequence[Example]) -> Batch:
+    """Return the batch of some examples; of none, a batch that adds nothing to the loss."""
+    return collate(examples or [EMPTY_EXAMPLE])
+
+
+# --- The same result as on one GPU ---
+
+
+@contextmanager
+def process_group(device: str | None = None) -> Iterator[torch.device]:
+    """Join the processes that torchrun has started, if it has; give the device of this one."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    own_device = torch.device(device)
+    if not dist.is_torchelastic_launched():
+        yield own_device
+        return
+    if own_device.type == "cuda":
+        own_device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own_device)
+    store, rank, world_size = next(rendezvous("env://"))
+    if os.environ["GROUP_WORLD_SIZE"] == "1":  # one machine
+        # After a restart, the store still holds the addresses of processes that are dead
+        restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if own_device.type == "cuda" else "gloo",
+        timeout=timedelta(minutes=20),  # the first may have a large checkpoint to write
+        store=store,
+        rank=rank,
+        world_size=world_size,
+    )
+    yield own_device
+    sleep(0.1)  # a thread of gloo that still frees a tensor could abort Python's exit
+    dist.destroy_process_group()
+
+
+def gather_texts(texts: list[str]) -> list[list[str]]:
+    """Return the texts of all processes, in the order of their ranks; alone, one's own."""
+    if not dist.is_initialized():
+        return [texts]
+    gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(gathered, texts)
+    return gathered

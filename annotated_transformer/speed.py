@@ -5,7 +5,7 @@ The cost of a training step, counted in operations, in bytes and in launches, an
 lowers it on a GPU (section 5.2 of the paper).
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,9 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from annotated_transformer.batching import plan_batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
-from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.training import TrainingConfig
+from annotated_transformer.transformer import (
+    Transformer,
+    TransformerConfig,
+    parameter_count,
+)
 
 # --- Which part of the model does the work ---
 
@@ -87,10 +93,22 @@ def chunked_loss(
     return total + carrier - carrier.detach()
 
 
-# --- The fast loss ---
+# --- Numbers of 16 bits ---
 
 Precision = Literal["fp32", "bf16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def best_precision(device: torch.device | str) -> Precision:
+    """Return "bf16" for a GPU that has units for products of such numbers, else "fp32"."""
+    if torch.device(device).type != "cuda":
+        return "fp32"
+    has_units = torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_units else "fp32"
+
+
+# --- The fast loss ---
+
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -106,10 +124,6 @@ class FastLoss(SmoothedLoss):
         precision: Precision = "fp32",
     ) -> None:
         super().__init__(model, label_smoothing)
-        if precision not in DTYPES:
-            raise ValueError(
-                f"precision={precision!r} must be one of {', '.join(DTYPES)}"
-            )
         self.precision = precision
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
@@ -152,3 +166,95 @@ def compile_layers(model: Transformer, backend: str = "inductor") -> None:
     torch._dynamo.config.cache_size_limit = 64  # programs; beyond them Dynamo gives up
     for layer in [*model.encoder.layers, *model.decoder.layers]:
         layer.compile(dynamic=True, backend=backend)
+
+
+# --- Memory and hours before a run ---
+
+
+def activations(
+    config: TransformerConfig,
+    rows: np.ndarray | int,
+    source: np.ndarray | int,
+    target: np.ndarray | int,
+    precision: Precision = "fp32",
+) -> np.ndarray:
+    """Return the bytes that layers keep for the backward pass of batches, about.
+
+    A batch has so many rows, source and target positions; arrays hold one number per batch.
+    """
+    d = config.d_model
+    d_k = config.d_k or d // config.heads
+    d_v = config.d_v or d // config.heads
+    width = 3 * config.heads * (d_k + d_v) + config.d_ff
+    bytes_per_number = 2 if precision == "bf16" else 4
+    wide_inputs = (2, 3) if precision == "bf16" else (0, 0)  # of norms, in 32 bits
+    encoder = source * (width + (6 + wide_inputs[0]) * d)
+    decoder = target * (width + (9 + wide_inputs[1]) * d)
+    embedded = (2 * source + target) * d
+    numbers = rows * (config.layers * (encoder + decoder) + embedded)
+    return np.asarray(bytes_per_number * numbers)
+
+
+LAUNCHES = 0.062 / 12  # seconds of a step per layer, measured on an H200 with base
+
+
+def measured_peak(device: torch.device, precision: Precision = "fp32") -> float:
+    """Return the operations per second of a large product of matrices, the best of five."""
+    from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
+
+    size = 8192 if device.type == "cuda" else 1024
+    left, right = torch.randn(2, size, size, dtype=DTYPES[precision], device=device)
+    factors = {"left": left, "right": right}
+    timer = Timer("left @ right", globals=factors, num_threads=torch.get_num_threads())
+    return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
+
+
+class Estimate(NamedTuple):
+    """What a run will take: parameters, operations in all, bytes of the largest batch."""
+
+    parameters: int
+    flops: float
+    memory_bytes: float  # on each device
+    usual_mfu: float
+    launch_hours: float
+
+    def hours(self, peak: float, gpus: int = 1) -> float:
+        """Return the hours on GPUs with so many operations per second at their peak."""
+        return max(
+            self.flops / (gpus * peak * self.usual_mfu) / 3600, self.launch_hours
+        )
+
+
+def estimate(
+    config: TransformerConfig,
+    training: TrainingConfig,
+    lengths: np.ndarray,
+    precision: Precision = "fp32",
+    processes: int = 1,
+) -> Estimate:
+    """Estimate a training run on examples of these lengths (N, 2), before it begins."""
+    lengths = lengths.astype(np.int64)  # on disk they have 32 bits
+    plan = plan_batches(lengths, training.max_tokens, training.seed, epoch=0)
+    rows = np.array([len(batch) for batch in plan])
+    source, target = np.array([lengths[batch].max(axis=0) for batch in plan]).T
+    per_epoch = flops(config, source.repeat(rows), target.repeat(rows))
+    batches = training.steps * training.grad_accum_steps
+
+    parameters = parameter_count(config)
+    share = np.ceil(rows / processes).astype(int)
+    layers = activations(config, share, source, target, precision)
+    loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
+    fixed = (18 if precision == "bf16" else 16) * parameters
+    if precision == "bf16":  # a GPU: measured with the base and the big model
+        usual_mfu = 0.26 if parameters > 100_000_000 else 0.12
+        launch_hours = 2 * config.layers * batches * LAUNCHES / 3600
+    else:  # a CPU, which launches nothing
+        usual_mfu = 0.5
+        launch_hours = 0.0
+    return Estimate(
+        parameters=parameters,
+        flops=sum(per_epoch.values()) / len(plan) * batches,
+        memory_bytes=float(fixed + (layers + loss).max()),
+        usual_mfu=usual_mfu,
+        launch_hours=launch_hours,
+    )

@@ -5,9 +5,7 @@ This chapter turns text into numbers and back without losing a letter: byte-pair
 with one vocabulary for both languages (section 5.1 of the paper).
 """
 
-import copyreg
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -38,6 +36,9 @@ class Tokenizer:
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
 
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
+        return Tokenizer, (self.text,)  # a copy is made anew from the JSON
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without start or end."""
         text.encode()  # raises, and says where, if a character has no bytes
@@ -51,23 +52,26 @@ class Tokenizer:
 
 # --- Learning the merges ---
 
-# A visible sign for each of the 256 bytes
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 
-
-def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
-    """A tokenizer of the library: ids 0 to 3 are special, then bytes, then what the merges make."""
-    names = list(SPECIAL.values())
-    joined = [left + right for left, right in merges]
-    entries = dict.fromkeys(names + BYTES + joined)  # two merges may make the same
-    numbers = {entry: number for number, entry in enumerate(entries)}
-    library = HFTokenizer(models.BPE(numbers, list(merges)))
+def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
+    """The JSON of a tokenizer with at most `vocabulary_size` entries, from texts or pairs."""
+    if isinstance(texts, str):
+        raise ValueError("texts is a single text: put it into a list")
+    if not 260 <= vocabulary_size <= 1_000_000:
+        raise ValueError(
+            f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000"
+        )
+    library = HFTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(names)
-    # "</s>" in a text is four characters like any others
-    library.encode_special_tokens = True
-    return library
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # a sign for each byte
+        show_progress=False,
+    )
+    library.train_from_iterator(each_text(texts), trainer)
+    return str(library.to_str())
 
 
 def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
@@ -79,44 +83,18 @@ def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
             yield from as_pair(text)[:2]
 
 
-def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
-    """The JSON of a tokenizer with at most `vocabulary_size` entries, from texts or pairs."""
-    if isinstance(texts, (str, Pair)):
-        raise ValueError("texts is a single text or pair: put it into a list")
-    if not 260 <= vocabulary_size <= 1_000_000:
-        raise ValueError(
-            f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000"
-        )
-    library = byte_level_bpe([])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL.values()),
-        initial_alphabet=BYTES,
-        show_progress=False,
-    )
-    library.train_from_iterator(each_text(texts), trainer)
-    return str(library.to_str())
-
-
 # --- A tokenizer is part of the model ---
 
 
 def read_bpe(text: str) -> HFTokenizer:
-    """The tokenizer whose merges a JSON lists; raises ValueError for JSON of another kind."""
+    """The library's tokenizer that a JSON describes, with our special entries as ids 0 to 3."""
     try:
-        model = json.loads(text)["model"]
-        # Built anew from its merges: no other field reaches the library
-        library = byte_level_bpe([(left, right) for left, right in model["merges"]])
-        if library.get_vocab() != model["vocab"]:
-            raise ValueError("its vocabulary is not what its merges make")
-        return library
+        library = HFTokenizer.from_str(text)
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"not a tokenizer of this package: {error}") from error
-
-
-def rebuilt(tokenizer: Tokenizer) -> tuple[type[Tokenizer], tuple[str]]:
-    """How a tokenizer is copied and pickled: made again from its JSON."""
-    return Tokenizer, (tokenizer.text,)
-
-
-copyreg.pickle(Tokenizer, rebuilt)
+        raise ValueError(f"not the JSON of a tokenizer: {error}") from error
+    if [library.id_to_token(index) for index in SPECIAL] != list(SPECIAL.values()):
+        names = ", ".join(SPECIAL.values())
+        raise ValueError(f"not a tokenizer of this package: ids 0 to 3 must be {names}")
+    # "</s>" in a text is four characters like any others
+    library.encode_special_tokens = True
+    return library

@@ -8,7 +8,7 @@ score (sections 5.1 to 5.4 of the paper).
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from torch.optim import Adam, Optimizer
 from annotated_transformer.batching import Batch, EncodedCorpus, batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss
-from annotated_transformer.schedule import learning_rate
 from annotated_transformer.transformer import Transformer, evaluating
 
 # --- One update ---
@@ -74,8 +73,11 @@ def training_step(
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
-    """What shapes every update; the defaults suit the `tiny` model and the grammar."""
+class TrainingConfig:
+    """How to train; the defaults suit the `tiny` model and the grammar.
+
+    Raises ValueError for a value that no run can have.
+    """
 
     steps: int = 1300  # updates of the weights
     max_tokens: int = 384  # positions of a batch on either side, padding included
@@ -85,6 +87,19 @@ class Hyperparameters:
     label_smoothing: float = 0.1  # probability given to all tokens alike, below 1
     grad_clip: float | None = None  # longest gradient; a longer one is shortened to it
     seed: int = 0  # decides the order of the batches and what dropout drops
+    precision: Literal["fp32", "bf16"] = "fp32"  # of products
+    compile: bool = False  # compile the layers first
+    save_every: int = 500  # steps between two validations, each with a checkpoint
+    keep_checkpoints: int = 5  # the last
+    patience: int | None = None  # stop after so many validations without a lower loss
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 0 if name in ("label_smoothing", "seed", "compile") else 1e-9
+            if isinstance(value, (int, float)) and not least <= value < float("inf"):
+                raise ValueError(f"{name}={value} is too small, or no number")
+        if self.label_smoothing >= 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be below 1")
 
 
 # --- The loop ---
@@ -93,22 +108,6 @@ class Hyperparameters:
 def make_adam(model: nn.Module) -> Adam:
     """Return the optimizer of section 5.3; its rate is set before each update."""
     return Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
-
-
-def updates(
-    loss: SmoothedLoss,
-    groups: Iterable[Group],
-    optimizer: Optimizer,
-    config: Hyperparameters,
-    step: int = 0,
-) -> Iterator[Update]:
-    """Make the updates from step + 1 to config.steps, and yield each when it is made."""
-    d_model = loss.model.config.d_model
-    for number, group in zip(range(step + 1, config.steps + 1), groups):
-        loss.train()
-        rate = learning_rate(number, d_model, config.warmup, config.lr_scale)
-        optimizer.param_groups[0]["lr"] = rate
-        yield training_step(loss, group, optimizer, config.grad_clip)
 
 
 # --- Whether it gets better ---

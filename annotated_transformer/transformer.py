@@ -31,7 +31,7 @@ from annotated_transformer.positional_encoding import (
 class TransformerConfig:
     """All that shapes the model; the defaults are the paper's base model (section 3).
 
-    Raises ValueError for a size below 1, or heads that do not divide d_model.
+    Raises ValueError for what no model can have.
     """
 
     vocabulary_size: int
@@ -50,21 +50,69 @@ class TransformerConfig:
     max_length: int = 1024  # positions
 
     def __post_init__(self) -> None:
-        sizes = [self.vocabulary_size, self.layers, self.max_length]
-        sizes += [self.d_model, self.d_ff, self.heads]
-        sizes += [width for width in (self.d_k, self.d_v) if width is not None]
-        if min(sizes) < 1:
-            raise ValueError(f"all sizes must be at least 1: {self}")
-        if self.d_k is None or self.d_v is None:
-            head_width(self.d_model, self.heads)
+        check_fields(self)
 
+
+def check_fields(c: TransformerConfig) -> None:
+    """Raise ValueError for what no model can have: it names the field and what would do."""
+    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
+    sizes += [name for name in ("d_k", "d_v") if getattr(c, name) is not None]
+    for name in sizes:
+        size = getattr(c, name)
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r} must be a whole number, 1 or more")
+    for name in ("dropout", "attention_dropout", "relu_dropout"):
+        if not 0 <= getattr(c, name) < 1:
+            raise ValueError(f"{name}={getattr(c, name)} must be from 0 to below 1")
+    if c.vocabulary_size < 5:
+        raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
+    if c.positions not in ("sinusoidal", "learned"):
+        raise ValueError(f'positions="{c.positions}": take "sinusoidal" or "learned"')
+    if c.positions == "sinusoidal" and c.d_model % 2:
+        raise ValueError(f"d_model={c.d_model} must be even for sinusoidal positions")
+    if c.d_k is None or c.d_v is None:
+        head_width(c.d_model, c.heads)
+
+
+TABLE_3: dict[str, dict[str, Any]] = {
+    "A-h1": {"heads": 1},
+    "A-h4": {"heads": 4},
+    "A-h16": {"heads": 16},
+    "A-h32": {"heads": 32},
+    "B-dk16": {"d_k": 16},
+    "B-dk32": {"d_k": 32},
+    "C-N2": {"layers": 2},
+    "C-N4": {"layers": 4},
+    "C-N8": {"layers": 8},
+    "C-d256": {"d_model": 256},
+    "C-d1024": {"d_model": 1024},
+    "C-ff1024": {"d_ff": 1024},
+    "C-ff4096": {"d_ff": 4096},
+    "D-dropout0.0": {"dropout": 0.0},
+    "D-dropout0.2": {"dropout": 0.2},
+    "D-smoothing0.0": {},  # the label smoothing is a setting of the training
+    "D-smoothing0.2": {},
+    "E-learned": {"positions": "learned"},
+}
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
+    "captions": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.3},
+    "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
 }
+
+
+def preset(name: str, **changes: Any) -> TransformerConfig:
+    """Return a named configuration, with changes; the paper's vocabulary has 37,000 words."""
+    named = {**PRESETS, **TABLE_3}
+    if name not in named:
+        names = ", ".join(PRESETS)
+        raise ValueError(f'no preset "{name}": take {names} or a row of TABLE_3')
+    fields = {"vocabulary_size": 37_000, **named[name], **changes}
+    return TransformerConfig(**fields)
 
 
 def make_attention(c: TransformerConfig) -> MultiHeadAttention:
@@ -145,6 +193,14 @@ class Transformer(nn.Module):
         """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
         memory = self.encode(source)
         return self.embedding.logits(self.decode(target, memory, source))
+
+
+def parameter_count(model: nn.Module | TransformerConfig) -> int:
+    """Count the parameters of a model, or of the model that a configuration describes."""
+    if isinstance(model, TransformerConfig):
+        with torch.device("meta"):  # shapes alone, no numbers
+            model = Transformer(model)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 # --- Writing a sentence ---

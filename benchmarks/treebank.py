@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from annotated_transformer.toolkit.downloads import MissingData, cache_folder
+from annotated_transformer.own_data import MissingData, cache_folder
 
 with warnings.catch_warnings():  # as in the package's data module
     warnings.simplefilter("ignore")

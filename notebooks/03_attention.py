@@ -471,7 +471,7 @@ show_steps(
 #
 # Not every key may be seen: some positions only fill up a short sentence, others hold words that the model has yet to write. A hidden key must get the weight zero while the others still sum to 1, so its score becomes minus infinity *before* the softmax. [Chapter 4](04_masks.ipynb#how-to-hide-a-key) has the details.
 #
-# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb#the-parts-it-knows) that runs your function beside ten common mistakes, and says which one yours is:
+# **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. The book has a [checker](E_checker.ipynb#the-parts-it-knows) that runs your function beside seven common mistakes, and says which one yours is:
 
 # %%
 from annotated_transformer import check

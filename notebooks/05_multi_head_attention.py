@@ -138,7 +138,7 @@ if CHECKING:
 # %% [markdown]
 # So a layer with a single matrix of 512 × 512 does hold a matrix for each head: 64 of its columns.
 #
-# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows eight ways to get it wrong, and the most common first idea is one of them:
+# **Exercise 1. Write it first** (★★, 20 min). Write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)` on batches $(B, T, D)$, without a loop over heads. The [checker](E_checker.ipynb#the-parts-it-knows) knows five ways to get it wrong, and the most common first idea is one of them:
 
 
 # %%

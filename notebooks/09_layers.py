@@ -615,7 +615,7 @@ for row in layer_norm(x, torch.ones(4), torch.zeros(4), eps=0.0).tolist():
     print([round(v, 2) for v in row])
 
 # %% [markdown]
-# **2. Write it first** (★★, 15 min). Without looking back at our code, write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D) from the formula, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows) with `check("layer_norm", yours)`. It knows eight ways to get it wrong.
+# **2. Write it first** (★★, 15 min). Without looking back at our code, write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D) from the formula, and hand it to the [checker](E_checker.ipynb#the-parts-it-knows) with `check("layer_norm", yours)`. It knows five ways to get it wrong.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # correction=0 divides by D; by default PyTorch divides by D - 1.

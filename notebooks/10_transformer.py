@@ -36,9 +36,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
-from annotated_transformer import grammar, preset
+from annotated_transformer import grammar
 from annotated_transformer.attention_maps import attention_maps
-from annotated_transformer.toolkit.presets import TABLE_3, parameter_count
 from book.figures import AMBER, INK, KEY, PAPER, PLUM, POSITION, QUERY, RESIDUAL, SKY
 from book.figures import VALUE, arrow, box, heatmap, plus, show, show_drawing
 from book.figures import show_steps, stream, words_at
@@ -123,9 +122,9 @@ show_drawing(
 #
 # ### One configuration
 #
-# All sizes stand in the dataclass `TransformerConfig`, whose defaults are the paper's base model; what the paper doesn't have is off ([departures](../book/departures.md#the-model)). A **preset** is a name for a few changes: `preset("big")` is the paper's larger model, `preset("tiny")` one of ours that trains on a laptop.
+# All sizes stand in one dataclass, whose defaults are the paper's base model; what the paper doesn't have is off ([departures](../book/departures.md#the-model)). Sizes that no model can have, such as 7 heads for a width of 512, are refused at once by `check_fields`, which is folded below.
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the configuration: every size and its default, and the presets", "code_prompt_hide": "Hide the configuration"}
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,11 +145,12 @@ from annotated_transformer.positional_encoding import (
 )
 
 
+# %% tags=["export"]
 @dataclass(frozen=True)
 class TransformerConfig:
     """All that shapes the model; the defaults are the paper's base model (section 3).
 
-    Raises ValueError for a size below 1, or heads that do not divide d_model.
+    Raises ValueError for what no model can have.
     """
 
     vocabulary_size: int
@@ -169,21 +169,77 @@ class TransformerConfig:
     max_length: int = 1024  # positions
 
     def __post_init__(self) -> None:
-        sizes = [self.vocabulary_size, self.layers, self.max_length]
-        sizes += [self.d_model, self.d_ff, self.heads]
-        sizes += [width for width in (self.d_k, self.d_v) if width is not None]
-        if min(sizes) < 1:
-            raise ValueError(f"all sizes must be at least 1: {self}")
-        if self.d_k is None or self.d_v is None:
-            head_width(self.d_model, self.heads)
+        check_fields(self)
 
 
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show what a configuration refuses", "code_prompt_hide": "Hide what a configuration refuses"}
+def check_fields(c: TransformerConfig) -> None:
+    """Raise ValueError for what no model can have: it names the field and what would do."""
+    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
+    sizes += [name for name in ("d_k", "d_v") if getattr(c, name) is not None]
+    for name in sizes:
+        size = getattr(c, name)
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r} must be a whole number, 1 or more")
+    for name in ("dropout", "attention_dropout", "relu_dropout"):
+        if not 0 <= getattr(c, name) < 1:
+            raise ValueError(f"{name}={getattr(c, name)} must be from 0 to below 1")
+    if c.vocabulary_size < 5:
+        raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
+    if c.positions not in ("sinusoidal", "learned"):
+        raise ValueError(f'positions="{c.positions}": take "sinusoidal" or "learned"')
+    if c.positions == "sinusoidal" and c.d_model % 2:
+        raise ValueError(f"d_model={c.d_model} must be even for sinusoidal positions")
+    if c.d_k is None or c.d_v is None:
+        head_width(c.d_model, c.heads)
+
+
+# %% [markdown]
+# A **preset** is a name for a few changes. `big` is the paper's larger model; `tiny` and `small` train on a laptop, and `captions` and `everyday` are models that come with the book. The rows of the paper's Table 3 have names as well (`TABLE_3`, folded).
+
+
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the rows of Table 3", "code_prompt_hide": "Hide the rows of Table 3"}
+TABLE_3: dict[str, dict[str, Any]] = {
+    "A-h1": {"heads": 1},
+    "A-h4": {"heads": 4},
+    "A-h16": {"heads": 16},
+    "A-h32": {"heads": 32},
+    "B-dk16": {"d_k": 16},
+    "B-dk32": {"d_k": 32},
+    "C-N2": {"layers": 2},
+    "C-N4": {"layers": 4},
+    "C-N8": {"layers": 8},
+    "C-d256": {"d_model": 256},
+    "C-d1024": {"d_model": 1024},
+    "C-ff1024": {"d_ff": 1024},
+    "C-ff4096": {"d_ff": 4096},
+    "D-dropout0.0": {"dropout": 0.0},
+    "D-dropout0.2": {"dropout": 0.2},
+    "D-smoothing0.0": {},  # the label smoothing is a setting of the training
+    "D-smoothing0.2": {},
+    "E-learned": {"positions": "learned"},
+}
+
+
+# %% tags=["export"]
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
     "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
     "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
+    "captions": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.3},
+    "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
 }
+
+
+def preset(name: str, **changes: Any) -> TransformerConfig:
+    """Return a named configuration, with changes; the paper's vocabulary has 37,000 words."""
+    named = {**PRESETS, **TABLE_3}
+    if name not in named:
+        names = ", ".join(PRESETS)
+        raise ValueError(f'no preset "{name}": take {names} or a row of TABLE_3')
+    fields = {"vocabulary_size": 37_000, **named[name], **changes}
+    return TransformerConfig(**fields)
 
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how a configuration becomes layers with random weights", "code_prompt_hide": "Hide how layers are made"}
@@ -271,6 +327,15 @@ class Transformer(nn.Module):
         """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
         memory = self.encode(source)
         return self.embedding.logits(self.decode(target, memory, source))
+
+
+# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how parameters are counted", "code_prompt_hide": "Hide how parameters are counted"}
+def parameter_count(model: nn.Module | TransformerConfig) -> int:
+    """Count the parameters of a model, or of the model that a configuration describes."""
+    if isinstance(model, TransformerConfig):
+        with torch.device("meta"):  # shapes alone, no numbers
+            model = Transformer(model)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 # %% [markdown]
@@ -951,10 +1016,10 @@ if CHECKING:
 #
 # :::{admonition} Why every rate must be passed on
 # :class: dropdown
-# A layer that isn't given `c.dropout` keeps its own default of 0.1, and a comparison "without dropout" then compares 0.1 with 0.1. `preset` also [checks every number of a configuration](M_presets.ipynb), and knows each row of the paper's Table 3.
+# A layer that isn't given `c.dropout` keeps its own default of 0.1, and a comparison "without dropout" then compares 0.1 with 0.1.
 # :::
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where a dropout of 0.2 arrives, and what preset refuses", "code_prompt_hide": "Hide the test of the rates"}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where a dropout of 0.2 arrives, and what a configuration refuses", "code_prompt_hide": "Hide the test of the rates"}
 fifth = preset("base", dropout=0.2)
 rates = [
     module.p
@@ -1111,13 +1176,9 @@ print(f"together {by_hand:,}")
 # %% tags=["remove-cell"]
 if CHECKING:
     assert parameter_count(preset("base")) == by_hand
-    with torch.device("meta"):
-        for name in PRESETS:
-            weights = Transformer(preset(name)).parameters()
-            assert parameter_count(preset(name)) == sum(w.numel() for w in weights)
 
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where the parameters sit and where the work goes, for each row of Table 3", "code_prompt_hide": "Hide the rows of Table 3", "figure": {"name": "fig-parameters", "caption": "Where do the parameters of each row of Table 3 sit, and where does the work go? Choose what is shown. Blocks from left to right, the same in each row: the table, self-attention of both stacks, cross-attention, feed-forward networks; numbers in millions. Norms, biases and learned positions, together at most 0.6, are left out. A tick is the paper's count, where it gives one; it lies to the right of every bar but that of big, which it meets. Operations are multiplications for one source and one target token, in sentences of the given length."}}
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show where the parameters sit and where the work goes, for each row of Table 3", "code_prompt_hide": "Hide where the parameters sit", "figure": {"name": "fig-parameters", "caption": "Where do the parameters of each row of Table 3 sit, and where does the work go? Choose what is shown. Blocks from left to right, the same in each row: the table, self-attention of both stacks, cross-attention, feed-forward networks; numbers in millions. Norms, biases and learned positions, together at most 0.6, are left out. A tick is the paper's count, where it gives one; it lies to the right of every bar but that of big, which it meets. Operations are multiplications for one source and one target token, in sentences of the given length."}}
 def multiplications(c, n):
     """Return multiplications a pair of tokens, by block; for n = 0, the matrices' parameters."""
     d_k, d_v = (width or c.d_model // c.heads for width in (c.d_k, c.d_v))
@@ -1243,7 +1304,7 @@ if CHECKING:
 # 6 \cdot 63 \cdot 10^6 \times 25{,}000 \times 100{,}000 = 9.5 \cdot 10^{17}.
 # $$ (eq-training-cost)
 #
-# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations per second. They were busy with the model for 29% of that. [WMT14](27_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28%.
+# Its Table 2 says $3.3 \cdot 10^{18}$, because it counts what the machines could have done: 12 hours on 8 GPUs at $9.5 \cdot 10^{12}$ operations per second. They were busy with the model for 29% of that. [WMT14](29_wmt14.ipynb#what-it-will-take), which doesn't count padding as work, gets 28%.
 #
 # One cost doesn't show in the weights: attention's two products, $2 \cdot 512 \cdot n$ multiplications per token in each of 18 attentions, with $n$ tokens in a sentence. (The decoder's attention to itself is counted in full; some count only the half that its mask leaves open.) At 25 tokens that's less than 1%; it overtakes all matrices, 62.98 M without norms and biases, at $62.98 \text{ M} / 18{,}432 = 3{,}417$. The cell below lets PyTorch count for itself what a pass multiplies.
 #

@@ -302,10 +302,10 @@ print(sum("," in pair.source for pair in plain), "of them have a subordinate cla
 #
 # ## Real captions
 #
-# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. A laptop can learn something from it, and its sentences are real. `multi30k` downloads them once and keeps them. ([Appendix N](N_downloads.ipynb#from-files-to-pairs) says where, and what to do without a network.)
+# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. A laptop can learn something from it, and its sentences are real. `multi30k` downloads them once and keeps them. ([Appendix C](C_own_data.ipynb) says where, and what to do without a network.)
 
 # %%
-from annotated_transformer import multi30k
+from annotated_transformer.own_data import multi30k
 
 captions = multi30k("train")
 for pair in captions[1:3]:
@@ -469,4 +469,4 @@ if CHECKING:
 # %% [markdown]
 # ## Sources
 #
-# Multi30k is by {cite:t}`elliott2016multi30k`, for research and education. The corpora of WMT 2014, on which {cite:t}`vaswani2017attention` trained, come back in [chapter 27](27_wmt14.ipynb#what-wmt14-means).
+# Multi30k is by {cite:t}`elliott2016multi30k`, for research and education. The corpora of WMT 2014, on which {cite:t}`vaswani2017attention` trained, come back in [chapter 27](29_wmt14.ipynb#what-wmt14-means).

@@ -14,9 +14,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # This chapter turns text into numbers and back without losing a letter: byte-pair encoding with one vocabulary for both languages (section 5.1 of the paper).
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
-import copyreg
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -28,6 +26,7 @@ from annotated_transformer.masks import BOS, EOS, PAD, UNK
 # A model reads numbers. The obvious plan is to list all words that occur, and to let each word's place in the list be its number. We list the words of 2,000 German sentences of the grammar, and then read our own sentence.
 
 # %% tags=["remove-cell"]
+import json
 import time
 from collections import Counter
 from itertools import pairwise
@@ -36,7 +35,8 @@ from random import Random
 import altair as alt
 import spacy
 
-from annotated_transformer import grammar, load_pretrained, multi30k
+from annotated_transformer import grammar, load_pretrained
+from annotated_transformer.own_data import multi30k
 from annotated_transformer.data import words
 from book.figures import INK, PLUM, SKY, AMBER, curves, show, show_steps
 
@@ -361,7 +361,7 @@ print([piece for piece, _ in cutter.pre_tokenize_str("Der Hund schläft.")])
 #
 # ## A tokenizer in code
 #
-# This is the class that the other chapters use. The library does the work, with the same merges as ours: `train_bpe`, folded below, lets it learn them, and returns a JSON text with the merges and the number of every token, which `read_bpe` reads.
+# This is the class that the other chapters use. The library does the work, with the same merges as ours: `train_bpe`, below, lets it learn them, and returns a JSON text with the merges and the number of every token. A `Tokenizer` is made from such a text.
 #
 # The first four numbers of the vocabulary are reserved, as in [chapter 4](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it. A text must never turn into one of them, even if it contains the four characters `</s>`.
 
@@ -388,6 +388,9 @@ class Tokenizer:
     def __len__(self) -> int:
         return int(self.library.get_vocab_size())
 
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[str]]:
+        return Tokenizer, (self.text,)  # a copy is made anew from the JSON
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without start or end."""
         text.encode()  # raises, and says where, if a character has no bytes
@@ -404,30 +407,31 @@ class Tokenizer:
 #
 # ### Learning the merges
 #
-# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes, in this order.
+# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes, in this order. The library's own class, imported as `HFTokenizer`, is put together from parts: `models` keep the merges, `pre_tokenizers` cut at spaces, `decoders` join, and `trainers` learn.
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how a library's tokenizer is made from merges", "code_prompt_hide": "Hide how a library's tokenizer is made from merges"}
-# A visible sign for each of the 256 bytes
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-
-
-def byte_level_bpe(merges: Sequence[tuple[str, str]]) -> HFTokenizer:
-    """A tokenizer of the library: ids 0 to 3 are special, then bytes, then what the merges make."""
-    names = list(SPECIAL.values())
-    joined = [left + right for left, right in merges]
-    entries = dict.fromkeys(names + BYTES + joined)  # two merges may make the same
-    numbers = {entry: number for number, entry in enumerate(entries)}
-    library = HFTokenizer(models.BPE(numbers, list(merges)))
+# %% tags=["export"]
+def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
+    """The JSON of a tokenizer with at most `vocabulary_size` entries, from texts or pairs."""
+    if isinstance(texts, str):
+        raise ValueError("texts is a single text: put it into a list")
+    if not 260 <= vocabulary_size <= 1_000_000:
+        raise ValueError(
+            f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000"
+        )
+    library = HFTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(names)
-    # "</s>" in a text is four characters like any others
-    library.encode_special_tokens = True
-    return library
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # a sign for each byte
+        show_progress=False,
+    )
+    library.train_from_iterator(each_text(texts), trainer)
+    return str(library.to_str())
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how the library learns merges", "code_prompt_hide": "Hide how the library learns merges"}
 def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
     """The texts one by one: of a pair, both sides; raises ValueError for what is neither."""
     for text in texts:
@@ -437,51 +441,26 @@ def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
             yield from as_pair(text)[:2]
 
 
-def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
-    """The JSON of a tokenizer with at most `vocabulary_size` entries, from texts or pairs."""
-    if isinstance(texts, (str, Pair)):
-        raise ValueError("texts is a single text or pair: put it into a list")
-    if not 260 <= vocabulary_size <= 1_000_000:
-        raise ValueError(
-            f"vocabulary_size={vocabulary_size}: take 260 (bytes + 4) to 1,000,000"
-        )
-    library = byte_level_bpe([])
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=list(SPECIAL.values()),
-        initial_alphabet=BYTES,
-        show_progress=False,
-    )
-    library.train_from_iterator(each_text(texts), trainer)
-    return str(library.to_str())
-
-
 # %% [markdown]
 # ### A tokenizer is part of the model
 #
-# Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_model_io.ipynb#saving-and-loading) that was trained with it.
+# Say that 1,207 was the number of *Hund* in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_files.ipynb#saving-and-loading) that was trained with it. `read_bpe` takes any JSON of the library that has our reserved entries:
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show how JSON is read, and how a tokenizer is copied", "code_prompt_hide": "Hide how JSON is read, and how a tokenizer is copied"}
+# %% tags=["export"]
 def read_bpe(text: str) -> HFTokenizer:
-    """The tokenizer whose merges a JSON lists; raises ValueError for JSON of another kind."""
+    """The library's tokenizer that a JSON describes, with our special entries as ids 0 to 3."""
     try:
-        model = json.loads(text)["model"]
-        # Built anew from its merges: no other field reaches the library
-        library = byte_level_bpe([(left, right) for left, right in model["merges"]])
-        if library.get_vocab() != model["vocab"]:
-            raise ValueError("its vocabulary is not what its merges make")
-        return library
+        library = HFTokenizer.from_str(text)
     except Exception as error:  # the library raises nothing more precise
-        raise ValueError(f"not a tokenizer of this package: {error}") from error
+        raise ValueError(f"not the JSON of a tokenizer: {error}") from error
+    if [library.id_to_token(index) for index in SPECIAL] != list(SPECIAL.values()):
+        names = ", ".join(SPECIAL.values())
+        raise ValueError(f"not a tokenizer of this package: ids 0 to 3 must be {names}")
+    # "</s>" in a text is four characters like any others
+    library.encode_special_tokens = True
+    return library
 
-
-def rebuilt(tokenizer: Tokenizer) -> tuple[type[Tokenizer], tuple[str]]:
-    """How a tokenizer is copied and pickled: made again from its JSON."""
-    return Tokenizer, (tokenizer.text,)
-
-
-copyreg.pickle(Tokenizer, rebuilt)
 
 # %% [markdown]
 # ## What goes in comes out
@@ -754,7 +733,7 @@ print("unknown:", sum(word not in cheated for word in val_words))
 #
 # With `add_prefix_space`, decoding would return a space more than went in. `encode_special_tokens = True` means the opposite of what it seems to say: names like `</s>` in a text are encoded as plain text. And all 256 bytes must be entries, even those that the training texts don't have, since the library drops what has no entry. Below, it has learned from the grammar without them. The grammar has no *Q* and no *5*, so they are gone, and a model would translate another sentence.
 #
-# Copies are a trap as well: pickled and read again, the library's own tokenizer [forgets](https://github.com/huggingface/tokenizers/issues/1839) that `</s>` is text. Ours is made again from its JSON, by `rebuilt`, so a copy can't behave differently from what was trained.
+# Copies are a trap as well: pickled and read again, the library's own tokenizer [forgets](https://github.com/huggingface/tokenizers/issues/1839) that `</s>` is text. Ours is made again from its JSON, by `__reduce__`, so a copy can't behave differently from what was trained.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show letters vanish", "code_prompt_hide": "Hide letters vanish"}
@@ -853,7 +832,7 @@ print(f"{only_english:,} in English alone, {both:,} in both")
 # :::{admonition} From a large language model, say: possible, but seldom a good bargain
 # :class: dropdown
 #
-# This package reads only what `Tokenizer.train` made. In code of your own it works. But at 50,000 entries and width 256 the table alone has 12.8 million numbers, more than twice the whole model of [the first page](../book/index.md), and most entries would never occur in your text.
+# `Tokenizer` reads any that the library reads, if its ids 0 to 3 are padding, start, end and unknown under our names, which a ready-made one seldom has. In code of your own it works. But at 50,000 entries and width 256 the table alone has 12.8 million numbers, more than twice the whole model of [the first page](../book/index.md), and most entries would never occur in your text.
 # :::
 
 # %% [markdown]

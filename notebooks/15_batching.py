@@ -30,7 +30,7 @@ from annotated_transformer.tokenization import Tokenizer
 # A model should learn from many sentences at once. We cut two into tokens, with a vocabulary as in [the previous chapter](14_tokenization.ipynb#what-goes-in-comes-out), and lay them side by side:
 
 # %%
-from annotated_transformer import multi30k
+from annotated_transformer.own_data import multi30k
 
 pairs = multi30k("train")
 tokenizer = Tokenizer.train(pairs, vocabulary_size=5000)
@@ -576,7 +576,7 @@ if CHECKING:
 # :::{admonition} Where an example begins, and what the arrays may lie in
 # :class: dropdown
 #
-# The code of `EncodedCorpus` is folded [above](#from-pairs-to-arrays). One array holds all ids, a second one the lengths. An example takes $S + T + 1$ ids (its target has $T + 1$, of which the decoder never reads the last), so where each begins is a running sum over the lengths. Its two slices are views of the long array, so nothing is copied. Since NumPy can map a file into memory as if it were an array, the ids may also stay [on disk](D_large_corpora.ipynb#in-use).
+# The code of `EncodedCorpus` is folded [above](#from-pairs-to-arrays). One array holds all ids, a second one the lengths. An example takes $S + T + 1$ ids (its target has $T + 1$, of which the decoder never reads the last), so where each begins is a running sum over the lengths. Its two slices are views of the long array, so nothing is copied. Since NumPy can map a file into memory as if it were an array, the ids may also stay [on disk](27_corpus.ipynb#the-folder).
 # :::
 #
 # ### Why pad on the right?

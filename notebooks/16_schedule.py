@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 
 from annotated_transformer.batching import batches, encode_pairs
-from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.synchronous_grammar import grammar
 from book.figures import AMBER, INK, PLUM, SKY, curves, show, show_steps
 from annotated_transformer.masks import PAD
 from annotated_transformer.tokenization import Tokenizer
@@ -675,7 +675,7 @@ if CHECKING:
 # :::{admonition} It must not, and Adam's averages must be saved, too
 # :class: dropdown
 #
-# If the same training goes on, a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. (With *other* pairs a new, small one [is in place](../book/questions.md#how-do-i-train-a-finished-model-further-on-sentences-of-my-field).) Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([the appendix on runs](K_runs.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
+# If the same training goes on, a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. (With *other* pairs a new, small one [is in place](../book/questions.md#how-do-i-train-a-finished-model-further-on-sentences-of-my-field).) Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([a test](28_trainer.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
 # :::
 #
 # ### A schedule that counts batches

@@ -30,7 +30,7 @@ import altair as alt
 import torch
 
 from annotated_transformer.batching import batches, collate, encode_pairs
-from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.synchronous_grammar import grammar
 from book.figures import AMBER, INK, PLUM, SKY, curves, show, show_steps
 from annotated_transformer.masks import PAD
 from annotated_transformer.schedule import learning_rate
@@ -40,7 +40,7 @@ from annotated_transformer.transformer import (
     TransformerConfig,
     evaluating,
 )
-from annotated_transformer.toolkit.presets import preset
+from annotated_transformer.transformer import preset
 
 # %%
 pairs = grammar(5200, seed=1)

@@ -19,7 +19,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ from torch.optim import Adam, Optimizer
 from annotated_transformer.batching import Batch, EncodedCorpus, batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss
-from annotated_transformer.schedule import learning_rate
 from annotated_transformer.transformer import Transformer, evaluating
 
 # %% tags=["hide-input"]
@@ -43,7 +42,8 @@ from annotated_transformer import Tokenizer, load_pretrained, preset, train
 from annotated_transformer.attention_maps import attention_maps
 from annotated_transformer.batching import Example, collate, encode_pairs
 from annotated_transformer.data import Pair
-from annotated_transformer.toolkit.downloads import multi30k
+from annotated_transformer.own_data import multi30k
+from annotated_transformer.schedule import learning_rate
 from benchmarks.common import RESULTS, read_log
 from book.figures import (
     AMBER,
@@ -285,13 +285,16 @@ def training_step(
 # %% [markdown]
 # ## The settings
 #
-# A run's **hyperparameters** (updates, warm-up, tokens of a batch and so on) are in the class `Hyperparameters`, folded here. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, and how much memory it takes on `max_tokens` alone.
+# A run's **hyperparameters** stand in one class, with defaults for a small model. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, and how much memory it takes on `max_tokens` alone. The last five are for later chapters: [speed](25_speed.ipynb#the-fast-loss), and [the run as a whole](28_trainer.ipynb).
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the settings and their defaults", "code_prompt_hide": "Hide the settings"}
+# %% tags=["export"]
 @dataclass(frozen=True)
-class Hyperparameters:
-    """What shapes every update; the defaults suit the `tiny` model and the grammar."""
+class TrainingConfig:
+    """How to train; the defaults suit the `tiny` model and the grammar.
+
+    Raises ValueError for a value that no run can have.
+    """
 
     steps: int = 1300  # updates of the weights
     max_tokens: int = 384  # positions of a batch on either side, padding included
@@ -301,12 +304,25 @@ class Hyperparameters:
     label_smoothing: float = 0.1  # probability given to all tokens alike, below 1
     grad_clip: float | None = None  # longest gradient; a longer one is shortened to it
     seed: int = 0  # decides the order of the batches and what dropout drops
+    precision: Literal["fp32", "bf16"] = "fp32"  # of products
+    compile: bool = False  # compile the layers first
+    save_every: int = 500  # steps between two validations, each with a checkpoint
+    keep_checkpoints: int = 5  # the last
+    patience: int | None = None  # stop after so many validations without a lower loss
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            least = 0 if name in ("label_smoothing", "seed", "compile") else 1e-9
+            if isinstance(value, (int, float)) and not least <= value < float("inf"):
+                raise ValueError(f"{name}={value} is too small, or no number")
+        if self.label_smoothing >= 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be below 1")
 
 
 # %% [markdown]
 # ## The loop
 #
-# Here is `train_simply`, grown up. It is a generator: it makes an update, hands out what the update saw, and makes the next one when it is asked to. Whoever drives it decides what happens in between: a line on the screen, a validation, or a **checkpoint**. A checkpoint is a file with everything that is needed to go on later: the weights, Adam's two averages for each weight, and the number of updates made.
+# Here is `train_simply`, grown up. Around each update there is room for what a run needs: a line on the screen, a validation, or a **checkpoint**, a file with everything that is needed to go on later: the weights, Adam's two averages for each weight, and the number of updates made.
 
 
 # %% tags=["export"]
@@ -315,32 +331,19 @@ def make_adam(model: nn.Module) -> Adam:
     return Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
 
-def updates(
-    loss: SmoothedLoss,
-    groups: Iterable[Group],
-    optimizer: Optimizer,
-    config: Hyperparameters,
-    step: int = 0,
-) -> Iterator[Update]:
-    """Make the updates from step + 1 to config.steps, and yield each when it is made."""
-    d_model = loss.model.config.d_model
-    for number, group in zip(range(step + 1, config.steps + 1), groups):
-        loss.train()
-        rate = learning_rate(number, d_model, config.warmup, config.lr_scale)
-        optimizer.param_groups[0]["lr"] = rate
-        yield training_step(loss, group, optimizer, config.grad_clip)
-
-
 # %% [markdown]
 # (`fused=True` changes nothing but the speed of Adam's step.)
 
-# %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the loop at work, for ten updates of a fresh model", "code_prompt_hide": "Hide the ten updates"}
+# %% tags=["nbval-ignore-output"]
 torch.manual_seed(3)
 fresh = Transformer(preset("tiny", vocabulary_size=len(tokenizer)))
-config = Hyperparameters(steps=10, max_tokens=768, grad_accum_steps=2, warmup=5)
-loss = SmoothedLoss(fresh, config.label_smoothing)
+config = TrainingConfig(steps=10, max_tokens=768, grad_accum_steps=2, warmup=5)
+loss, adam = SmoothedLoss(fresh, config.label_smoothing), make_adam(fresh)
 groups = group_batches(batches(corpus, config.max_tokens), config.grad_accum_steps)
-for step, update in enumerate(updates(loss, groups, make_adam(loss), config), start=1):
+for step, group in zip(range(1, config.steps + 1), groups):
+    rate = learning_rate(step, 128, config.warmup, config.lr_scale)
+    adam.param_groups[0]["lr"] = rate
+    update = training_step(loss, group, adam, config.grad_clip)
     if step in (1, 5, 10):
         print(f"step {step:2}: loss {update.loss / update.tokens:.2f}")
 
@@ -375,7 +378,7 @@ def validation_loss(
 #
 # ## One call
 #
-# A run that takes hours needs more: a log, validation as it goes, checkpoints, and a way to go on after a stop. None of it touches the update, so it is in the [appendix on training runs](K_runs.ipynb). The function `train` there drives the loop above, also from the command line, [with your own pairs](../book/own_pair.md#train).
+# A run that takes hours needs more: a log, validation as it goes, checkpoints, and a way to go on after a stop. None of it touches the update; a [later chapter](28_trainer.ipynb) builds it. The function `train` from there makes the same updates, also from the command line, [with your own pairs](../book/own_pair.md#train).
 
 
 # %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the same updates with train", "code_prompt_hide": "Hide these updates"}
@@ -483,7 +486,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 #
 # ## What averaging checkpoints brings
 #
-# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five keeps $1 / \sqrt 5 = 0.45$ of it. That is worth having, since the noise isn't small: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](I_run_folder.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
+# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five keeps $1 / \sqrt 5 = 0.45$ of it. That is worth having, since the noise isn't small: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](28_trainer.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
 
 # %% tags=["hide-input"]
 for last, score in found["averages"].items():

@@ -49,7 +49,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated_transformer import TransformerConfig, check, load_pretrained
 from annotated_transformer import preset, translate
 from annotated_transformer.batching import pad
-from annotated_transformer.toolkit.downloads import multi30k
+from annotated_transformer.own_data import multi30k
 from annotated_transformer.transformer import greedy_decode
 from benchmarks.common import read_log
 from book.figures import AMBER, INK, PAPER, PLUM, SKY, curves, show, show_steps

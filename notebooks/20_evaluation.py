@@ -60,7 +60,7 @@ from sacrebleu.significance import PairedTest
 
 from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.data import words
-from annotated_transformer.toolkit.translation import length_batches
+from annotated_transformer.translation import length_batches
 from annotated_transformer.transformer import evaluating
 from book.figures import INK, SKY, show
 
@@ -71,8 +71,8 @@ from book.figures import INK, SKY, show
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import load_pretrained
-from annotated_transformer.toolkit.downloads import multi30k
-from annotated_transformer.toolkit.translation import translate
+from annotated_transformer.own_data import multi30k
+from annotated_transformer.translation import translate
 
 model, tokenizer = load_pretrained("captions-de-en")
 pairs = multi30k("test_2016_flickr")

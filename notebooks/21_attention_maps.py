@@ -44,9 +44,10 @@ from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.data import words
 from annotated_transformer.evaluation import score
 from annotated_transformer.masks import BOS, EOS, PAD
-from annotated_transformer.toolkit.presets import preset
-from annotated_transformer.toolkit.runs import TrainingConfig, train
-from annotated_transformer.toolkit.synchronous_grammar import (
+from annotated_transformer.transformer import preset
+from annotated_transformer.trainer import train
+from annotated_transformer.training import TrainingConfig
+from annotated_transformer.synchronous_grammar import (
     Phrase,
     draw_main_clause,
     english_clause,
@@ -56,7 +57,7 @@ from annotated_transformer.toolkit.synchronous_grammar import (
     linked,
     to_pair,
 )
-from annotated_transformer.toolkit.translation import translate
+from annotated_transformer.translation import translate
 from annotated_transformer.transformer import greedy_decode
 from book.figures import AMBER, FONTS, INK, PAPER, PLUM, SKY
 from book.figures import heatmap, page_colors, show, show_steps

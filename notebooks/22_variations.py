@@ -25,8 +25,8 @@ import altair as alt
 import torch
 
 from annotated_transformer.masks import EOS
-from annotated_transformer.toolkit.presets import parameter_count, preset
-from benchmarks import common
+from annotated_transformer.own_data import multi30k
+from annotated_transformer.transformer import parameter_count, preset
 from benchmarks.experiments import variations
 from book.figures import INK, PAPER, RESIDUAL, SKY, show
 
@@ -108,7 +108,7 @@ if CHECKING:
 
 
 # %% tags=["hide-input"]
-from annotated_transformer.toolkit.presets import parameter_count
+from annotated_transformer.transformer import parameter_count
 
 
 def shape(name, vocabulary_size=4000):
@@ -393,11 +393,9 @@ if CHECKING:
 # The paper's models begin with 4,000 updates of warm-up, and [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) says why: post-norm and Adam's first steps don't go together. {cite:t}`xiong2020layer` claim that pre-norm needs no warm-up. We try it on the base row with 2, 6 and 12 layers, for 300 updates at a fifth of the paper's learning rate. *Without warm-up* means that the learning rate starts at its peak and stays there, where the other one rises to it, for 100 updates; from then on both are the same.
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-norms", "caption": "Does it train without warm-up? Loss on the validation captions after 300 updates, by the place of the norm and the number of layers, with warm-up (filled) and without (hollow); means and 95% intervals of three seeds, cut off at 10. Dashed: the loss of a model that knows how frequent each token is, and nothing else."}}
-tokenizer, _ = variations.data("multi30k")
+tokenizer, _ = variations.data()
 said = {
-    split: [
-        [*tokenizer.encode(pair.target), EOS] for pair in common.read("multi30k", split)
-    ]
+    split: [[*tokenizer.encode(pair.target), EOS] for pair in multi30k(split)]
     for split in ("train", "val")
 }
 often = Counter(chain(*said["train"]))

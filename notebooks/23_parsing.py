@@ -29,7 +29,7 @@ from unittest.mock import patch
 import altair as alt
 import torch
 
-from annotated_transformer.toolkit import synchronous_grammar as grammar
+from annotated_transformer import synchronous_grammar as grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from benchmarks import treebank
 from benchmarks.common import read_log

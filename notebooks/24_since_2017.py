@@ -373,7 +373,7 @@ from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.multi_head_attention import merge_heads, split_heads
 from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.synchronous_grammar import grammar
 from torch.nn.utils.rnn import pad_sequence
 
 

@@ -14,7 +14,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # The cost of a training step, counted in operations, in bytes and in launches, and what lowers it on a GPU (section 5.2 of the paper).
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,9 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from annotated_transformer.batching import plan_batches
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
-from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.training import TrainingConfig
+from annotated_transformer.transformer import (
+    Transformer,
+    TransformerConfig,
+    parameter_count,
+)
 
 # %% [markdown]
 # The paper trained its base model for twelve hours on eight GPUs of 2016. All products of that training together are about $10^{18}$ operations, as we shall count. An NVIDIA H100 does $989 \cdot 10^{12}$ of them per second, says its data sheet. Divide, and one such card is done in a quarter of an hour.
@@ -46,10 +52,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from annotated_transformer import Tokenizer, preset
 from annotated_transformer.attention import attention
 from annotated_transformer.batching import batches, encode_pairs
-from annotated_transformer.toolkit.downloads import multi30k
-from annotated_transformer.toolkit.planning import activations, estimate
-from annotated_transformer.toolkit.presets import parameter_count
-from annotated_transformer.training import Hyperparameters, group_batches, training_step
+from annotated_transformer.own_data import multi30k
+from annotated_transformer.training import group_batches, training_step
 from benchmarks.common import read_log
 from book.example import W_K, W_Q, W_V, WORDS, X
 from book.figures import AMBER, INK, PAPER, PLUM, RESIDUAL, SKY, show_plot, style
@@ -117,7 +121,7 @@ if CHECKING:
 # operations. The first term holds the projections of attention and the feed-forward networks. The second holds the products of queries with keys and of weights with values. They have no parameters, and they grow with the *pairs* of positions. The last term is the output projection.
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the formula in code", "code_prompt_hide": "Hide the formula in code"}
+# %% tags=["export"]
 def flops(
     config: TransformerConfig, source: np.ndarray | int, target: np.ndarray | int
 ) -> dict[str, float]:
@@ -382,7 +386,7 @@ if CHECKING:
 # %% [markdown]
 # Hardly: on an H200 it takes 62 to 67 milliseconds, at 3,125 positions as at 25,000. The program hands the GPU one kernel after the other, with PyTorch's bookkeeping around each. Up to 25,000 positions a step has 1,389 to 1,983 kernels, and handing one over takes the program 33 to 45 microseconds in this virtual machine, together some 60 ms. If the GPU takes longer than that for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.)
 #
-# Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, which records all launches of a step and replays them on one request. A recording fits inputs of one shape only, so [appendix Q](Q_graphs.ipynb#few-shapes) gives the batches few shapes.
+# Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). So does a **CUDA graph**, which records all launches of a step and replays them on one request; a recording fits inputs of one shape only, and our batches have many.
 #
 # ## Attention without the matrix
 #
@@ -485,7 +489,7 @@ if CHECKING:
         )
 
 # %% [markdown]
-# `chunked_loss`, folded here, also smooths the labels, leaves padding out, and hands the gradients of the states on to the layers below, as if the graph had never been cut.
+# `chunked_loss` also smooths the labels, leaves padding out, and hands the gradients of the states on to the layers below, as if the graph had never been cut.
 #
 # :::{admonition} How the gradient gets past the cut, and where label smoothing went
 # :class: dropdown
@@ -498,7 +502,7 @@ if CHECKING:
 # and since logits are linear in the state $h$, the second part is $\epsilon \, h \cdot (E_y - \bar E)$, with the row $E_y$ of the embedding matrix and the mean $\bar E$ of its rows.
 # :::
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show chunked_loss", "code_prompt_hide": "Hide chunked_loss"}
+# %% tags=["export"]
 CHUNK = 1024  # positions
 
 
@@ -603,15 +607,29 @@ print("bf16:", [f"{number:.4g}" for number in numbers.bfloat16().tolist()])
 # %% [markdown]
 # In training, range counts. Many gradients are smaller than fp16's smallest number and become zero, unless the loss is multiplied by a factor that has to be adapted all the time. bf16 has the range of fp32, so there's nothing to adapt. It pays in exactness: each number is off by up to 0.4%, which a sum of thousands hardly notices.
 #
-# The third number shows where bf16 must *not* be used. Suppose an update changes a weight by a thousandth of its size: in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization in fp32. On the H200 this made base 3.6 times as fast as fp32. Where a machine has no units for bf16, [the package](P_planning.ipynb#what-the-machine-can-do) takes fp32.
+# The third number shows where bf16 must *not* be used. Suppose an update changes a weight by a thousandth of its size: in bf16 $1 + 0.001$ is $1$. Weights and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate), its *moments*, therefore stay in fp32, and `torch.autocast` makes a narrow copy of the weights for the products. It computes linear maps and attention in bf16, and keeps normalization in fp32. On the H200 this made base 3.6 times as fast as fp32. Where a machine has no units for bf16, the package takes fp32:
+
+
+# %% tags=["export"]
+Precision = Literal["fp32", "bf16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def best_precision(device: torch.device | str) -> Precision:
+    """Return "bf16" for a GPU that has units for products of such numbers, else "fp32"."""
+    if torch.device(device).type != "cuda":
+        return "fp32"
+    has_units = torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_units else "fp32"
+
+
+# %% [markdown]
 #
 # ### The fast loss
 #
 # `FastLoss`, folded here, puts the chunks and the 16 bits together. In bf16 its gradient differs by about a percent from that of [`SmoothedLoss`](17_regularization.ipynb#the-loss-as-a-module).
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show FastLoss", "code_prompt_hide": "Hide FastLoss"}
-Precision = Literal["fp32", "bf16"]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -627,10 +645,6 @@ class FastLoss(SmoothedLoss):
         precision: Precision = "fp32",
     ) -> None:
         super().__init__(model, label_smoothing)
-        if precision not in DTYPES:
-            raise ValueError(
-                f"precision={precision!r} must be one of {', '.join(DTYPES)}"
-            )
         self.precision = precision
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
@@ -756,7 +770,7 @@ if CHECKING:
 # %% [markdown]
 # ## On a GPU
 #
-# This is an H200 and an H100 in virtual machines, measured with `python -m benchmarks.speed.gpu --peak 989e12`:
+# This is an H200 and an H100 in virtual machines, measured with `python -m benchmarks.speed.step_speed --peak 989e12`:
 
 # %% tags=["hide-input"]
 print("real target tokens per second, MFU    H200             H100")
@@ -827,6 +841,35 @@ if CHECKING:
 #
 # A run needs memory for weights, gradients and Adam's two moments, 16 bytes per parameter, and in bf16 2 more for a narrow copy of the weights. The loss takes three tensors of the size of a chunk's logits. The rest are **activations**, what the layers keep for the backward pass.
 
+
+# %% tags=["export"]
+def activations(
+    config: TransformerConfig,
+    rows: np.ndarray | int,
+    source: np.ndarray | int,
+    target: np.ndarray | int,
+    precision: Precision = "fp32",
+) -> np.ndarray:
+    """Return the bytes that layers keep for the backward pass of batches, about.
+
+    A batch has so many rows, source and target positions; arrays hold one number per batch.
+    """
+    d = config.d_model
+    d_k = config.d_k or d // config.heads
+    d_v = config.d_v or d // config.heads
+    width = 3 * config.heads * (d_k + d_v) + config.d_ff
+    bytes_per_number = 2 if precision == "bf16" else 4
+    wide_inputs = (2, 3) if precision == "bf16" else (0, 0)  # of norms, in 32 bits
+    encoder = source * (width + (6 + wide_inputs[0]) * d)
+    decoder = target * (width + (9 + wide_inputs[1]) * d)
+    embedded = (2 * source + target) * d
+    numbers = rows * (config.layers * (encoder + decoder) + embedded)
+    return np.asarray(bytes_per_number * numbers)
+
+
+# %% [markdown]
+# For the paper's batch this makes:
+
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-gpu-memory", "caption": "What fills the memory of a GPU? Bytes by what they hold, computed for the paper's batch of 25,000 positions per side. With all logits at once (dotted) the loss of the base model would take more than its layers do in bf16; in chunks it is a small part of that."}}
 figure, axes = plt.subplots(1, 2, figsize=(4.8, 2.8), sharey=True, layout="constrained")
 for axis, name in zip(axes, ("base", "big")):
@@ -868,13 +911,83 @@ show_plot(
 )
 
 # %% [markdown]
-# [`estimate`](P_planning.ipynb) puts operations and memory together, at the mean share of the peak that our two cards reached:
+# `estimate` puts operations and memory together for the batches of a corpus; `train --dry-run` prints it. The hours follow from the share of the peak that our two cards reached, and from the launches, which no number of GPUs makes fewer.
+
+
+# %% tags=["export"]
+LAUNCHES = 0.062 / 12  # seconds of a step per layer, measured on an H200 with base
+
+
+def measured_peak(device: torch.device, precision: Precision = "fp32") -> float:
+    """Return the operations per second of a large product of matrices, the best of five."""
+    from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
+
+    size = 8192 if device.type == "cuda" else 1024
+    left, right = torch.randn(2, size, size, dtype=DTYPES[precision], device=device)
+    factors = {"left": left, "right": right}
+    timer = Timer("left @ right", globals=factors, num_threads=torch.get_num_threads())
+    return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
+
+
+class Estimate(NamedTuple):
+    """What a run will take: parameters, operations in all, bytes of the largest batch."""
+
+    parameters: int
+    flops: float
+    memory_bytes: float  # on each device
+    usual_mfu: float
+    launch_hours: float
+
+    def hours(self, peak: float, gpus: int = 1) -> float:
+        """Return the hours on GPUs with so many operations per second at their peak."""
+        return max(
+            self.flops / (gpus * peak * self.usual_mfu) / 3600, self.launch_hours
+        )
+
+
+def estimate(
+    config: TransformerConfig,
+    training: TrainingConfig,
+    lengths: np.ndarray,
+    precision: Precision = "fp32",
+    processes: int = 1,
+) -> Estimate:
+    """Estimate a training run on examples of these lengths (N, 2), before it begins."""
+    lengths = lengths.astype(np.int64)  # on disk they have 32 bits
+    plan = plan_batches(lengths, training.max_tokens, training.seed, epoch=0)
+    rows = np.array([len(batch) for batch in plan])
+    source, target = np.array([lengths[batch].max(axis=0) for batch in plan]).T
+    per_epoch = flops(config, source.repeat(rows), target.repeat(rows))
+    batches = training.steps * training.grad_accum_steps
+
+    parameters = parameter_count(config)
+    share = np.ceil(rows / processes).astype(int)
+    layers = activations(config, share, source, target, precision)
+    loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
+    fixed = (18 if precision == "bf16" else 16) * parameters
+    if precision == "bf16":  # a GPU: measured with the base and the big model
+        usual_mfu = 0.26 if parameters > 100_000_000 else 0.12
+        launch_hours = 2 * config.layers * batches * LAUNCHES / 3600
+    else:  # a CPU, which launches nothing
+        usual_mfu = 0.5
+        launch_hours = 0.0
+    return Estimate(
+        parameters=parameters,
+        flops=sum(per_epoch.values()) / len(plan) * batches,
+        memory_bytes=float(fixed + (layers + loss).max()),
+        usual_mfu=usual_mfu,
+        launch_hours=launch_hours,
+    )
+
+
+# %% [markdown]
+# For base and big, with the paper's batches:
 
 # %% tags=["hide-input"]
 PEAKS = {"H100": 989e12, "A100": 312e12, "RTX 4090": 165e12}  # bf16, from data sheets
 lengths, plans = np.full((892, 2), 28), {}  # a batch of 25,000 tokens on either side
 for name, steps in (("base", 100_000), ("big", 300_000)):
-    training = Hyperparameters(steps=steps, max_tokens=25_000)
+    training = TrainingConfig(steps=steps, max_tokens=25_000)
     plans[name] = plan = estimate(preset(name), training, lengths, precision="bf16")
     memory = plan.memory_bytes / 1e9
     print(f"{name}: {plan.flops:.1e} operations, {memory:.0f} GB, MFU {plan.usual_mfu}")

@@ -14,12 +14,21 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # Several processes, each with its own GPU, share one training run: how they find each other, and why every update stays what a single process would make (section 5.2 of the paper).
 
 # %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
-from contextlib import nullcontext
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from time import sleep
 
+import numpy as np
+import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from annotated_transformer.batching import Batch, Example, collate
+from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.regularization import SmoothedLoss
 
 # %% [markdown]
@@ -32,7 +41,6 @@ from annotated_transformer.regularization import SmoothedLoss
 # %% tags=["hide-cell"]
 import inspect
 import json
-import os
 import re
 import runpy
 import subprocess
@@ -43,14 +51,12 @@ from pathlib import Path
 from statistics import median
 
 import matplotlib.pyplot as plt
-import torch
 from safetensors.torch import load_file
 from torch.nn.utils import get_total_norm
 from torch.optim import Adam
 
 from annotated_transformer import Tokenizer, Transformer, grammar, preset
-from annotated_transformer.batching import collate, encode_pairs, plan_batches
-from annotated_transformer.masks import PAD
+from annotated_transformer.batching import encode_pairs, plan_batches
 from annotated_transformer.schedule import learning_rate
 from benchmarks.common import read_log
 from book.figures import AMBER, INK, PAPER, PLUM, RESIDUAL, SKY
@@ -114,8 +120,6 @@ show_drawing(
 # The obvious way to join processes is that each computes its usual loss, a mean over its own tokens, and the gradients are averaged. We try it with the two halves of one batch, in double precision. `gradient_of` returns the gradient of a share's summed loss, divided by a number of tokens:
 
 # %% tags=["hide-input"]
-from annotated_transformer.toolkit.runs import collate_share
-
 pairs = grammar(600, seed=1)
 tokenizer = Tokenizer.train(pairs, vocabulary_size=400)
 corpus = encode_pairs(tokenizer, pairs)
@@ -131,7 +135,7 @@ def fresh():
 
 def share_of(batch, rank=0, world_size=1):
     """Return what one of several processes gets of a batch."""
-    return collate_share([corpus[index] for index in batch[rank::world_size]])
+    return collate([corpus[index] for index in batch[rank::world_size]])
 
 
 def labels(share):
@@ -190,9 +194,10 @@ import torch.distributed as dist
 from torch.nn.utils import get_total_norm
 from torch.optim import Adam
 
-from annotated_transformer import SmoothedLoss, Tokenizer, Transformer, grammar, preset
+from annotated_transformer import Tokenizer, Transformer, grammar, preset
 from annotated_transformer.batching import collate, encode_pairs, plan_batches
 from annotated_transformer.masks import PAD
+from annotated_transformer.regularization import SmoothedLoss
 
 {inspect.getsource(by_hand)}
 
@@ -393,7 +398,7 @@ show_plot(
 #
 # ### The lines of the training loop
 #
-# [`updates`](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared loop: every process reads its share of each batch, the loss goes through DDP, and the tokens, by whose number each loss is divided, are counted over all of them. In a loop of your own the last two look like this:
+# [The loop](18_training.ipynb#the-loop) need not know how many processes there are. Three things make it a shared one: every process reads its share of each batch, the loss goes through DDP, and the tokens, by whose number each loss is divided, are counted over all of them. In a loop of your own the last two look like this:
 #
 # ```python
 # parallel = DistributedDataParallel(loss)  # sends the weights of process 0 to all
@@ -401,10 +406,10 @@ show_plot(
 # (parallel(source, target) / mean_tokens).backward()  # exchanges the gradients
 # ```
 #
-# Here `tokens` is the number of target tokens in this process's share of the batch. (`all_reduce_mean` is folded here, with what the package uses.)
+# Here `tokens` is the number of target tokens in this process's share of the batch. What the package uses is this:
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show all_reduce_mean and DataParallelLoss", "code_prompt_hide": "Hide all_reduce_mean and DataParallelLoss"}
+# %% tags=["export"]
 def rank_and_world_size() -> tuple[int, int]:
     """Return the number of this process and of all that train together: (0, 1) for one alone."""
     if not dist.is_initialized():
@@ -456,13 +461,66 @@ class DataParallelLoss(SmoothedLoss):
 # | the corpus is cut once, each process keeps its part | each comes once, but parts may have unequal numbers of batches |
 # | all make the same plan, and each takes its share of every batch | the batches are those of a single process |
 #
-# In the second way, a process that has one batch more than the others [waits forever for them](#why-does-training-hang-at-the-end-of-an-epoch) at the end of the epoch. We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards. A process without a sentence gets an empty one without a label, whose loss and count are zero.
-#
+# In the second way, a process that has one batch more than the others [waits forever for them](#why-does-training-hang-at-the-end-of-an-epoch) at the end of the epoch. We take the third. [The plan](15_batching.ipynb#a-plan-for-an-epoch) follows from lengths, seed and epoch, so all processes make the same one by themselves, and `[rank::world_size]` deals each batch like cards. A process without a sentence gets an empty one without a label, whose loss and count are zero:
+
+# %% tags=["export"]
+EMPTY_EXAMPLE = Example(np.array([EOS]), np.array([BOS, PAD]))  # without any label
+
+
+def collate_share(examples: Sequence[Example]) -> Batch:
+    """Return the batch of some examples; of none, a batch that adds nothing to the loss."""
+    return collate(examples or [EMPTY_EXAMPLE])
+
+
+# %% [markdown]
 # `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, at the same learning rate ([a larger batch](#do-i-have-to-scale-the-learning-rate) would want another), and a run that began on one can go on with eight. In many tools the number is meant for each process, and more GPUs mean a larger batch.
 #
 # ## The same result as on one GPU
 #
-# In a script of your own, one line connects the processes that `torchrun` has started:
+# One function connects the processes that `torchrun` has started, and gives each its GPU. Without `torchrun` it gives a device, and that is all. After an error it says no good-bye, because the others hang in an all-reduce: the process ends at once, and `torchrun` ends the rest.
+
+
+# %% tags=["export"]
+@contextmanager
+def process_group(device: str | None = None) -> Iterator[torch.device]:
+    """Join the processes that torchrun has started, if it has; give the device of this one."""
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    own_device = torch.device(device)
+    if not dist.is_torchelastic_launched():
+        yield own_device
+        return
+    if own_device.type == "cuda":
+        own_device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own_device)
+    store, rank, world_size = next(rendezvous("env://"))
+    if os.environ["GROUP_WORLD_SIZE"] == "1":  # one machine
+        # After a restart, the store still holds the addresses of processes that are dead
+        restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        store = dist.PrefixStore(f"restart {restart}", store)  # type: ignore[attr-defined] # untyped
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if own_device.type == "cuda" else "gloo",
+        timeout=timedelta(minutes=20),  # the first may have a large checkpoint to write
+        store=store,
+        rank=rank,
+        world_size=world_size,
+    )
+    yield own_device
+    sleep(0.1)  # a thread of gloo that still frees a tensor could abort Python's exit
+    dist.destroy_process_group()
+
+
+def gather_texts(texts: list[str]) -> list[list[str]]:
+    """Return the texts of all processes, in the order of their ranks; alone, one's own."""
+    if not dist.is_initialized():
+        return [texts]
+    gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(gathered, texts)
+    return gathered
+
+
+# %% [markdown]
+# A script of your own needs three lines:
 #
 # ```python
 # with process_group() as device:
@@ -479,8 +537,8 @@ import sys
 import torch
 
 from annotated_transformer import Tokenizer, TrainingConfig, Transformer
-from annotated_transformer import grammar, preset, process_group, train
-from annotated_transformer.distributed import rank_and_world_size
+from annotated_transformer import grammar, preset, train
+from annotated_transformer.distributed import process_group, rank_and_world_size
 
 
 def tell(line):
@@ -749,7 +807,7 @@ print(ends[0], "|", ends[1])
 #
 # :::{admonition} Process 0 is killed at step 50
 # :class: dropdown
-# The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](K_runs.ipynb#killed-and-continued).
+# The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](28_trainer.ipynb#killed-and-continued).
 #
 # We kill process 0, the only one that writes checkpoints, at step 50. The last checkpoint is from step 40.
 # :::
@@ -810,7 +868,7 @@ if CHECKING:
 #     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py run
 # ```
 #
-# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The next chapter has [a script for Slurm](27_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
+# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The last chapter has [a script for Slurm](29_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
 # :::
 #
 # ### What fails, and how it shows
@@ -838,18 +896,11 @@ if CHECKING:
 # For the plan the seed must be the same in all; for dropout it must not. If all processes drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. The loop draws dropout from seed, step, rank and world size. With dropout, runs with one and with two processes are therefore equally good, but not equal.
 # :::
 #
-# ### In and out
-#
-# :::{admonition} `process_group`, and why it doesn't wait after an error
-# :class: dropdown
-# How a process finds its device and the others is [plumbing](O_processes.ipynb): `with process_group() as device:` joins the processes that `torchrun` has started, if it has, and gives this one its device. After an error it doesn't wait for them, since they hang in an all-reduce, but ends at once and leaves them to `torchrun`.
-# :::
-#
 # ### Who writes, and who scores?
 #
 # :::{admonition} The first one writes, and all score
 # :class: dropdown
-# Process 0 alone takes the lock, writes [settings, log and checkpoints](I_run_folder.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message. The loop calls `score` in every process, and all need the same number, since it decides about the best model. The score of the [command line](G_cli.ipynb#scoring) lets each translate a share of the sentences and gives all translations to all.
+# Process 0 alone takes the lock, writes [settings, log and checkpoints](28_trainer.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message. The loop calls `score` in every process, and all need the same number, since it decides about the best model. The score of the [command line](G_cli.ipynb#scoring) lets each translate a share of the sentences and gives all translations to all.
 # :::
 #
 # ### Do I have to scale the learning rate?
@@ -858,7 +909,7 @@ if CHECKING:
 # :class: dropdown
 # Not for more GPUs: the update is the same, so its rate is too. A larger *batch* is another matter. Its gradient has less noise and can be trusted for a longer step. {cite:t}`ott2018scaling` trained the big model with about 400,000 tokens per update and a peak rate of 0.001, on 128 GPUs in 85 minutes, and got 29.3 BLEU where the paper has 28.4 (on WMT16's training data). That is sixteen times the batch, and twice the rate. What this is in our settings is printed below.
 #
-# `max_tokens` should be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The next chapter](27_wmt14.ipynb#two-recipes) has a recipe for either model.
+# `max_tokens` should be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The last chapter](29_wmt14.ipynb#two-recipes) has a recipe for either model.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the settings", "code_prompt_hide": "Hide the settings"}

@@ -15,16 +15,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # A **synchronous grammar** grows one meaning into two sentences. Ours first draws *what is said*: who does what to whom, when and where. Then each language puts it in order by its own rules. Every word keeps track of its translation, so the alignment is known: *Sie haben das große Kind angerufen.* / *They called the big child.*, where *haben* and *angerufen* both belong to *called*. Other chapters call `grammar(count, seed)`; read on if you want to know how it works, or to write one for your own languages.
 
-# %%
-from random import Random
-
-import altair as alt
-
-from annotated_transformer.data import words
-from book.figures import AMBER, INK, show_steps
-
 # %% tags=["export"]
 import re
+from collections import namedtuple
 from random import Random
 from typing import NamedTuple
 
@@ -96,7 +89,7 @@ for german in phrase.german:
 # %% [markdown]
 # ## The dictionary
 #
-# A German noun has a gender (m, f, n), which decides the form of article, adjective and pronoun. Nouns are persons (p), animals (a) or things (t), so that no lamp falls asleep. A verb such as `rufen ruft hat angerufen an / call calls called / nom p acc p` has infinitive, third person, auxiliary, participle and particle, then the English forms; here a person calls a person.
+# A German noun has a gender (m, f, n), which decides the form of article, adjective and pronoun. Nouns are persons (p), animals (a) or things (t), so that no lamp falls asleep. A verb has infinitive, third person, auxiliary, participle and particle, then the English forms, then who or what may stand in its nominative, dative and accusative: here a person calls a person.
 #
 # The world is small on purpose. After ten thousand sentences a model has met nearly every word many times, and what it still gets wrong is what we want to watch: order, case, agreement.
 
@@ -123,24 +116,24 @@ Tasche    Taschen    bag     bags     f t
 Schlüssel Schlüssel  key     keys     m t
 """
 VERB_TABLE = """
-sehen sieht hat gesehen / see sees saw / nom pa acc pat
-suchen sucht hat gesucht / look looks looked for / nom pa acc pat
-malen malt hat gemalt / paint paints painted / nom p acc pat
-kaufen kauft hat gekauft / buy buys bought / nom p acc t
-jagen jagt hat gejagt / chase chases chased / nom a acc a
-rufen ruft hat angerufen an / call calls called / nom p acc p
-laden lädt hat eingeladen ein / invite invites invited / nom p acc p
-holen holt hat abgeholt ab / fetch fetches fetched / nom p acc pat
-heben hebt hat aufgehoben auf / pick picks picked up / nom p acc t
-helfen hilft hat geholfen / help helps helped / nom p dat pa
-folgen folgt ist gefolgt / follow follows followed / nom pa dat pa
-hören hört hat zugehört zu / listen listens listened to / nom pa dat pa
-geben gibt hat gegeben / give gives gave / nom p dat p acc t
-zeigen zeigt hat gezeigt / show shows showed / nom p dat p acc t
-schlafen schläft hat geschlafen / sleep sleeps slept / nom pa
-lachen lacht hat gelacht / laugh laughs laughed / nom p
-stehen steht ist aufgestanden auf / get gets got up / nom pa
-kommen kommt ist angekommen an / arrive arrives arrived / nom pa
+sehen    sieht   hat gesehen      -   see       sees       saw         pa -  pat
+suchen   sucht   hat gesucht      -   look_for  looks_for  looked_for  pa -  pat
+malen    malt    hat gemalt       -   paint     paints     painted     p  -  pat
+kaufen   kauft   hat gekauft      -   buy       buys       bought      p  -  t
+jagen    jagt    hat gejagt       -   chase     chases     chased      a  -  a
+rufen    ruft    hat angerufen    an  call      calls      called      p  -  p
+laden    lädt    hat eingeladen   ein invite    invites    invited     p  -  p
+holen    holt    hat abgeholt     ab  fetch     fetches    fetched     p  -  pat
+heben    hebt    hat aufgehoben   auf pick_up   picks_up   picked_up   p  -  t
+helfen   hilft   hat geholfen     -   help      helps      helped      p  pa -
+folgen   folgt   ist gefolgt      -   follow    follows    followed    pa pa -
+hören    hört    hat zugehört     zu  listen_to listens_to listened_to pa pa -
+geben    gibt    hat gegeben      -   give      gives      gave        p  p  t
+zeigen   zeigt   hat gezeigt      -   show      shows      showed      p  p  t
+schlafen schläft hat geschlafen   -   sleep     sleeps     slept       pa -  -
+lachen   lacht   hat gelacht      -   laugh     laughs     laughed     p  -  -
+stehen   steht   ist aufgestanden auf get_up    gets_up    got_up      pa -  -
+kommen   kommt   ist angekommen   an  arrive    arrives    arrived     pa -  -
 """
 # All other words are lists of `german=english`
 ADJECTIVES = {
@@ -168,51 +161,26 @@ PLACES = (
 CONJUNCTIONS = "weil=because, obwohl=although, während=while"
 
 
-class Noun(NamedTuple):
-    """A noun in both languages, its gender (m, f, n) and its kind (p, a, t)."""
-
-    german: str
-    german_plural: str
-    english: str
-    english_plural: str
-    gender: str
-    kind: str
+def rows(table: str) -> list[list[str]]:
+    """The cells of a table; `-` is an empty one, and `_` a space inside one."""
+    return [
+        [cell.strip("-").replace("_", " ") for cell in line.split()]
+        for line in table.strip().splitlines()
+    ]
 
 
-class Verb(NamedTuple):
-    """A verb: its forms, and for each case the kinds of nouns that may play that role."""
-
-    infinitive: str
-    third_person: str
-    auxiliary: str
-    participle: str
-    particle: str  # empty if the verb has none
-    english: str
-    english_third_person: str
-    english_past: str
-    roles: dict[str, str]
-
-
-def read_verb(row: str) -> Verb:
-    """A verb from a row of the table."""
-    german, english, roles = [cell.split() for cell in row.split("/")]
-    infinitive, third_person, auxiliary, participle, *particle = german
-    base, english_third_person, past, *preposition = english
-    return Verb(
-        infinitive,
-        third_person,
-        auxiliary,
-        participle,
-        "".join(particle),
-        " ".join([base, *preposition]),  # look for
-        " ".join([english_third_person, *preposition]),
-        " ".join([past, *preposition]),
-        dict(zip(roles[::2], roles[1::2])),
-    )
-
-
-NOUNS = [Noun(*row.split()) for row in NOUN_TABLE.strip().splitlines()]
-VERBS = [read_verb(row) for row in VERB_TABLE.strip().splitlines()]
+Noun = namedtuple("Noun", "german german_plural english english_plural gender kind")
+Verb = namedtuple(
+    "Verb",
+    "infinitive third_person auxiliary participle particle "
+    "english english_third_person english_past roles",
+)
+NOUNS = [Noun(*row) for row in rows(NOUN_TABLE)]
+VERBS = []
+for *forms, nom, dat, acc in rows(VERB_TABLE):
+    kinds = {"nom": nom, "dat": dat, "acc": acc}
+    roles = {case: letters for case, letters in kinds.items() if letters}
+    VERBS.append(Verb._make([*forms, roles]))
 
 
 def choose(rng: Random, entries: str) -> list[str]:
@@ -247,33 +215,30 @@ def decline(stem: str, case: str, gender: str) -> tuple[str, str]:
     return stem + strong, weak
 
 
-def draw_pronoun(rng: Random, case: str) -> Phrase:
-    """A personal pronoun."""
-    german, english = choose(rng, PRONOUNS[case])
-    agreement = {"I": 0, "we": 2, "they": 2}.get(english, 1)
-    return linked(german, english)._replace(agreement=agreement)
-
-
 def draw_noun_phrase(
     rng: Random, case: str, kinds: str, pronouns: float = 0.2
 ) -> Phrase:
     """A determiner, perhaps an adjective, and a noun of one of the kinds; or a pronoun."""
     if "p" in kinds and rng.random() < pronouns:
-        return draw_pronoun(rng, case)
+        german, english = choose(rng, PRONOUNS[case])
+        agreement = {"I": 0, "we": 2, "they": 2}.get(english, 1)
+        return linked(german, english)._replace(agreement=agreement)
     noun = rng.choice([noun for noun in NOUNS if noun.kind in kinds])
     plural = rng.random() < 0.25
     gender = "p" if plural else noun.gender
-    determiners = PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS
-    stem, english_determiner = choose(rng, determiners)
+    stem, english = choose(rng, PLURAL_DETERMINERS if plural else SINGULAR_DETERMINERS)
     if case == "acc" and rng.random() < 0.1:
-        stem, english_determiner = "kein", "no"
-    german_determiner, ending = decline(stem, case, gender)
-    parts = [linked(german_determiner, english_determiner)]
+        stem, english = "kein", "no"
+    german, ending = decline(stem, case, gender)
     if rng.random() < 0.35:
         german_adjective, english_adjective = choose(rng, ADJECTIVES[noun.kind])
-        parts.append(linked(german_adjective + ending, english_adjective))
-    parts.append(noun_in_case(noun, case, plural))
-    return join(*parts)._replace(
+        german += f"|{german_adjective}{ending}"
+        english += f"|{english_adjective}"
+    german += f"|{noun.german_plural if plural else noun.german}"
+    english += f"|{noun.english_plural if plural else noun.english}"
+    if plural and case == "dat" and not german.endswith("n"):
+        german += "n"  # den Hunden
+    return linked(german, english)._replace(
         agreement=2 if plural else 1,
         gender=gender,
         kind=noun.kind,
@@ -281,24 +246,11 @@ def draw_noun_phrase(
     )
 
 
-def noun_in_case(noun: Noun, case: str, plural: bool) -> Phrase:
-    """A noun alone; only a plural shows its case, by an n in the dative (den Hunden)."""
-    if not plural:
-        return linked(noun.german, noun.english)
-    german = noun.german_plural
-    if case == "dat" and not german.endswith("n"):
-        german += "n"
-    return linked(german, noun.english_plural)
-
-
 # %%
+examples = [("der", "m", "Hund"), ("ein", "m", "Hund"), ("dies", "f", "Katze")]
 for case in STRONG:
     phrases = []
-    for stem, gender, noun in (
-        ("der", "m", "Hund"),
-        ("ein", "m", "Hund"),
-        ("dies", "f", "Katze"),
-    ):
+    for stem, gender, noun in examples:
         determiner, ending = decline(stem, case, gender)
         phrases.append(f"{determiner} alt{ending} {noun}")
     print(case, ", ".join(phrases))
@@ -330,41 +282,33 @@ def draw_predicate(
     rng: Random, verb: Verb, agreement: int, past: bool, question: bool, negated: bool
 ) -> Predicate:
     """A verb in the past, in the present, or below a modal verb, which is never negated."""
-    needs_do = question or negated
+    modal = not past and not negated and rng.random() < 0.4
     if past:
-        helpers = AUXILIARIES[verb.auxiliary]
+        forms, auxiliary = choose(rng, AUXILIARIES[verb.auxiliary])
         closing = verb.participle
-    elif not negated and rng.random() < 0.4:
-        helpers = MODALS
+        inflected = verb.english_past
+    elif modal:
+        forms, auxiliary = choose(rng, MODALS)
         closing = verb.particle + verb.infinitive
     else:
-        return present_predicate(verb, agreement, needs_do)
-    german_forms, english_helper = choose(rng, helpers)
-    opens = linked(german_forms.split()[agreement], english_helper)
-    closes = linked(closing, verb.english)
-    finite = opens.german[0]
-    if past and not needs_do:  # no auxiliary: saw belongs to both German words
-        links = finite.links | closes.german[0].links
-        main = [Word(text, links) for text in verb.english_past.split()]
-        return Predicate(finite, closes.german, [], main)
-    return Predicate(finite, closes.german, opens.english, closes.english)
-
-
-def present_predicate(verb: Verb, agreement: int, needs_do: bool) -> Predicate:
-    """A verb in the present, its particle apart; in English perhaps with `do`."""
-    third_person = agreement == 1
-    german_forms = [verb.infinitive[:-1], verb.third_person, verb.infinitive]
-    inflected = third_person and not needs_do
-    english = verb.english_third_person if inflected else verb.english
-    verbs = linked(f"{german_forms[agreement]} {verb.particle}", english)
-    finite, *closing = verbs.german
-    support = [Word("does" if third_person else "do", finite.links)]
+        forms = f"{verb.infinitive[:-1]} {verb.third_person} {verb.infinitive}"
+        closing = verb.particle
+        auxiliary = "does" if agreement == 1 else "do"
+        inflected = verb.english_third_person if agreement == 1 else verb.english
+    finite = forms.split()[agreement]
+    helped = modal or question or negated
+    # Two parts on both sides, or one: do and its verb are one German verb
+    cut = "|" if helped and (past or modal) else " "
+    english = auxiliary + cut + verb.english if helped else inflected
+    verbs = linked(finite + cut + closing, english)
+    opens, *closes = verbs.german
+    helpers = 1 if helped else 0
     return Predicate(
-        finite,
-        closing,
-        auxiliary=support if needs_do else [],
-        main=verbs.english,
-        separable=bool(closing),
+        opens,
+        closes,
+        auxiliary=verbs.english[:helpers],
+        main=verbs.english[helpers:],
+        separable=bool(verb.particle) and not past and not modal,
     )
 
 
@@ -391,23 +335,19 @@ class Clause(NamedTuple):
 
 def german_clause(clause: Clause, verb_last: bool = False) -> list[Word]:
     """Front, finite verb, the middle, closing verb; in a subordinate clause all verbs are last."""
+    front = clause.front.german
     finite = clause.predicate.finite
     closing = clause.predicate.closing
-    field = [
-        clause.subject,
-        *[phrase for phrase in clause.objects if not phrase.gender],  # pronouns
-        clause.time,
-        *[phrase for phrase in clause.objects if phrase.gender],
-        clause.negation,
-        clause.place,
-    ]
-    front = clause.front.german
+    pronouns = [phrase for phrase in clause.objects if not phrase.gender]
+    nouns = [phrase for phrase in clause.objects if phrase.gender]
+    late = [clause.negation, clause.place]
+    field = [clause.subject, *pronouns, clause.time, *nouns, *late]
     middle = join(*[phrase for phrase in field if phrase is not clause.front]).german
     if not verb_last:
         return [*front, finite, *middle, *closing]
     if clause.predicate.separable:
-        particle = closing[0].text
-        return [*front, *middle, Word(particle + finite.text, finite.links)]
+        closing = []
+        finite = Word(clause.predicate.closing[0].text + finite.text, finite.links)
     return [*front, *middle, *closing, finite]
 
 
@@ -449,74 +389,6 @@ orders = {
 for german, english in orders.values():
     print(*[word.text for word in german], "|", *[word.text for word in english])
 
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-orders", "caption": "How can one meaning have two orders? German above, English below, with the part of the clause that each word belongs to. Dashed lines are links between words; thick ones belong to the verb. In a statement the German verb *ruft ... an* brackets nearly everything. After *weil* it waits for the end, and its line crosses those of six words."}}
-def layout(sentence, row, label_row):
-    """Each word with its place in the drawing and the part of the clause that it belongs to."""
-    phrases = {"who": man, "whom": woman, "when": today, "where": garden}
-    part_of = {}
-    for part, phrase in phrases.items():
-        for word in phrase.german:
-            part_of |= dict.fromkeys(word.links, part)
-    places, right, shown = [], 0, ""
-    for word in sentence:
-        (link, *_) = word.links
-        part = part_of.get(link, "verb")
-        width = 7 * len(word.text) + 10
-        place = {"x": right + width / 2, "y": row, "text": word.text, "part": part}
-        place |= {"label": label_row, "name": "" if part == shown else part}
-        places.append(place)
-        right += width
-        shown = part
-    return places
-
-
-def drawing(german, english):
-    """Two rows of words with their links between them."""
-    above = layout(german, 34, 14)
-    below = layout(english, 150, 170)
-    lines = [
-        {
-            "x": start["x"],
-            "y": 46,
-            "x2": end["x"],
-            "y2": 138,
-            "verb": start["part"] == "verb",
-        }
-        for start, german_word in zip(above, german)
-        for end, english_word in zip(below, english)
-        if german_word.links & english_word.links
-    ]
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 426], nice=False))
-    y = {"axis": None, "scale": alt.Scale(domain=[180, 4], nice=False)}
-    texts = alt.Chart(alt.Data(values=above + below)).encode(x)
-    links = alt.Chart(alt.Data(values=lines)).encode(
-        x, alt.Y("y:Q", **y), x2="x2:Q", y2="y2:Q"
-    )
-    return alt.layer(
-        links.transform_filter("!datum.verb").mark_rule(
-            color=INK, opacity=0.75, strokeDash=[4, 3]
-        ),
-        links.transform_filter("datum.verb").mark_rule(color=AMBER, strokeWidth=3),
-        texts.mark_text(color=INK, fontSize=13).encode(
-            alt.Y("y:Q", **y), text="text:N"
-        ),
-        texts.mark_text(color=INK, fontSize=11).encode(
-            alt.Y("label:Q", **y), text="name:N"
-        ),
-    ).properties(width=426, height=184)
-
-
-labels = {
-    "a statement": "The verb is linked to the second and to the last German word; its two lines span the sentence.",
-    "behind weil": "The German verb is the last word, and its line crosses those of six words.",
-    "a question": "The first German word is linked to does and to call, and so is the last.",
-}
-show_steps(
-    {name: (drawing(*order), labels[name]) for name, order in orders.items()},
-    "Said in which way?",
-)
-
 # %% [markdown]
 # ## Drawing a clause
 #
@@ -554,16 +426,11 @@ def draw_clause(
         time = linked(*choose(rng, PAST_TIMES if past else PRESENT_TIMES))
     if not negated and rng.random() < 0.2:
         place = linked(*choose(rng, PLACES))
+    negation = linked("nicht", "not") if negated else NOTHING
+    front = next(iter(opening.values()), NOTHING)
+    fronted = bool(opening) and "nom" not in opening
     return Clause(
-        subject,
-        predicate,
-        past,
-        objects,
-        time,
-        place,
-        negation=linked("nicht", "not") if negated else NOTHING,
-        front=next(iter(opening.values()), NOTHING),
-        fronted=bool(opening) and "nom" not in opening,
+        subject, predicate, past, objects, time, place, negation, front, fronted
     )
 
 
@@ -575,13 +442,12 @@ def behind_comma(clause: Clause, start: Phrase = NOTHING) -> Phrase:
 
 def relative_clause(rng: Random, noun: Phrase) -> Phrase:
     """`, den die Katze sieht`: a clause in which the noun is the subject or the last object."""
-    possible = []
-    for verb in VERBS:
-        *_, last_case = verb.roles
-        # A verb without an object counts twice
-        for case in ("nom", last_case):
-            if noun.kind in verb.roles[case]:
-                possible.append((verb, case))
+    possible = [
+        (verb, case)
+        for verb in VERBS
+        for case in ("nom", list(verb.roles)[-1])  # without an object, it counts twice
+        if noun.kind in verb.roles[case]
+    ]
     verb, case = rng.choice(possible)
     german, _ = decline("der", case, noun.gender)
     if case == "dat" and noun.gender == "p":
@@ -609,9 +475,8 @@ def draw_main_clause(rng: Random, question: bool = False) -> Clause:
         return clause
     dice = rng.random()
     if dice < 0.1:
-        because = reason(rng, past)
-        without_comma = Phrase(because.german[1:], because.english)
-        opening = join(without_comma, linked(",", ","))
+        german, english, *_ = reason(rng, past)
+        opening = join(Phrase(german[1:], english), linked(",", ","))
         return clause._replace(front=opening, fronted=True)
     if dice < 0.6 and clause.time.german:
         return clause._replace(front=clause.time, fronted=True)
@@ -648,9 +513,7 @@ def draw_sentence(rng: Random) -> Phrase:
 
 def ends_with_noun(clause: Clause) -> bool:
     """Whether the last object is a noun that nothing but a verb follows."""
-    if not clause.objects:
-        return False
-    last = clause.objects[-1]
+    *_, last = clause.objects or [NOTHING]
     late_time = clause.time.german and clause.front is not clause.time
     followed = clause.place.german or late_time
     return bool(last.gender and last is not clause.front and not followed)
@@ -666,9 +529,8 @@ def spell(side: list[Word]) -> str:
 def to_pair(phrase: Phrase) -> Pair:
     """Both sides as text, with the alignment that their links tell."""
     german = []
-    following = [word.text for word in phrase.german[1:]]
-    for word, next_text in zip(phrase.german, [*following, ""]):
-        if word.text != "," or next_text not in (",", "."):
+    for word, following in zip(phrase.german, [*phrase.german[1:], Word("")]):
+        if word.text != "," or following.text not in (",", "."):
             german.append(word)
     alignment = frozenset(
         (i, j)
@@ -694,6 +556,8 @@ def grammar(count: int, seed: int = 0) -> list[Pair]:
 
 
 # %%
+from annotated_transformer.data import words
+
 pairs = grammar(10_000, seed=0)
 for pair in pairs[:4]:
     print(pair.source, "|", pair.target)

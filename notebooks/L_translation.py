@@ -17,8 +17,6 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # [Decoding](19_decoding.ipynb#the-whole-search) searches one batch of token ids. `translate` stands between it and a user. It checks every line first, so that an error doesn't come after an hour of work, groups sentences of similar length, searches, and writes each result to its place. Empty lines stay empty, so input and output have the same number of lines. `translate_n_best` gives several translations of each line, with their scores.
 
 # %% tags=["export"]
-import math
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -30,8 +28,8 @@ from torch.nn.utils.rnn import pad_sequence
 from annotated_transformer.decoding import Hypothesis, beam_search
 from annotated_transformer.masks import EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.model_io import check_vocabulary
-from annotated_transformer.toolkit.own_data import single_spaced
+from annotated_transformer.files import check_vocabulary
+from annotated_transformer.own_data import single_spaced
 from annotated_transformer.transformer import Transformer, evaluating
 
 # %% [markdown]
@@ -46,13 +44,10 @@ def encode_sentence(
 ) -> Tensor:
     """Return the ids (S,) of a sentence, with `</s>`; of one without words, none.
 
-    Raises ValueError for a sentence with more than `longest` tokens, or one that isn't text.
+    Raises ValueError for a sentence with more than `longest` tokens.
     """
-    try:
-        text = single_spaced(sentence)
-        ids = [*tokenizer.encode(text), EOS] if text else []
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"sentence {number} is no text: {error}") from error
+    text = single_spaced(sentence)
+    ids = [*tokenizer.encode(text), EOS] if text else []
     if len(ids) > longest:
         raise ValueError(
             f"sentence {number} has {len(ids)} tokens, the limit is {longest}: split it"
@@ -64,25 +59,17 @@ def encode_sentence(
 # ## Batches of similar length
 #
 # A batch takes as long as its longest sentence, so neighbors in length go together. Long ones come first, so that a batch too large for the memory is the first to fail.
-#
-# PyTorch shares each product among its threads, one for each core. The products of a step are too small for that to pay, so on a CPU `translate` gives each thread batches of its own. Python itself runs one thread at a time, but while one computes a product, another goes on. Many threads would wait for Python, so there are four at most. Each gets as many batches, of about the same size; a few sentences stay in one.
 
 
 # %% tags=["export"]
-MOST_WORKERS = 4  # more would wait for Python
-TOKENS_PER_WORKER = 512  # below that, a second batch does not pay
+def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Group sentences of like length, long ones first; returns their numbers.
 
-
-def longest_first(lengths: Sequence[int]) -> list[int]:
-    """Return the numbers of the sentences, long ones first, without those of length 0."""
+    With padding a batch has at most max_tokens tokens; a longer sentence goes alone. Length 0
+    is left out.
+    """
     numbers = [number for number, length in enumerate(lengths) if length]
-    return sorted(numbers, key=lambda number: lengths[number], reverse=True)
-
-
-def cut_into_batches(
-    numbers: list[int], lengths: Sequence[int], max_tokens: int
-) -> list[list[int]]:
-    """Cut sentences, which come longest first, into batches of at most max_tokens tokens."""
+    numbers.sort(key=lambda number: lengths[number], reverse=True)
     batches = []
     start = 0
     while start < len(numbers):
@@ -92,31 +79,6 @@ def cut_into_batches(
     return batches
 
 
-def length_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Group sentences of like length, long ones first; returns their numbers.
-
-    With padding a batch has at most max_tokens tokens; a longer sentence goes alone. Length 0
-    is left out.
-    """
-    return cut_into_batches(longest_first(lengths), lengths, max_tokens)
-
-
-def even_batches(
-    lengths: Sequence[int], max_tokens: int, workers: int
-) -> list[list[int]]:
-    """Group sentences so that each worker gets as many batches, of about the same size."""
-    numbers = longest_first(lengths)
-    workers = max(1, min(workers, sum(lengths) // TOKENS_PER_WORKER))
-    fewest = len(cut_into_batches(numbers, lengths, max_tokens))
-    wanted = workers * math.ceil(fewest / workers)
-    step = max_tokens // 32 + 1
-    for budget in range(TOKENS_PER_WORKER, max_tokens, step):
-        batches = cut_into_batches(numbers, lengths, budget)
-        if len(batches) <= wanted:
-            return batches
-    return cut_into_batches(numbers, lengths, max_tokens)
-
-
 # %%
 lengths = [3, 0, 9, 4, 8]
 print("of at most 16 tokens:", length_batches(lengths, max_tokens=16))
@@ -124,55 +86,29 @@ print("of at most 16 tokens:", length_batches(lengths, max_tokens=16))
 # %% [markdown]
 # ## Side by side
 #
-# How many threads PyTorch uses is a setting of the whole process: a new thread takes over what holds when it first asks. So the setting is lowered only for the moment in which our threads start, and only by one call at a time. Whatever else runs in the process keeps its threads.
+# PyTorch shares each product among its threads, one for each core. The products of a step are too small for that to pay, so on a CPU each thread gets batches of its own instead. Python itself runs one thread at a time, but while one computes a product, another goes on. Many threads would wait for Python, so there are four at most.
 
 
 # %% tags=["export"]
+MOST_WORKERS = 4  # more would wait for Python
 Search = Callable[[list[int]], list[list[Hypothesis]]]
-SETTING_THREADS = threading.Lock()
-
-
-def count_workers(device: torch.device) -> int:
-    """Return how many batches may be searched at a time."""
-    if device.type != "cpu" or torch.is_autocast_enabled("cpu"):  # set for one thread
-        return 1
-    with SETTING_THREADS:
-        return min(MOST_WORKERS, torch.get_num_threads())
-
-
-def start_threads(pool: ThreadPoolExecutor, count: int) -> None:
-    """Start all threads of a pool; together they have as many threads of PyTorch as one had."""
-    started = threading.Barrier(count + 1)
-
-    def take_share() -> None:
-        torch.get_num_threads()  # from now on, what it returns is this thread's own
-        started.wait()
-
-    with SETTING_THREADS:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(threads // count)
-        try:
-            for _ in range(count):
-                pool.submit(take_share)
-            started.wait()
-        except BaseException:
-            started.abort()  # one could not be started: the others must not wait for it
-            raise
-        finally:
-            torch.set_num_threads(threads)
 
 
 def search_all(
-    search: Search, batches: list[list[int]], workers: int
-) -> list[list[Hypothesis]]:
-    """Search all batches, several at a time; return the hypotheses of each sentence, in order."""
-    if workers < 2:
-        results = [search(batch) for batch in batches]
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            start_threads(pool, workers)
-            results = list(pool.map(search, batches))
-    return [hypotheses for batch in results for hypotheses in batch]
+    search: Search, batches: list[list[int]], device: torch.device
+) -> list[list[list[Hypothesis]]]:
+    """Search all batches, on a CPU several at a time, which share PyTorch's threads."""
+    threads = torch.get_num_threads()
+    workers = min(MOST_WORKERS, threads, len(batches))
+    if device.type != "cpu" or workers < 2:
+        return [search(batch) for batch in batches]
+    try:
+        with ThreadPoolExecutor(
+            workers, initializer=torch.set_num_threads, initargs=(threads // workers,)
+        ) as pool:
+            return list(pool.map(search, batches))
+    finally:
+        torch.set_num_threads(threads)  # for threads that others start later
 
 
 # %% [markdown]
@@ -203,8 +139,6 @@ def translate_n_best(
     """
     if isinstance(sentences, str):
         raise ValueError("sentences is one string: give a list of them")
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens={max_tokens} must be 1 or more")
     check_vocabulary(model, tokenizer)
     longest = model.config.max_length
     sources = [
@@ -212,23 +146,21 @@ def translate_n_best(
         for number, sentence in enumerate(sentences, start=1)
     ]
     device = model.embedding.weight.device
-    workers = count_workers(device)
-    lengths = [len(source) for source in sources]
-    batches = even_batches(lengths, max_tokens, workers)
 
-    def search(numbers: list[int]) -> list[list[Hypothesis]]:
-        rows = [sources[number] for number in numbers]
+    def search(batch: list[int]) -> list[list[Hypothesis]]:
+        rows = [sources[number] for number in batch]
         source = pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
         return beam_search(model, source, beam, alpha, max_extra_tokens, n_best)
 
+    batches = length_batches([len(source) for source in sources], max_tokens)
     with evaluating(model):
-        results = search_all(search, batches, min(workers, len(batches)))
+        results = search_all(search, batches, device)
     translations: list[list[Translation]] = [[] for _ in sources]
-    in_order = [number for numbers in batches for number in numbers]
-    for number, hypotheses in zip(in_order, results, strict=True):
-        for hypothesis in hypotheses:
-            text = tokenizer.decode(hypothesis.tokens)
-            translations[number].append(Translation(text, hypothesis.score))
+    for batch, found in zip(batches, results):
+        for number, hypotheses in zip(batch, found):
+            for hypothesis in hypotheses:
+                text = tokenizer.decode(hypothesis.tokens)
+                translations[number].append(Translation(text, hypothesis.score))
     return translations
 
 
@@ -246,7 +178,7 @@ def translate(
     Sentences without words stay empty. A batch has at most max_tokens source tokens; on a CPU, up
     to four batches are searched at a time. Before you call this from threads of your own, call
     model.eval().
-    Raises ValueError if a sentence is too long or no text, or if the tokenizer is not the model's.
+    Raises ValueError if a sentence is too long, or if the tokenizer is not the model's.
     """
     translations = translate_n_best(
         model, tokenizer, sentences, 1, beam, alpha, max_extra_tokens, max_tokens
@@ -277,11 +209,10 @@ for translation in translate_n_best(exact, tokenizer, lines[:1], n_best=3)[0]:
     print(f"{translation.score:.2f} {translation.text}")
 
 # %% [markdown]
-# What fails says which sentence it is:
+# What is too long says which sentence it is:
 
 # %%
-for wrong in (["Kurz.", "sehr " * 2000], ["gr\udcfcn"]):
-    try:
-        translate(model, tokenizer, wrong)
-    except ValueError as error:
-        print(error)
+try:
+    translate(model, tokenizer, ["Kurz.", "sehr " * 2000])
+except ValueError as error:
+    print(error)

@@ -13,8 +13,8 @@ from annotated_transformer.attention_maps import (
 )
 from annotated_transformer.masks import BOS, EOS, PAD, target_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention, split_heads
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig, evaluating
 
 PAIRS = grammar(200, seed=0)

@@ -21,9 +21,9 @@ from annotated_transformer.batching import (
 )
 from annotated_transformer.data import Pair
 from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.own_data import MissingData, multi30k
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.downloads import MissingData, multi30k
-from annotated_transformer.toolkit.synchronous_grammar import grammar
 
 LENGTH = st.integers(1, 50)
 LENGTHS = st.lists(st.tuples(LENGTH, LENGTH), max_size=80).map(

@@ -1,12 +1,12 @@
 """A reader changes a number, a word or a sentence, and runs the whole notebook: nothing fails.
 
-Where a change can't work, the cell that was changed, or one that the reader sees, says so in words.
+Where a change can't work, a cell that the reader sees says so.
 """
 
 import pytest
 from nbclient import NotebookClient
 
-from tools.chapters import is_hidden, selected
+from tools.chapters import is_hidden, selected, tags
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -17,26 +17,21 @@ def errors_after(
     """Run a lesson with a change in a visible cell; return (is it hidden, error) of what fails."""
     (chapter,) = selected([lesson])
     notebook = chapter.read_script()
-    visible = [cell for cell in notebook.cells if not is_hidden(cell)]
-    changed = next(
-        cell for cell in visible if cell.cell_type == "code" and old in cell.source
-    )
+    visible = [
+        cell
+        for cell in notebook.cells
+        if cell.cell_type == "code" and not is_hidden(cell)
+    ]
+    changed = next(cell for cell in visible if old in cell.source)
     changed.source = changed.source.replace(old, new, 1)
     monkeypatch.delenv("CHECK_BOOK")
     folder = {"metadata": {"path": str(chapter.script.parent)}}
-    NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="python3",
-        allow_errors=True,
-        resources=folder,
-    ).execute()
+    NotebookClient(notebook, timeout=600, allow_errors=True, resources=folder).execute()
     return [
         (is_hidden(cell), f"{output.ename}: {output.evalue}")
         for cell in notebook.cells
         for output in cell.get("outputs", [])
-        if output.output_type == "error"
-        and "raises-exception" not in cell.metadata.get("tags", [])
+        if output.output_type == "error" and "raises-exception" not in tags(cell)
     ]
 
 
@@ -49,7 +44,6 @@ def errors_after(
         ("05", "split_heads(numbers, heads=2)", "split_heads(numbers, heads=3)"),
         ("06", "MultiHeadAttention(d_model=8, heads=2)", "MultiHeadAttention(8, 4)"),
         ("08", "the black fish likes cat", "likes the cat black fish"),
-        ("09", "manual_seed(1)\nwords", "manual_seed(2)\nwords"),
         ("09", "layers=12", "layers=6"),
         ("10", "Does the black cat", "The dog"),
         ("16", "rates = 0.0001, 0.001, 0.0088", "rates = 0.0005, 0.003"),
@@ -62,20 +56,13 @@ def test_a_change_runs_through(monkeypatch, lesson, old, new):
 
 
 @pytest.mark.parametrize(
-    ("lesson", "old", "new", "message"),
+    ("lesson", "old", "new", "said"),
     [
-        (
-            "09",
-            "randn(1, 5, 64)",
-            "randn(1, 5, 30)",
-            "heads=4 does not divide d_model=30",
-        ),
-        ("10", "Does the black cat", "My black dog", "unknown: {'My'}; known: , . ?"),
-        ("14", "(pairs, vocabulary_size=2000)", "(pairs, 200)", "take 260 (bytes + 4)"),
+        ("09", "randn(1, 5, 64)", "randn(1, 5, 30)", "d_model=30"),
+        ("10", "Does the black cat", "My black dog", "My"),
+        ("14", "(pairs, vocabulary_size=2000)", "(pairs, 200)", "260"),
     ],
 )
-def test_a_change_that_cannot_work_is_refused_in_words(
-    monkeypatch, lesson, old, new, message
-):
+def test_a_change_that_cannot_work_is_refused(monkeypatch, lesson, old, new, said):
     is_hidden, error = errors_after(monkeypatch, lesson, old, new)[0]
-    assert not is_hidden and message in error
+    assert not is_hidden and said in error

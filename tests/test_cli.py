@@ -27,22 +27,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotated_transformer.data import Pair
-from annotated_transformer.evaluation import Scores, compound_split_bleu
-from annotated_transformer.toolkit import cli, model_io, planning, run_folder, runs
-from annotated_transformer.toolkit.cli import (
+from annotated_transformer import cli, files, planning, run_folder, runs
+from annotated_transformer.cli import (
     Data,
     HeldOut,
     main,
     read_splits,
     recipe,
 )
-from annotated_transformer.toolkit.model_io import load_model, save_model
-from annotated_transformer.toolkit.own_data import utf8_lines
-from annotated_transformer.toolkit.presets import ALL_PRESETS
-from annotated_transformer.toolkit.run_folder import read_checkpoint
-from annotated_transformer.toolkit.runs import TrainingConfig
-from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.data import Pair
+from annotated_transformer.evaluation import Scores, compound_split_bleu
+from annotated_transformer.files import load_model, save_model
+from annotated_transformer.own_data import utf8_lines
+from annotated_transformer.run_folder import read_checkpoint
+from annotated_transformer.runs import TrainingConfig
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.transformer import PRESETS, TABLE_3
 
 GRAMMAR = functools.cache(grammar)
 FAST = [
@@ -299,7 +299,7 @@ def test_bad_input_gets_a_sentence(
 
 def test_help_lists_every_preset() -> None:
     shown = " ".join(run("train", "--help").out.replace("│", " ").split())
-    for name in ALL_PRESETS:
+    for name in [*PRESETS, *TABLE_3]:
         assert f" {name}" in shown, name
 
 
@@ -508,7 +508,7 @@ def test_what_was_put_aside_keeps_its_quotation_marks(tmp_path: Path) -> None:
 def test_references_are_composed_as_translations_are(tmp_path: Path) -> None:
     """A letter and its mark count as the letter, or half of the words would be wrong."""
     english = ["Good day.", "Where is the station?", "The old man is tired."]
-    model, tokenizer = model_io.load_by_name("everyday-en-de")
+    model, tokenizer = files.load_by_name("everyday-en-de")
     german = cli.translate_together(model, tokenizer, english, beam=4, alpha=0.6)
     scores = []
     for form in ("NFC", "NFD"):
@@ -1084,7 +1084,7 @@ def test_shares_of_all_processes_come_back_in_order(
 ) -> None:
     """Each of them gets all; a line feed within a translation becomes a space."""
     shares: list[list[str]] = []
-    _, tokenizer = model_io.load_by_name("captions-de-en")
+    _, tokenizer = files.load_by_name("captions-de-en")
 
     def decode(
         model: Any, tokenizer: Any, mine: list[str], *_: Any, **__: Any
@@ -1330,7 +1330,7 @@ import os, runpy, signal, sys
 
 class Interrupt:
     def find_spec(self, name, path, target=None):
-        if name == "annotated_transformer.toolkit.cli":
+        if name == "annotated_transformer.cli":
             os.kill(os.getpid(), signal.SIGINT)
 
 # As in a terminal; what a shell starts in the background ignores Ctrl-C
@@ -1350,7 +1350,7 @@ def test_ctrl_c_while_python_imports_is_no_traceback() -> None:
 @pytest.mark.slow
 def test_a_translation_starts_without_what_it_does_not_need(trained: Path) -> None:
     code = (
-        "import sys; from annotated_transformer.toolkit.cli import main; main(sys.argv[1:]); "
+        "import sys; from annotated_transformer.cli import main; main(sys.argv[1:]); "
         "print(*sys.modules, file=sys.stderr)"
     )
     result = subprocess.run(
@@ -1375,7 +1375,7 @@ def second_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sentence_that_is_too_long_has_its_number_among_all(
     second_of_two: None,
 ) -> None:
-    model, tokenizer = model_io.load_by_name("captions-de-en")
+    model, tokenizer = files.load_by_name("captions-de-en")
     lines = ["Ein Hund.", "Zwei.", "Drei.", "Vier " * 2000]
     with pytest.raises(ValueError, match="sentence 4 has 4000 tokens"):
         cli.translate_together(model, tokenizer, lines, beam=1, alpha=0.6)

@@ -4,7 +4,7 @@ import pytest
 import sacrebleu
 
 from annotated_transformer.evaluation import compound_split_bleu, score, split_compounds
-from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer.synchronous_grammar import grammar
 
 REFERENCES = [pair.target for pair in grammar(120, seed=3)]
 

@@ -1,9 +1,9 @@
 """What the chapters of the model, 03 to 10, cannot test about themselves."""
 
-import io
 import json
 import math
 from dataclasses import asdict, replace
+from itertools import product
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
-from annotated_transformer.attention import attention
-from annotated_transformer.layers import LayerNorm, Residual, layer_norm
+from annotated_transformer.layers import Residual
 from annotated_transformer.masks import (
     BOS,
     EOS,
@@ -22,23 +22,20 @@ from annotated_transformer.masks import (
     padding_mask,
     target_mask,
 )
-from annotated_transformer.multi_head_attention import (
-    MultiHeadAttention,
-    head_width,
-    merge_heads,
-    split_heads,
-)
+from annotated_transformer.multi_head_attention import MultiHeadAttention, head_width
 from annotated_transformer.positional_encoding import (
     LearnedPositions,
     SinusoidalPositions,
-    sinusoid,
 )
-from annotated_transformer.toolkit.presets import ALL_PRESETS, parameter_count, preset
 from annotated_transformer.transformer import (
+    PRESETS,
+    TABLE_3,
     Transformer,
     TransformerConfig,
     evaluating,
     greedy_decode,
+    parameter_count,
+    preset,
 )
 
 any_time = settings(deadline=None)  # the first call of a kernel can be slow
@@ -89,54 +86,33 @@ def tensors(
 # --- Configuration ---
 
 
-def test_other_positions_are_not_taken_for_sinusoids():
-    with pytest.raises(KeyError, match="none"):
-        Transformer(replace(TOY, positions="none"))
-
-
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (
-            {"heads": 7},
-            "heads=7 does not divide d_model=512: take heads from [1, 2, 4, 8, 16, 32, 64]",
-        ),
+        ({"heads": 7}, "heads=7 does not divide d_model=512: take heads from [1, 2"),
         ({"heads": 7, "d_k": 64}, "both d_k and d_v"),
-        ({"layers": 0}, "layers=0"),
+        ({"layers": 0}, "layers=0 must be a whole number"),
         ({"d_ff": 2048.0}, "d_ff=2048.0 must be a whole number"),
         ({"d_k": -1}, "d_k=-1"),
-        ({"max_length": 0}, "max_length=0"),
-        ({"max_length": 10**30}, "must be a whole number from 1 to 1,000,000"),
-        ({"attention_bias": "no"}, "attention_bias='no' must be True or False"),
-        ({"pre_norm": -0.5}, "pre_norm=-0.5 must be True or False"),
-        ({"vocabulary_size": 3}, "vocabulary_size must be 5 or more"),
-        ({"dropout": 1.0}, "dropout=1.0 must be a rate from 0 to below 1"),
+        ({"max_length": None}, "max_length=None"),
+        ({"vocabulary_size": 3}, "must be 5 or more"),
+        ({"dropout": 1.0}, "dropout=1.0 must be from 0 to below 1"),
         ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
         ({"relu_dropout": 30}, "relu_dropout=30"),
-        ({"dropout": "0.1"}, "dropout='0.1' must be a rate"),
-        ({"dropout": None}, "dropout=None must be a rate"),
-        ({"dropout": False}, "dropout=False must be a rate"),
-        ({"positions": "sinusoid"}, '"sinusoidal" or "learned"'),
+        ({"positions": "none"}, 'take "sinusoidal" or "learned"'),
         ({"d_model": 15, "heads": 5}, "d_model=15 must be even"),
     ],
 )
 def test_a_wrong_configuration_fails_when_made_and_says_what_would_do(wrong, says):
-    with pytest.raises(ValueError) as error:
-        preset("base", **{"vocabulary_size": 100, **wrong})
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("wrong", [{"heads": 7}, {"layers": 0}, {"d_ff": -1}])
-def test_the_lesson_refuses_sizes_that_no_model_can_have(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        TransformerConfig(**{"vocabulary_size": 100, **wrong})
+    for make_config in (TransformerConfig, lambda **fields: preset("base", **fields)):
+        with pytest.raises(ValueError) as error:
+            make_config(**{"vocabulary_size": 100, **wrong})
+        assert says in str(error.value)
 
 
 def test_what_the_errors_advise_is_accepted():
     TransformerConfig(100, heads=7, d_model=511, positions="learned")
     TransformerConfig(100, heads=7, d_k=64, d_v=64)
-    TransformerConfig(100, d_model=15, heads=5, positions="learned")
 
 
 @any_time
@@ -148,7 +124,7 @@ def test_head_width_divides_or_advises_heads_that_do(d_model, heads):
     with pytest.raises(ValueError) as error:
         head_width(d_model, heads)
     fitting = json.loads(str(error.value).split("take heads from ")[1].split(", or")[0])
-    assert fitting == [h for h in range(1, 65) if d_model / h == d_model // h]
+    assert fitting == [h for h in range(1, 65) if d_model % h == 0]
 
 
 def test_a_configuration_cannot_be_changed_and_survives_json():
@@ -158,68 +134,44 @@ def test_a_configuration_cannot_be_changed_and_survives_json():
 
 
 def test_an_unknown_preset_names_those_there_are():
-    with pytest.raises(ValueError, match=r"tiny, small, base, big, .*Table 3"):
+    with pytest.raises(ValueError, match=r"tiny, small, base, big, .*TABLE_3"):
         preset("huge")
 
 
-@pytest.mark.parametrize("name", ALL_PRESETS)
-def test_every_preset_builds_without_memory_and_runs_when_small(name):
-    count = parameter_count(preset(name))
-    assert (
-        count
-        == parameter_count(preset(name, vocabulary_size=36_999)) + preset(name).d_model
-    )
-    small = make(
-        preset(name, vocabulary_size=20, max_length=8, layers=1, d_ff=8), torch.float32
-    )
-    logits = small(torch.tensor([[5, EOS]]), torch.tensor([[BOS, 6, 7]]))
+@pytest.mark.parametrize("name", [*PRESETS, *TABLE_3])
+def test_every_preset_runs_when_small(name):
+    small = preset(name, vocabulary_size=20, max_length=8, layers=1, d_ff=8)
+    model = make(small, torch.float32)
+    logits = model(torch.tensor([[5, EOS]]), torch.tensor([[BOS, 6, 7]]))
     assert logits.shape == (1, 3, 20)
+    assert parameter_count(small) == parameter_count(model)
 
 
 @pytest.mark.parametrize(
-    "name, millions",
+    "name, heads, d_k, d_v, millions",
     [
-        ("base", 63.05),
-        ("big", 214.17),
-        ("B-dk16", 55.97),
-        ("C-d256", 26.82),
-        ("C-ff4096", 88.24),
+        ("base", 8, 64, 64, 63.05),
+        ("big", 16, 64, 64, 214.17),
+        ("A-h1", 1, 512, 512, 63.05),
+        ("A-h32", 32, 16, 16, 63.05),
+        ("B-dk16", 8, 16, 64, 55.97),
+        ("C-d256", 8, 32, 32, 26.82),
+        ("C-d1024", 8, 128, 128, 163.82),
+        ("C-ff4096", 8, 64, 64, 88.24),
     ],
 )
-def test_parameter_counts(name, millions):
+def test_heads_are_as_wide_as_in_table_3_and_parameters_as_many(
+    name, heads, d_k, d_v, millions
+):
     assert round(parameter_count(preset(name)) / 1e6, 2) == millions
-
-
-@pytest.mark.parametrize(
-    "name, heads, d_k, d_v",
-    [
-        ("base", 8, 64, 64),
-        ("A-h1", 1, 512, 512),
-        ("A-h4", 4, 128, 128),
-        ("A-h16", 16, 32, 32),
-        ("A-h32", 32, 16, 16),
-        ("B-dk16", 8, 16, 64),
-        ("B-dk32", 8, 32, 64),
-        ("C-d256", 8, 32, 32),
-        ("C-d1024", 8, 128, 128),
-        ("big", 16, 64, 64),
-    ],
-)
-def test_heads_are_as_wide_as_in_table_3(name, heads, d_k, d_v):
     with torch.device("meta"):
         model = Transformer(preset(name, layers=1))
-    for module in model.modules():
-        if isinstance(module, MultiHeadAttention):
-            assert module.heads == heads
-            assert module.query.out_features == module.key.out_features == heads * d_k
-            assert module.value.out_features == module.output.in_features == heads * d_v
-
-
-@each_variant
-def test_counting_a_model_and_its_configuration_agree(config):
-    both = replace(config, d_k=3, d_v=5)
-    assert parameter_count(make(config)) == parameter_count(config)
-    assert parameter_count(make(both)) == parameter_count(both)
+    attentions = [m for m in model.modules() if isinstance(m, MultiHeadAttention)]
+    assert len(attentions) == 3
+    for module in attentions:
+        assert module.heads == heads
+        assert module.query.out_features == module.key.out_features == heads * d_k
+        assert module.value.out_features == module.output.in_features == heads * d_v
 
 
 # --- Masks ---
@@ -236,56 +188,17 @@ def test_padding_mask_opens_exactly_the_words(batch):
 
 
 @any_time
-@given(st.integers(1, 12))
-def test_causal_mask_opens_one_more_key_in_each_row(length):
-    mask = causal_mask(length)
-    assert mask.sum(dim=1).tolist() == list(range(1, length + 1))
-    assert not mask.triu(1).any()
-
-
-@any_time
 @given(batches, st.integers(0, 3))
-def test_target_mask_leaves_no_row_empty_and_shows_neither_padding_nor_future(
-    batch, extra
-):
+def test_target_mask_shows_neither_padding_nor_future(batch, extra):
     _, target = tensors(batch, extra)
     mask = target_mask(target)
     length = target.size(1)
     assert mask.shape == (len(batch), 1, length, length)
-    assert mask.any(dim=-1).all()
-    for b, t, s in mask[:, 0].nonzero().tolist():
-        assert s <= t
-        assert target[b, s] != PAD
+    for b, t, s in product(range(len(batch)), range(length), range(length)):
+        assert mask[b, 0, t, s] == (s <= t and target[b, s] != PAD)
 
 
-# --- Attention: readable and fast ---
-
-
-def by_chapter_3(module, x, mask):
-    """What a module returns for self-attention, by the readable attention."""
-    query, key, value = (
-        split_heads(projection(x), module.heads)
-        for projection in (module.query, module.key, module.value)
-    )
-    heads, weights = attention(query, key, value, mask)
-    return module.output(merge_heads(heads)), weights
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_the_module_computes_the_readable_attention(masked):
-    torch.manual_seed(0)
-    module = MultiHeadAttention(12, 3, d_k=5, d_v=7).double()
-    x = torch.randn(2, 6, 12, dtype=torch.float64, requires_grad=True)
-    mask = causal_mask(6) if masked else None
-    readable, weights = by_chapter_3(module, x, mask)
-    results = []
-    for output in (module(x, x, x, mask), readable):
-        (gradient,) = torch.autograd.grad(output.square().sum(), x)
-        results.append((output, gradient))
-    torch.testing.assert_close(*results)
-    assert weights.shape == (2, 3, 6, 6)
-    ones = torch.ones(2, 3, 6, dtype=torch.float64)
-    torch.testing.assert_close(weights.sum(-1), ones)
+# --- Attention and positions ---
 
 
 def test_attention_dropout_acts_in_training_only():
@@ -302,65 +215,6 @@ def test_a_mask_that_is_not_boolean_is_refused(dtype):
     module, x = MultiHeadAttention(12, 3), torch.randn(1, 6, 12)
     with pytest.raises(TypeError, match=f"the mask is {dtype}: make it boolean"):
         module(x, x, x, causal_mask(6).to(dtype))
-
-
-def test_attention_refuses_numbers_as_a_mask():
-    x = torch.randn(2, 3)
-    for dtype in (torch.float32, torch.long):
-        with pytest.raises(
-            RuntimeError, match="expected condition to be a boolean tensor"
-        ):
-            attention(x, x, x, torch.ones(2, 2, dtype=dtype))
-
-
-def test_a_query_without_any_key_is_as_documented():
-    """The fused kernel gives zeros, the readable attention NaN; neither spoils the others."""
-    module, x = MultiHeadAttention(12, 3), torch.randn(1, 6, 12)
-    nothing = causal_mask(6).tril(-1)  # the first query may attend to no key
-    output = module(x, x, x, nothing)
-    output.sum().backward()
-    assert torch.equal(output[0, 0], torch.zeros(12))
-    assert all(p.grad.isfinite().all() for p in module.parameters())
-    readable, _ = by_chapter_3(module, x, nothing)
-    assert readable[0, 0].isnan().all()
-    torch.testing.assert_close(readable[0, 1:], output[0, 1:])
-
-
-@any_time
-@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 4), st.integers(1, 5))
-def test_merging_undoes_splitting(batch, length, heads, width):
-    x = torch.arange(batch * length * heads * width).reshape(
-        batch, length, heads * width
-    )
-    split = split_heads(x, heads)
-    assert split.shape == (batch, heads, length, width)
-    assert torch.equal(merge_heads(split), x)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_layer_norm_equals_its_formula(dtype):
-    torch.manual_seed(0)
-    norm = LayerNorm(16).to(dtype)
-    nn.init.normal_(norm.gain)
-    nn.init.normal_(norm.bias)
-    x = torch.randn(3, 4, 16).to(dtype)
-    tolerance = {"atol": 0.1, "rtol": 0.1} if dtype == torch.bfloat16 else {}
-    torch.testing.assert_close(
-        norm(x), layer_norm(x, norm.gain, norm.bias), **tolerance
-    )
-
-
-# --- Positions ---
-
-
-def test_positions_far_out_are_exact():
-    p, i, width = 99_999, 3, 16
-    angle = p / 10_000 ** (2 * i / width)
-    row = sinusoid(p + 1, width)[p]
-    expected = torch.tensor([angle, angle + torch.pi / 2], dtype=torch.float64).sin()
-    torch.testing.assert_close(
-        row[2 * i : 2 * i + 2].double(), expected, atol=1e-6, rtol=0
-    )
 
 
 @pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])
@@ -380,11 +234,6 @@ def test_positions_are_as_exact_as_the_type_of_the_model():
             angle = p / 10_000 ** (i // 2 * 2 / TOY.d_model)
             exact = math.cos(angle) if i % 2 else math.sin(angle)
             assert abs(table[p, i].item() - exact) < 1e-7
-
-
-def test_odd_width_has_no_sinusoid():
-    with pytest.raises(RuntimeError, match="invalid"):
-        sinusoid(3, 7)
 
 
 # --- The whole model against the paper's formulas, in loops ---
@@ -412,10 +261,8 @@ class Reference:
         for t, x in enumerate(asking):
             seen, heads = answering[: t + 1] if past else answering, []
             for h in range(c.heads):
-                width, depth = (
-                    slice(h * d_k, h * d_k + d_k),
-                    slice(h * d_v, h * d_v + d_v),
-                )
+                width = slice(h * d_k, h * d_k + d_k)
+                depth = slice(h * d_v, h * d_v + d_v)
                 query = self.linear(f"{name}.query", x, width)
                 keys = [self.linear(f"{name}.key", y, width) for y in seen]
                 values = [self.linear(f"{name}.value", y, depth) for y in seen]
@@ -425,9 +272,8 @@ class Reference:
 
     def network(self, name: str, states: list[Tensor]):
         for x in states:
-            yield self.linear(
-                f"{name}.linear2", self.linear(f"{name}.linear1", x).clamp(min=0)
-            )
+            hidden = self.linear(f"{name}.linear1", x).clamp(min=0)
+            yield self.linear(f"{name}.linear2", hidden)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         centered = x - sum(x) / len(x)
@@ -438,9 +284,8 @@ class Reference:
         if self.c.pre_norm:
             updates = sublayer([self.norm(name, x) for x in states])
             return [x + update for x, update in zip(states, updates)]
-        return [
-            self.norm(name, x + update) for x, update in zip(states, sublayer(states))
-        ]
+        sums = [x + update for x, update in zip(states, sublayer(states))]
+        return [self.norm(name, x) for x in sums]
 
     def embed(self, tokens: list[int]) -> list[Tensor]:
         d, states = self.c.d_model, []
@@ -448,9 +293,8 @@ class Reference:
             angles = [p / 10_000 ** (2 * i / d) for i in range(d // 2)]
             waves = [f(angle) for angle in angles for f in (math.sin, math.cos)]
             place = torch.tensor(waves, dtype=torch.float64)
-            place = (
-                self.p["positions.table"][p] if self.c.positions == "learned" else place
-            )
+            if self.c.positions == "learned":
+                place = self.p["positions.table"][p]
             states.append(self.p["embedding.weight"][token] * math.sqrt(d) + place)
         return states
 
@@ -526,28 +370,15 @@ def test_logits_and_gradients_equal_those_of_the_formulas(config, batch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_gradients_reach_every_parameter_in_every_precision(config, dtype):
     model = make(replace(config, dropout=0.1), dtype)
-    source, target = (
-        padded([[5, 6, 7, EOS], [8, EOS]]),
-        padded([[BOS, 4, 5, EOS], [BOS, 9, EOS]]),
-    )
+    source = padded([[5, 6, 7, EOS], [8, EOS]])
+    target = padded([[BOS, 4, 5, EOS], [BOS, 9, EOS]])
     logits = model(source, target[:, :-1])
     assert logits.dtype == dtype
-    F.cross_entropy(
-        logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD
-    ).backward()
+    F.cross_entropy(logits.mT, target[:, 1:], ignore_index=PAD).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.any(), name
-
-
-def test_autocast_stays_close_to_single_precision():
-    model = make(TOY, torch.float32)
-    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5], [BOS, 9]])
-    expected = model(source, target)
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = model(source, target)
-    torch.testing.assert_close(logits.float(), expected, atol=0.1, rtol=0.1)
 
 
 @each_variant
@@ -579,54 +410,18 @@ def test_no_logit_depends_on_a_later_word(config, target, data):
     torch.testing.assert_close(first[:, : at + 1], second[:, : at + 1])
 
 
-def test_layers_of_a_stack_start_different():
-    model = make(TOY)
-    for stack in (model.encoder, model.decoder):
-        for first, second in zip(
-            stack.layers[0].parameters(), stack.layers[1].parameters()
-        ):
-            if first.dim() == 2:
-                assert not torch.equal(first, second)
-
-
-@each_variant
-def test_the_output_is_the_embedding_table(config):
-    model = make(config)
-    tables = [
-        n for n, p in model.named_parameters() if config.vocabulary_size in p.shape
-    ]
-    assert tables == ["embedding.weight"]
-
-
 def test_the_names_of_the_weights_are_those_of_published_files():
-    names = [f"embedding.{n}" for n in ("weight",)]
+    names = ["embedding.weight"]
     for stack, kinds in (("encoder", ["self"]), ("decoder", ["self", "cross"])):
         at = f"{stack}.layers.0"
         for kind in kinds:
             maps = ("query", "key", "value", "output")
             names += [f"{at}.{kind}_attention.{part}.weight" for part in maps]
-        parts = ("linear1", "linear2")
-        names += [
-            f"{at}.feed_forward.{part}.{n}"
-            for part in parts
-            for n in ("weight", "bias")
-        ]
+        for part in ("linear1", "linear2"):
+            names += [f"{at}.feed_forward.{part}.{n}" for n in ("weight", "bias")]
         for i in range(len(kinds) + 1):
             names += [f"{at}.residuals.{i}.norm.{n}" for n in ("gain", "bias")]
     assert list(Transformer(replace(TOY, layers=1)).state_dict()) == names
-
-
-@each_variant
-def test_weights_survive_saving(config):
-    model = make(config)
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    torch.manual_seed(1)
-    other = Transformer(replace(config, max_length=config.max_length)).double()
-    other.load_state_dict(torch.load(file, weights_only=True))
-    source, target = torch.tensor([[5, 6, EOS]]), torch.tensor([[BOS, 7]])
-    assert torch.equal(other(source, target), model(source, target))
 
 
 def test_a_model_with_sinusoids_can_be_loaded_with_more_positions():
@@ -657,37 +452,17 @@ def test_dropout_acts_on_embedding_plus_position_and_on_each_sublayer_output():
     assert set(post_norm.eval()(x, torch.ones_like).tolist()) == {0.0}
 
 
-def test_attention_has_biases_only_where_asked():
-    biases = [
-        n for n, _ in make(TOY).named_parameters() if "attention" in n and "bias" in n
-    ]
-    assert biases == []
-    added = parameter_count(VARIANTS["attention biases"]) - parameter_count(TOY)
-    assert added == 3 * TOY.layers * 4 * TOY.d_model
-
-
-@each_variant
-def test_the_model_compiles_into_one_graph(config):
-    torch._dynamo.reset()
-    model = make(replace(config, layers=1))
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[BOS, 4, 5], [BOS, 9]])
-    torch.testing.assert_close(compiled(source, target), model(source, target))
-
-
 def test_layers_compile_one_by_one_without_breaks_and_once_for_all_sizes():
     torch._dynamo.reset()
     model, plain = make(TOY), make(TOY)
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     for layer in [*model.encoder.layers, *model.decoder.layers]:
         layer.compile(dynamic=True, backend=counter, fullgraph=True)
     counts = []
     for length in (3, 4, 6, 9):
         row = list(range(4, 4 + length))
-        source, target = (
-            padded([[*row, EOS], [8, EOS]]),
-            padded([[BOS, *row, 5], [BOS, 9]]),
-        )
+        source = padded([[*row, EOS], [8, EOS]])
+        target = padded([[BOS, *row, 5], [BOS, 9]])
         torch.testing.assert_close(model(source, target), plain(source, target))
         counts.append(counter.frame_count)
     assert counts == [counts[0]] * 4
@@ -722,35 +497,13 @@ def test_greedy_decoding_keeps_its_limit_and_ignores_its_neighbors(rows, extra):
         assert greedy_decode(model, torch.tensor([[*row, EOS]]), extra) == [words]
 
 
-def test_greedy_decoding_without_an_end_stops_at_its_limit_or_at_the_last_position(
-    monkeypatch,
-):
+def test_greedy_decoding_without_an_end_stops_at_its_limit_or_at_the_last_position():
     model = make(replace(TOY, max_length=9))
-    logits = model.embedding.logits
-    never = torch.zeros(13, dtype=torch.float64).index_fill(
-        0, torch.tensor([EOS]), -torch.inf
-    )
-    monkeypatch.setattr(
-        model.embedding, "logits", lambda states: logits(states) + never
-    )
+    table = model.embedding.weight.data
+    table[EOS], table[6] = 0, -table[5]  # 5 or 6 always scores above the end
     source = torch.tensor([[5, 6, EOS]])
-    assert [len(greedy_decode(model, source, extra)[0]) for extra in (0, 2, 50)] == [
-        3,
-        5,
-        9,
-    ]
-
-
-def test_greedy_decoding_says_nothing_after_the_end(monkeypatch):
-    model = make(TOY)
-
-    def two_words_then_an_end_then_more(states: Tensor) -> Tensor:
-        script.append(script.pop(0))
-        return F.one_hot(torch.tensor([script[-1]] * len(states)), 13).double()
-
-    script = [7, 8, EOS, 9, 10]
-    monkeypatch.setattr(model.embedding, "logits", two_words_then_an_end_then_more)
-    assert greedy_decode(model, padded([[5, EOS], [6, 7, EOS]])) == [[7, 8], [7, 8]]
+    lengths = [len(greedy_decode(model, source, extra)[0]) for extra in (0, 2, 50)]
+    assert lengths == [3, 5, 9]
 
 
 def test_a_model_that_knows_the_answer_writes_it():

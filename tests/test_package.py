@@ -1,10 +1,11 @@
-"""The package as a user has it: quick to import, one version everywhere, README lines that work."""
+"""The package as a user has it: names, versions, what a wheel holds, README lines that work."""
 
 import ast
+import hashlib
 import importlib.util
 import io
 import json
-import math
+import os
 import pkgutil
 import re
 import shlex
@@ -12,139 +13,91 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from dataclasses import asdict
 from importlib.metadata import requires, version
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
 import annotated_transformer
-from annotated_transformer import preset
-from annotated_transformer.toolkit import cli
-from annotated_transformer.toolkit.checker import EXERCISES
-from annotated_transformer.toolkit.downloads import cache_folder
-from annotated_transformer.toolkit.runs import TrainingConfig
-from annotated_transformer.toolkit.synchronous_grammar import grammar
+from annotated_transformer import cli, grammar, preset
+from annotated_transformer.own_data import cache_folder
+from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig
-from tools.card import card
 from tools.chapters import ROOT
-from tools.package import project, public_names
+from tools.package import modules, project, public_names
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PUBLIC = [name for names in public_names(ROOT).values() for name in names]
+PACKAGE = ROOT / "annotated_transformer"
+PRETRAINED = [path.parent for path in PACKAGE.glob("pretrained/*/config.json")]
 
 
 # Names
 
 
-def test_import_loads_nothing():
-    """No torch, and no module of the package, before a name is used."""
-    code = (
-        "import sys, annotated_transformer as a; print(len(dir(a)) > 10,"
-        "[m for m in sys.modules if m in ('torch', 'numpy') or m.startswith(a.__name__ + '.')])"
-    )
+def test_importing_needs_no_extra():
+    """Neither a library of an extra, nor one for drawing or commands, is loaded."""
+    extras = "datasets", "ctranslate2", "altair", "matplotlib", "tyro"
+    code = f"import sys, annotated_transformer; print({{*sys.modules}} & {{*{extras}}})"
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert said.stdout.strip() == "True []"
+    assert said.stdout.strip() == "set()"
 
 
-def test_every_public_name_is_there():
-    """Each has one home, the stub for editors says the same, and no other name is offered."""
-    assert (
-        sorted(annotated_transformer.__all__) == sorted(set(PUBLIC)) == sorted(PUBLIC)
-    )
+def test_every_public_name_has_one_home():
+    """And none is the name of a module, which importing the module would put in its place."""
+    assert sorted(set(PUBLIC)) == sorted(PUBLIC)
     for home, names in public_names(ROOT).items():
         for name in names:
             found = getattr(annotated_transformer, name)
-            assert (found.__name__, found.__module__) == (
-                name,
-                f"annotated_transformer.{home}",
-            )
-    stub = ast.parse(
-        (ROOT / "annotated_transformer" / "__init__.pyi").read_text("utf-8")
-    )
-    typed = [n for n in stub.body if isinstance(n, ast.ImportFrom)]
-    assert {(n.module, a.name) for n in typed for a in n.names} == {
-        (home, name) for home, names in public_names(ROOT).items() for name in names
-    }
-    with pytest.raises(AttributeError, match="no attribute 'attend'"):
-        _ = annotated_transformer.attend
+            assert found.__module__ == f"annotated_transformer.{home}"
+    found = {module.name for module in pkgutil.iter_modules([str(PACKAGE)])}
+    assert len(found) > 10 and not found & {*PUBLIC}
 
 
-def test_a_list_of_names_has_public_ones_alone():
-    assert dir(annotated_transformer) == sorted([*PUBLIC, "__version__"])
-
-
-def test_no_public_name_is_the_name_of_a_module():
-    """Importing a module sets it as an attribute of the package: it would hide the name."""
-    modules = {
-        module.name for module in pkgutil.iter_modules(annotated_transformer.__path__)
-    }
-    assert len(modules) > 10 and not modules & set(PUBLIC)
+@pytest.mark.parametrize("module", modules(ROOT), ids=lambda module: module.name)
+def test_every_function_and_class_has_a_docstring(module):
+    tree = module.tree()
+    assert ast.get_docstring(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            assert ast.get_docstring(node), node.name
 
 
 # Numbers and addresses that stand in several places
 
 
-def test_one_version():
+def test_one_version_and_one_address():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert annotated_transformer.__version__ == version("annotated-transformer")
-    assert citation["version"] == annotated_transformer.__version__
-    assert f"## {annotated_transformer.__version__}" in (
-        ROOT / "CHANGELOG.md"
-    ).read_text("utf-8")
-
-
-def test_one_address():
-    """The repository is named only as _config.yml sets it."""
+    number = annotated_transformer.__version__
+    assert number == version("annotated-transformer") == citation["version"]
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     address = config["repository"]["url"]
     assert project(ROOT)["project"]["urls"]["Repository"] == address
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["repository-code"] == address
-    slug = address.removeprefix("https://github.com/").split("/")[1]
-    for page in [
-        *ROOT.glob("*.md"),
-        *(ROOT / "book").glob("*.md"),
-        ROOT / "CITATION.cff",
-    ]:
-        named = set(
-            re.findall(rf"https://github\.com/[\w-]+/{slug}", page.read_text("utf-8"))
-        )
-        harvards = f"https://github.com/harvardnlp/{slug}"  # its threads are cited
-        assert named <= {address, harvards}, page.name
 
 
 # Dependencies
 
 
-def test_extras_are_there():
-    extras = set(
-        re.findall(
-            r'extra == "(\w+)"', " ".join(requires("annotated-transformer") or [])
-        )
-    )
-    assert extras == {"notebooks", "docs", "test", "wmt14", "export"}
+def names_of(requirements: list[str]) -> set[str]:
+    return {re.split(r"[ ;<>=\[]", line)[0].lower() for line in requirements}
 
 
 def test_everything_that_is_needed_is_pinned():
-    pinned = {
-        re.split(r"[ ;=]", line)[0]
-        for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()
-        if "==" in line
-    }
-    for requirement in requires("annotated-transformer") or []:
-        name = re.split(r"[ ;<>=\[]", requirement)[0].lower()
-        assert name in pinned, f"{name} has no pin in requirements.txt"
+    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    pinned = names_of([line for line in lines if "==" in line])
+    assert names_of(requires("annotated-transformer") or []) <= pinned
 
 
-def test_every_dependency_is_imported_and_has_a_lower_bound():
-    """And what is imported is a dependency, or comes with one of the extras."""
+def test_what_is_imported_is_a_dependency():
+    """Or comes with an extra; each dependency is imported, and has a lower bound."""
     imported = set()
-    for path in (ROOT / "annotated_transformer").glob("**/*.py"):
+    for path in PACKAGE.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Import(names=aliases):
@@ -153,49 +106,41 @@ def test_every_dependency_is_imported_and_has_a_lower_bound():
                     imported.add(module.split(".")[0])
     imported -= {*sys.stdlib_module_names, "annotated_transformer"}
     bounds = project(ROOT)["project"]["dependencies"]
-    names = {re.fullmatch(r"([a-z]+)>=[\d.]+", bound)[1] for bound in bounds}
-    assert names <= imported
-    assert imported - names <= {"datasets", "multiprocess", "pyarrow", "ctranslate2"}
+    assert all(re.fullmatch(r"[a-z]+>=[\d.]+", bound) for bound in bounds)
+    assert names_of(bounds) <= imported
+    assert imported - names_of(bounds) <= {"datasets", "ctranslate2"}
 
 
-def test_the_oldest_versions_are_tested():
-    """`make test-matrix` takes each lower bound of pyproject.toml."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (pattern,) = re.findall(r"sed -nE 's/(.+)/\\1==\\2/p' pyproject.toml", makefile)
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    lines = re.findall(pattern.replace("$$", "$"), text, re.MULTILINE)
-    bounds = project(ROOT)["project"]["dependencies"]
-    assert [f"{name}>={number}" for name, number in lines] == bounds
-
-
-def test_the_workflow_keeps_the_folder_of_the_data(monkeypatch):
-    """Where the package looks on Linux, so that data sets are downloaded once."""
-    monkeypatch.delenv("ANNOTATED_TRANSFORMER_CACHE", raising=False)
-    text = (ROOT / ".github/workflows/check.yml").read_text(encoding="utf-8")
-    (path,) = re.findall(r"path: (~/.cache/\S+)", text)
-    assert Path(path).name == cache_folder().name
-
-
-def test_the_source_distribution_has_the_package_and_no_half_of_the_tests(tmp_path):
-    """A test without its conftest.py and fixtures could not run."""
+def test_what_is_built_has_models_and_cards_and_no_logs(tmp_path):
+    """The source distribution has no half of the tests."""
     pytest.importorskip("setuptools", minversion="77")
-    for name in ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
+    files = "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CITATION.cff"
+    for name in files:
         shutil.copy(ROOT / name, tmp_path)
-    shutil.copy(ROOT / "CITATION.cff", tmp_path)
-    ignored = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.jsonl")
+    large = shutil.ignore_patterns("__pycache__", "*.safetensors", "browser")
     for name in ("annotated_transformer", "tests", "tools"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
-    build = "from setuptools import build_meta; build_meta.build_sdist('dist')"
-    subprocess.run(
-        [sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=large)
+    for folder in PRETRAINED:
+        (tmp_path / folder.relative_to(ROOT) / "model.safetensors").touch()
+    build = (
+        "from setuptools import build_meta as b; b.build_sdist('.'); b.build_wheel('.')"
     )
-    (archive,) = (tmp_path / "dist").iterdir()
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path, check=True)
+
+    (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert not any(name.startswith("tests") for name in names)
-    assert {"annotated_transformer/toolkit/cli.py", "CITATION.cff"} <= names
-    lists = (ROOT / "tools" / "requirements").glob("*.txt")
-    assert {f"tools/requirements/{path.name}" for path in lists} <= names
+    lists = {str(path.relative_to(ROOT)) for path in ROOT.glob("tools/requirements/*")}
+    assert {"annotated_transformer/cli.py", "CITATION.cff", *lists} <= names
+
+    (archive,) = tmp_path.glob("*.whl")
+    in_wheel = set(zipfile.ZipFile(archive).namelist())
+    in_wheel = {name for name in in_wheel if name.startswith("annotated_transformer/")}
+    expected = {*PACKAGE.glob("*.py"), PACKAGE / "py.typed"}
+    parts = "config.json", "tokenizer.json", "model.safetensors", "README.md"
+    expected |= {folder / part for folder in PRETRAINED for part in parts}
+    assert in_wheel == {str(path.relative_to(ROOT)) for path in expected}
 
 
 # README's lines
@@ -203,51 +148,11 @@ def test_the_source_distribution_has_the_package_and_no_half_of_the_tests(tmp_pa
 
 def examples() -> list[tuple[str, str]]:
     """README's examples in Python: (code, what it prints)."""
-    found = [
-        e.partition("# ") for e in re.findall(r"```python\n(.+?)```", README, re.S)
-    ]
+    blocks = re.findall(r"```python\n(.+?)```", README, re.S)
+    parts = [block.partition("# ") for block in blocks]
     # The training must not hang on luck
-    return [
-        (f"import torch\ntorch.manual_seed(0)\n{code}", said.strip())
-        for code, _, said in found
-    ]
-
-
-def test_readme_has_three_short_examples():
-    """Three lines with the pretrained model, five that train one, three that check one's own."""
-    assert [len(code.strip().splitlines()) - 2 for code, _ in examples()] == [3, 5, 3]
-
-
-def test_readmes_shell_lines_go_through(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a shorter training, which leaves as many checkpoints as the one of the README."""
-    usual, short = cli.recipe("tiny"), ["--steps", "26", "--save-every", "10"]
-    assert math.ceil(usual.steps / usual.save_every) == math.ceil(26 / 10)
-    rows = [f"{pair.source}\t{pair.target}\n" for pair in grammar(400)]
-    (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Guten Morgen!\n")))
-    (block,) = [
-        b for b in re.findall(r"```bash\n(.+?)```", README, re.S) if "pairs.tsv" in b
-    ]
-    for line in block.splitlines():
-        program, *arguments = shlex.split(line.rpartition("| ")[2], comments=True)
-        assert program == "annotated-transformer"
-        cli.main(
-            arguments + ["--vocabulary-size", "400", *short] * (arguments[0] == "train")
-        )
-
-
-@pytest.mark.parametrize(
-    ("chapter", "part"),
-    [("05_multi_head_attention", "multi_head_attention"), ("09_layers", "layer_norm")],
-)
-def test_chapters_count_the_mistakes_of_a_part(chapter: str, part: str) -> None:
-    text = (ROOT / "notebooks" / f"{chapter}.py").read_text("utf-8")
-    (word,) = re.findall(r"knows (\w+) ways to get it wrong", text)
-    mistakes = EXERCISES[part]().mistakes
-    assert word == {7: "seven", 8: "eight", 9: "nine"}[len(mistakes)]
+    begin = "import torch\ntorch.manual_seed(0)\n"
+    return [(begin + code, said.strip()) for code, _, said in parts]
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.slow), 2])
@@ -266,18 +171,30 @@ def test_readme_training_runs(capsys):
     assert re.fullmatch(r"\['.*'\]", capsys.readouterr().out.strip())
 
 
+def test_readmes_shell_lines_go_through(tmp_path, monkeypatch):
+    """With a shorter training, which leaves three checkpoints."""
+    rows = [f"{pair.source}\t{pair.target}\n" for pair in grammar(400)]
+    (tmp_path / "pairs.tsv").write_text("".join(rows), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Guten Morgen!\n")))
+    blocks = re.findall(r"```bash\n(.+?)```", README, re.S)
+    (block,) = [block for block in blocks if "pairs.tsv" in block]
+    short = ["--vocabulary-size", "400", "--steps", "26", "--save-every", "10"]
+    for line in block.splitlines():
+        program, *arguments = shlex.split(line.rpartition("| ")[2], comments=True)
+        assert program == "annotated-transformer"
+        cli.main(arguments + short * (arguments[0] == "train"))
+
+
 # The model in one file
 
 
 @pytest.fixture(scope="module")
 def model_file():
     """book/model.py, imported where importing the package fails."""
-    kept = {
-        n: m for n, m in sys.modules.items() if n.startswith("annotated_transformer")
-    }
-    spec = importlib.util.spec_from_file_location(
-        "model_file", ROOT / "book" / "model.py"
-    )
+    kept = {n: m for n, m in sys.modules.items() if n.startswith(PACKAGE.name)}
+    path = ROOT / "book" / "model.py"
+    spec = importlib.util.spec_from_file_location("model_file", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules |= dict.fromkeys(kept, None) | {"model_file": module}
     try:
@@ -287,87 +204,79 @@ def model_file():
     return module
 
 
-def test_the_model_file_needs_only_torch():
-    tree = ast.parse((ROOT / "book" / "model.py").read_text(encoding="utf-8"))
-    imports = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)]
-    assert imports == [n for n in tree.body if n in imports], "all at the top"
-    names = {
-        n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in imports
-    }
-    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {"torch"}
-
-
-SHAPE = {"vocabulary_size": 23, "layers": 2, "d_model": 16, "d_ff": 24, "heads": 2}
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        {"pre_norm": True, "attention_bias": True},
-        {"positions": "learned", "d_k": 5, "d_v": 3},
-        {"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1},
+        {"pre_norm": True, "attention_bias": True, "attention_dropout": 0.2},
+        {"positions": "learned", "d_k": 5, "d_v": 3, "relu_dropout": 0.1},
     ],
 )
 def test_the_model_file_computes_the_same(model_file, changes):
     """Same parameters, same start, same logits and gradients to the bit, with dropout too."""
+    shape = {"vocabulary_size": 23, "layers": 2, "d_model": 16, "d_ff": 24, "heads": 2}
     results = []
-    for classes in (
+    for config, kind in (
         (TransformerConfig, Transformer),
         (model_file.TransformerConfig, model_file.Transformer),
     ):
         torch.manual_seed(1)
-        model = classes[1](classes[0](**SHAPE, **changes)).train()
+        model = kind(config(**shape, **changes)).train()
         source = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]])
-        target = torch.tensor([[1, 10, 11], [1, 12, 0]])
-        logits = model(source, target)
+        logits = model(source, torch.tensor([[1, 10, 11], [1, 12, 0]]))
         logits.square().sum().backward()
         gradients = {name: p.grad for name, p in model.named_parameters()}
-        results.append((model, logits, gradients))
-    (ours, logits, gradients), (other, logits_of_file, gradients_of_file) = results
-    assert type(ours) is not type(other)
-    assert ours.state_dict().keys() == other.state_dict().keys()
-    for name, weights in ours.state_dict().items():
-        assert torch.equal(weights, other.state_dict()[name]), name
-        assert name not in gradients or torch.equal(
-            gradients[name], gradients_of_file[name]
-        ), name
-    assert torch.equal(logits, logits_of_file) and logits.isfinite().all()
-    other.load_state_dict(ours.state_dict())
+        results.append({"logits": logits.detach(), **gradients})
+    ours, of_file = results
+    assert ours.keys() == of_file.keys()
+    for name, numbers in ours.items():
+        assert torch.equal(numbers, of_file[name]) and numbers.isfinite().all(), name
 
 
 # The models that come along
 
 
-@pytest.mark.parametrize("name", ["captions-de-en", "everyday-de-en", "everyday-en-de"])
-def test_a_card_is_written_from_its_folder(name):
-    """By `python -m tools.card`; it is a screen long, and has a signature and a licence."""
-    folder = ROOT / "annotated_transformer" / "pretrained" / name
-    text = (folder / "README.md").read_text(encoding="utf-8")
-    assert text == card(folder)
-    lines = text.splitlines()
-    assert len(lines) <= 55 and max(map(len, lines)) <= 100
-    assert "nrefs:1|case:mixed" in text and "MIT" in text and "version:" in text
-    _, code = text.split("```python\n")
-    exec(code.partition("```")[0], {})
-
-
-@pytest.mark.parametrize("name", ["captions-de-en", "everyday-de-en", "everyday-en-de"])
-def test_the_commands_of_a_card_make_the_shape_of_its_model(name):
-    folder = ROOT / "annotated_transformer" / "pretrained" / name
+@pytest.mark.parametrize("folder", PRETRAINED, ids=lambda folder: folder.name)
+def test_a_card_is_true(folder):
+    """Its lines of Python run, its preset has the model's shape, its scores are in the log."""
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    exec(re.search(r"```python\n(.+?)```", card, re.S)[1], {})
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    shape = preset(name.partition("-")[0], vocabulary_size=config["vocabulary_size"])
-    assert asdict(shape) == config
+    name = re.search(r"--preset (\w+)", card)[1]
+    assert asdict(preset(name, vocabulary_size=config["vocabulary_size"])) == config
+
+    lines = (folder / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    alpha = float(re.search(r"beam 4, alpha ([\d.]+)", card)[1])
+    rows = re.findall(r"\| ([\d,]+) \| ([\d.]*) \| ([\d.]+) \| ([\d.]+) \| ", card)
+    assert len(rows) >= 2
+    for sentences, *scores in rows:
+        of_set = [
+            r for r in records if r["sentences"] == int(sentences.replace(",", ""))
+        ]
+        for score, search in zip(scores, [(1, 0.6), (4, 0.6), (4, alpha)]):
+            logged = {
+                f"{r['bleu']:.1f}" for r in of_set if (r["beam"], r["alpha"]) == search
+            }
+            assert score in (logged or {""})
 
 
-def test_the_wheel_has_models_and_cards_and_no_logs():
-    patterns = project(ROOT)["tool"]["setuptools"]["package-data"]
-    home = ROOT / "annotated_transformer"
-    names = {
-        path.name
-        for pattern in patterns["annotated_transformer"]
-        if pattern.startswith("pretrained")
-        for path in home.glob(pattern)
-    }
-    model = {"config.json", "tokenizer.json", "model.safetensors"}
-    assert names == model | {"README.md"}
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("arguments", "sha256"),
+    [
+        (["de-en", "table", "--words"], "cd7d52bfe933fb4f560def04c9e4de2a"),
+        (["en-de", "table", "--more"], "89ca47af1bfc8451861f86ea7b7ddf43"),
+    ],
+)
+def test_the_everyday_tables_can_be_made_again(tmp_path, arguments, sha256):
+    """To the byte, from Tatoeba's archive in the cache."""
+    archive = cache_folder() / "tatoeba" / "deu-eng.zip"
+    if not archive.exists():
+        pytest.skip(f"no {archive}")
+    command = [sys.executable, "-m", "tools.everyday", archive.resolve(), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    content = (tmp_path / "table").read_bytes()
+    assert hashlib.sha256(content).hexdigest().startswith(sha256)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from annotated_transformer.batching import Batch, collate, encode_pairs
+from annotated_transformer.distributed import collate_share
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
+from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.toolkit.runs import collate_share
-from annotated_transformer.toolkit.synchronous_grammar import grammar
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
 PAIRS = grammar(60, seed=0)

@@ -172,7 +172,7 @@ def book(tmp_path_factory) -> Path:
         ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__")
     )
     (root / "notebooks").mkdir()
-    toolkit = Path("annotated_transformer", "toolkit")
+    toolkit = Path("annotated_transformer")
     (root / toolkit).mkdir(parents=True)
     shutil.copy(ROOT / toolkit / "page.py", root / toolkit)
     (root / "_toc.yml").write_text(
@@ -588,13 +588,13 @@ def test_names_and_modules(tmp_path):
     ]
     names = [
         "notebooks/03_attention",
-        "notebooks/A_model_io",
+        "notebooks/A_files",
         "book/index",
         "notebooks/attention",
     ]
     assert [module_of(name) for name in names] == [
         "attention",
-        "toolkit.model_io",
+        "files",
         None,
         None,
     ]
@@ -607,13 +607,13 @@ def test_names_and_modules(tmp_path):
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "annotated_transformer" / "toolkit").mkdir(parents=True)
-    for name in ("b.py", "toolkit/y.py", "z.py"):
+    (tmp_path / "annotated_transformer").mkdir(parents=True)
+    for name in ("b.py", "y.py", "z.py"):
         (tmp_path / "annotated_transformer" / name).touch()
     assert [module.name for module in modules(tmp_path)] == [
         "z",
         "b",
-        "toolkit.y",
+        "y",
     ]
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse
 import pyarrow as pa
 from pyarrow import parquet
 
-from annotated_transformer.toolkit.large_corpora import REVISION
+from annotated_transformer.large_corpora import REVISION
 
 API, FILES = "/api/datasets/wmt/wmt14/", f"/datasets/wmt/wmt14/resolve/{REVISION}/"
 

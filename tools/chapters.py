@@ -36,9 +36,9 @@ HIDING_KEYS = ("jupyter", "cellView")  # a cell's metadata in JupyterLab, in Col
 
 @dataclass(frozen=True)
 class Chapter:
-    """One notebook: a lesson, `notebooks/NN_name.py`, which feeds the module
-    `annotated_transformer/name.py`, or an appendix, `A_name.py`, which feeds
-    `annotated_transformer/toolkit/name.py`.
+    """One notebook: a lesson, `notebooks/NN_name.py`, or an appendix, `A_name.py`.
+
+    It feeds the module `annotated_transformer/name.py`.
     """
 
     script: Path
@@ -50,11 +50,6 @@ class Chapter:
     @property
     def module(self) -> str:
         return self.script.stem.split("_", 1)[1]
-
-    @property
-    def home(self) -> str:
-        """The module's dotted name within the package: `attention`, `toolkit.model_io`."""
-        return f"toolkit.{self.module}" if self.appendix else self.module
 
     @property
     def number(self) -> str:
@@ -78,22 +73,8 @@ class Chapter:
         return with_stable_ids(jupytext.read(self.script, fmt="py:percent"))
 
     def read_notebook(self) -> NotebookNode:
-        """Return the stored notebook.
-
-        Raises:
-            ProblemError: the file is missing or is no notebook.
-        """
-        remedy = f'run "make execute NOTEBOOK={self.script.stem}"'
-        where = f"notebooks/{self.notebook.name}"
-        if not self.notebook.exists():
-            raise ProblemError(
-                Problem(where, "is missing: its script was never executed", remedy)
-            )
-        try:
-            return nbformat.read(self.notebook, as_version=4)
-        except Exception as error:  # nbformat raises several unrelated types
-            fault = f"is not a notebook ({type(error).__name__})"
-            raise ProblemError(Problem(where, fault, remedy)) from error
+        """Return the stored notebook."""
+        return nbformat.read(self.notebook, as_version=4)
 
     def paired(self) -> NotebookNode:
         """Return the script's cells with the stored outputs of the cells that did not change."""
@@ -111,23 +92,15 @@ class Chapter:
 
 
 def chapters(root: Path = ROOT) -> list[Chapter]:
-    """Return all chapters in reading order.
-
-    Raises:
-        ProblemError: a notebook stands without its script.
-    """
+    """Return all chapters in reading order; raises ProblemError for a notebook without script."""
     numbered = sorted((root / "notebooks").glob("[0-9][0-9]_*.py"))
     lettered = sorted((root / "notebooks").glob("[A-Z]_*.py"))
     scripts = [*numbered, *lettered]
-    orphans: list[Problem] = []
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         if path.with_suffix(".py") not in scripts:
             fault = "has no script of the same name"
-            script = f"notebooks/{path.stem}.py"
-            remedy = f"write {script}, the source, or delete the notebook"
-            orphans.append(Problem(f"notebooks/{path.name}", fault, remedy))
-    if orphans:
-        raise ProblemError(*orphans)
+            remedy = "write its script, which is the source, or delete the notebook"
+            raise ProblemError(Problem(f"notebooks/{path.name}", fault, remedy))
     return [Chapter(script) for script in scripts]
 
 
@@ -140,20 +113,18 @@ def selected(names: list[str]) -> list[Chapter]:
     book = chapters()
     selection = []
     for name in names:
-        matches = [chapter for chapter in book if is_named(chapter, name)]
+        stem = Path(name).stem
+        matches = [
+            chapter
+            for chapter in book
+            if stem in (chapter.script.stem, chapter.module)
+            or stem.zfill(2) == chapter.number.zfill(2)
+        ]
         if not matches:
             stems = ", ".join(chapter.script.stem for chapter in book)
             raise ProblemError(Problem(name, "is no chapter", f"take one of: {stems}"))
         selection += matches
     return selection
-
-
-def is_named(chapter: Chapter, name: str) -> bool:
-    """True if the name is the chapter's file, stem, module, number or letter."""
-    name = name.removeprefix("notebooks/").removesuffix(".py").removesuffix(".ipynb")
-    if name in (chapter.script.stem, chapter.module):
-        return True
-    return name.zfill(2) == chapter.number.zfill(2)
 
 
 def with_stable_ids(notebook: NotebookNode) -> NotebookNode:

@@ -12,15 +12,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from tools.chapters import (
-    HIDING_KEYS,
-    ROOT,
-    Chapter,
-    chapters,
-    hiding_metadata,
-    is_hidden,
-    tags,
-)
+from tools.chapters import ROOT, Chapter, chapters, hiding_metadata, is_executed, tags
 from tools.command import command_line
 from tools.export import generate, written
 from tools.problem import Problem, ProblemError
@@ -29,89 +21,55 @@ from tools.reading import check_reading
 MACHINE_PATH = re.compile(
     r"(?<![\w.~])/(?:home|root|work|tmp|Users|private|mnt)/[\w.]+"
 )
-# What a notebook's cells have beyond the script's; `check_hiding` looks at the hiding keys
-NOTEBOOK_ONLY = {"execution", "lines_to_next_cell", *HIDING_KEYS}
+NOTEBOOK_ONLY = {"execution", "lines_to_next_cell"}  # metadata that scripts lack
+TOOLS = {
+    "ruff check": ["ruff", "check", "--quiet", "."],
+    "ruff format": ["ruff", "format", "--check", "--quiet", "."],
+    "mypy": ["mypy", "--no-error-summary"],
+}
 
 
-def shared_part(cell: NotebookNode) -> dict[str, Any]:
-    """Return what script and notebook must share of a cell."""
+def shared_part(cell: NotebookNode, hiding: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what script and notebook must share of a cell; `hiding` joins its metadata."""
     metadata = {
         key: value for key, value in cell.metadata.items() if key not in NOTEBOOK_ONLY
     }
-    return {
-        "id": cell.get("id"),
-        "type": cell.cell_type,
-        "metadata": metadata,
-        "source": cell.source,
-    }
+    return cell.id, cell.cell_type, metadata | hiding, cell.source
 
 
-def check_pair(chapter: Chapter) -> list[Problem]:
+def check_pair(chapter: Chapter) -> Iterator[Problem]:
     """The notebook holds the script's cells, executed in order, with no stored error."""
-    try:
-        notebook = chapter.read_notebook()
-    except ProblemError as error:
-        return list(error.problems)
-    script = chapter.read_script()
-    remedy = f"the script is the source: {execute_command(chapter)}"
+    remedy = f'run "make execute NOTEBOOK={chapter.script.stem}"'
     name = chapter.notebook.name
+    if not chapter.notebook.exists():
+        yield Problem(chapter.label, f"has no {name}", remedy)
+        return
+    script = chapter.read_script()
+    notebook = chapter.read_notebook()
     for index, (cell, stored) in enumerate(zip(script.cells, notebook.cells)):
-        if shared_part(cell) != shared_part(stored):
+        if shared_part(cell, hiding_metadata(cell)) != shared_part(stored, {}):
             fault = f"differs from the same cell of {name}"
-            return [Problem(chapter.cell(index), fault, remedy)]
+            yield Problem(chapter.cell(index), fault, remedy)
+            return
     if len(script.cells) != len(notebook.cells):
         fault = f"has {len(script.cells)} cells, {name} has {len(notebook.cells)}"
-        return [Problem(chapter.label, fault, remedy)]
-    return [*check_hiding(chapter, notebook), *check_outputs(chapter, notebook)]
-
-
-def execute_command(chapter: Chapter) -> str:
-    """Return the remedy for a notebook that differs from its script."""
-    return f'run "make execute NOTEBOOK={chapter.script.stem}"'
-
-
-def check_hiding(chapter: Chapter, notebook: NotebookNode) -> Iterator[Problem]:
-    """Cells that are tagged as hidden are closed in JupyterLab and Colab, and no others."""
+        yield Problem(chapter.label, fault, remedy)
+    if not is_executed(notebook):
+        yield Problem(chapter.label, "was not executed from top to bottom", remedy)
     for index, cell in enumerate(notebook.cells):
-        stored = {
-            key: cell.metadata[key] for key in HIDING_KEYS if key in cell.metadata
-        }
-        if stored != hiding_metadata(cell):
-            state = "open" if is_hidden(cell) else "closed"
-            fault = f"is {state} in JupyterLab or Colab, against its tags"
-            yield Problem(chapter.cell(index), fault, execute_command(chapter))
+        for fault in output_faults(cell):
+            yield Problem(chapter.cell(index), fault, f"mend it, and {remedy}")
 
 
-def check_outputs(chapter: Chapter, notebook: NotebookNode) -> Iterator[Problem]:
-    """Counts run 1..n; nothing stored is an error or names a path of the machine it ran on."""
-    count = 0
-    for index, cell in enumerate(notebook.cells):
-        if cell.cell_type != "code":
-            continue
-        count += 1
-        for fault, remedy in faults_of(cell, count):
-            remedy = f"{remedy}; then {execute_command(chapter)}"
-            yield Problem(chapter.cell(index), fault, remedy)
-
-
-def faults_of(cell: NotebookNode, count: int) -> Iterator[tuple[str, str]]:
-    """Yield the faults of a stored code cell, the `count`th, each with a remedy."""
-    if cell.execution_count is None:
-        yield "was never executed", "run it"
-    elif cell.execution_count != count:
-        fault = f"has the execution count {cell.execution_count}, not {count}"
-        yield fault, "run the notebook from top to bottom"
-    if cell.source.rstrip().endswith(";"):
-        yield "ends with a semicolon", "end with show_plot(...)"
-    for output in cell.outputs:
+def output_faults(cell: NotebookNode) -> Iterator[str]:
+    """Nothing stored is an error, or names a path of the machine it ran on."""
+    for output in cell.get("outputs", []):
         if output.output_type == "error" and "raises-exception" not in tags(cell):
-            fault = f"stores a traceback: {output.ename}: {output.evalue}"
-            yield fault, 'mend the cell, or tag it "raises-exception"'
+            yield f"stores a traceback: {output.ename}: {output.evalue}"
         text = output.get("text", "") + output.get("data", {}).get("text/plain", "")
         path = MACHINE_PATH.search(text)
         if path:
-            fault = f"prints a path of the machine it ran on: {path[0]}"
-            yield fault, "print the file's name only"
+            yield f"prints a path of the machine it ran on: {path[0]}"
 
 
 def check_package(root: Path = ROOT) -> Iterator[Problem]:
@@ -148,11 +106,6 @@ def check_book(root: Path = ROOT) -> list[Problem]:
 
 def start_tools() -> dict[str, subprocess.Popen[str]]:
     """Start ruff and mypy, which take a while, beside the other checks."""
-    commands = {
-        "ruff check": ["ruff", "check", "--quiet", "."],
-        "ruff format": ["ruff", "format", "--check", "--quiet", "."],
-        "mypy": ["mypy", "--no-error-summary"],
-    }
     return {
         name: subprocess.Popen(
             [sys.executable, "-m", *command],
@@ -161,7 +114,7 @@ def start_tools() -> dict[str, subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        for name, command in commands.items()
+        for name, command in TOOLS.items()
     }
 
 

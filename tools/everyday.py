@@ -25,125 +25,55 @@ from random import Random
 from typing import NamedTuple
 
 from annotated_transformer.data import Pair
-from annotated_transformer.toolkit.downloads import multi30k
-from annotated_transformer.toolkit.own_data import (
+from annotated_transformer.own_data import (
     filter_pairs,
     hash_share,
+    multi30k,
     single_spaced,
     split_pairs,
 )
 from tools.command import command_line
 
-MEN = """
-Adam Ahmed Alexander Ali Andrew Anton Ben Bernd Bruno Carlo Carl Charlie Christian Daniel David
-Dieter Elia Emil Emilio Erik Fabian Felix Finn Florian Frank Frederik Georg George Giovanni Gustav
-Harald Harry Heinrich Henry Holger Igor Ivan Jakob Jan Jim Joachim Johann John Jonathan Josef Julian
-Karl Kevin Konrad Kurt Leo Leon Leonard Levin Linus Louis Ludwig Luigi Lukas Malik Manfred Marco
-Mario Martin Matteo Matthew Maximilian Michael Mohammed Moritz Niklas Noah Norbert Olaf Oliver Omar
-Oskar Otto Patrick Paul Peter Philipp Rainer Ralf Richard Robert Robin Roland Sam Samuel Sebastian
-Simon Stefan Steve Sven Theo Thomas Till Tim Tobias Torsten Uwe Viktor Vincent Walter Werner William
-Wolfgang Yusuf
-"""
-WOMEN = """
-Agnes Alice Amelie Andrea Angela Anja Anna Anne Antonia Aylin Barbara Beate Birgit Brigitte Carla
-Carmen Caroline Charlotte Christina Clara Claudia Daniela Diana Doris Elena Elif Elisabeth Ella
-Emily Emma Erika Eva Fatima Franziska Frieda Gabi Gisela Greta Hanna Heike Helen Helga Ida Ingrid
-Irene Isabella Jana Jasmin Jennifer Jessica Johanna Julia Jutta Karin Katharina Katja Kira Lara
-Laura Lea Lena Leonie Lilly Linda Lisa Lotte Luisa Magdalena Maja Margarete Martha Martina Melanie
-Mia Monika Nadine Natalie Nicole Nina Nora Olga Patricia Paula Petra Pia Renate Rita Rosa Ruth
-Sabine Sandra Sara Silke Simone Sofia Sonja Sophie Stefanie Susanne Tanja Teresa Tina Ulla Ursula
-Valentina Vanessa Vera Veronika Yasmin Zoe
-"""
-TOWNS = """
-Aachen Amsterdam Augsburg Barcelona Basel Berlin Bern Bielefeld Bochum Bonn Bremen Bremerhaven
-Budapest Cambridge Chemnitz Chicago Dallas Darmstadt Dortmund Dresden Dublin Duisburg Edinburgh
-Erfurt Erlangen Essen Frankfurt Freiburg Graz Halle Hamburg Hannover Heidelberg Helsinki Innsbruck
-Istanbul Jena Karlsruhe Kassel Kiel Koblenz Leipzig Linz London Los=Angeles Luzern Madrid Magdeburg
-Mainz Manchester Mannheim Marburg Melbourne Miami Montreal Oldenburg Osaka Oslo Oxford Paderborn
-Paris Potsdam Regensburg Rostock Salzburg San=Francisco Seattle Stockholm Stuttgart Sydney
-Tokio/Tokyo Toronto Weimar Wien/Vienna München/Munich Köln/Cologne Rom/Rome Prag/Prague
-Moskau/Moscow Brüssel/Brussels Zürich/Zurich Nürnberg/Nuremberg Genf/Geneva Mailand/Milan
-Venedig/Venice Neapel/Naples Lissabon/Lisbon Athen/Athens Warschau/Warsaw Kopenhagen/Copenhagen
-Peking/Beijing
-"""
-SURNAMES = """
-Albrecht Andersen Arnold Bauer Baumann Beck Becker Berger Bergmann Bianchi Bosch Brandt Braun Brown
-Busch Chen Davis Diaz Dietrich Dubois Eder Engel Ernst Evans Fernandez Fischer Frank Friedrich Fuchs
-Garcia Graf Gross Gruber Günther Haas Hahn Hansen Harris Hartmann Heinrich Herrmann Hoffmann Hofmann
-Horn Huber Ivanov Jackson Jansen Johnson Jones Jung Kaiser Kaya Keller Khan Kim Klein Koch Kowalski
-Kraus Krüger Kuhn Kumar Lang Larsen Lee Lehmann Lewis Lopez Lorenz Ludwig Maier Martinez Mayer Meyer
-Miller Möller Moore Müller Nagel Neumann Nguyen Novak Otto Patel Petrov Pfeiffer Pohl Popov Richter
-Rossi Roth Sánchez Sato Sauer Schäfer Scholz Schreiber Schröder Schubert Schulz Schuster Schwarz
-Seidel Silva Simon Singh Sommer Stein Suzuki Tanaka Taylor Thompson Vogel Vogt Wagner Walker Wang
-Weber Weiß White Williams Wilson Winkler Winter Wolf Wright Yılmaz Young Ziegler Zimmermann
-"""
+
+def read_rows(name: str) -> list[list[str]]:
+    """Return the columns of each line of a table in this folder."""
+    text = Path(__file__).with_name(name).read_text("utf-8")
+    return [line.split("\t") for line in text.splitlines()]
+
+
+NAMES = {kind: names.split() for kind, names in read_rows("names.tsv")}
+MONTHS = dict(name.split("/") for name in NAMES["months"])  # German: English
+HOURS = dict(name.split("/") for name in NAMES["hours"])
 ONSETS = "b br ch d dr f fl g gr h j k kl kr l m n p qu r s sch sh st t tr v w x y z"
 VOWELS = "a a a e e e i i o o u ä ö ü au ei ie"
 # The first three are empty
 CODAS = "   ck ff hn l ll m n n nd ng r r rg s ss st t tt tz"
-SMALL_TOWNS = """
-Bamberg Bayreuth Braunschweig Celle Cottbus Cuxhaven Fulda Gera Gießen Goslar Göttingen Gütersloh
-Hagen Hamm Hildesheim Ingolstadt Kempten Konstanz Krefeld Leverkusen Lübeck Ludwigshafen Lüneburg
-Münster Osnabrück Passau Pforzheim Reutlingen Saarbrücken Schwerin Siegen Solingen Trier Tübingen
-Ulm Wiesbaden Wolfsburg Worms Wuppertal Würzburg Zwickau
-"""
 
 
 class Stranger(NamedTuple):
-    """Whom a name gives way to: names, and what may come before them."""
+    """Whom a name gives way to: names of a kind, and what may come before them."""
 
     pattern: str  # of the name that gives way
     names: str
     first_names: str = ""
-    german_title: str = ""
-    english_title: str = ""
+    titles: tuple[str, str] = ("", "")  # German, English
 
 
 STRANGERS = (
-    Stranger("Tom", SURNAMES, MEN, "Herr ", "Mr. "),
-    Stranger("Maria|Mary", SURNAMES, WOMEN, "Frau ", "Mrs. "),
-    Stranger("Meier", SURNAMES),
-    Stranger("Boston", SMALL_TOWNS),
+    Stranger("Tom", "surnames", "men", ("Herr ", "Mr. ")),
+    Stranger("Maria|Mary", "surnames", "women", ("Frau ", "Mrs. ")),
+    Stranger("Meier", "surnames"),
+    Stranger("Boston", "small towns"),
 )
 REPLACED_NAME = re.compile(r"\b(Tom|Maria|Mary|Meier|Boston)\b")
-REPLACEMENTS = {"Tom": MEN, "Maria": WOMEN, "Mary": WOMEN, "Boston": TOWNS}
+REPLACEMENTS = {"Tom": "men", "Maria": "women", "Mary": "women", "Boston": "towns"}
 NUMBER = re.compile(r"(?<![\d.,:])\d{2,4}(?![\d:]|[.,]\d)")
-MONTHS = {
-    "Januar": "January",
-    "Februar": "February",
-    "März": "March",
-    "April": "April",
-    "Mai": "May",
-    "Juni": "June",
-    "Juli": "July",
-    "August": "August",
-    "September": "September",
-    "Oktober": "October",
-    "November": "November",
-    "Dezember": "December",
-}
-HOURS = {
-    "eins": "one",
-    "zwei": "two",
-    "drei": "three",
-    "vier": "four",
-    "fünf": "five",
-    "sechs": "six",
-    "sieben": "seven",
-    "acht": "eight",
-    "neun": "nine",
-    "zehn": "ten",
-    "elf": "eleven",
-    "zwölf": "twelve",
-}
 GERMAN_DATE = rf"\b\d\d?\. ({'|'.join(MONTHS)})\b"
 ENGLISH_DATE = rf"\b({'|'.join(MONTHS.values())}) \d\d?(st|nd|rd|th)?\b"
 GERMAN_HALF_HOUR = rf"\bhalb ({'|'.join(HOURS)})\b"
 ENGLISH_HALF_HOUR = (
     rf"\b\d\d?:30\b|\b({'|'.join(HOURS.values())})[- ]thirty\b|\bhalf past \w+\b"
 )
-PHRASES = Path(__file__).with_name("phrases.tsv")  # German, English
-WORDS = Path(__file__).with_name("words.tsv")  # the same, with "the" and "to"
 EMOJI = "😀 😂 🙂 😉 😊 😍 😘 😎 😅 😢 😭 😡 😱 🤔 🥰 👍 👏 🙏 💪 ❤ ❤️ 💕 🎉 🎂 🔥 🌹 ☀️ ⭐ 🍀 🚀"
 
 TYPED_SHARE = 1 / 8  # of the pairs, come once more as if typed in a hurry
@@ -156,9 +86,6 @@ NEIGHBORS = 40  # rows are drawn from so many forms before and after
 DRAWN_SENTENCES = 5000  # with an emoji; translated already; two of which one may be
 
 
-# --- Reading ---
-
-
 def tatoeba(archive: Path) -> list[Pair]:
     """Return the German-English pairs of a zip file of manythings.org/anki."""
     with zipfile.ZipFile(archive) as opened:
@@ -168,12 +95,6 @@ def tatoeba(archive: Path) -> list[Pair]:
         english, german, *_ = line.split("\t")
         pairs.append(Pair(german, english))
     return pairs
-
-
-def read_table(path: Path) -> list[Pair]:
-    """Return the German-English pairs of a table of this folder."""
-    rows = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
-    return [Pair(german, english) for german, english in rows]
 
 
 def turned(pair: Pair, direction: str) -> Pair:
@@ -191,9 +112,6 @@ def is_short(pair: Pair, most_words: int) -> bool:
     return all(len(text.split()) <= most_words for text in pair[:2])
 
 
-# --- The same, typed in other ways ---
-
-
 def typed(text: str) -> str:
     """Return a sentence without capitals and without its last mark."""
     return text.lower().rstrip(".!? ")
@@ -207,14 +125,7 @@ def spellings(text: str) -> list[str]:
     return [text, typed(text), text.lower(), bare, shouted, calm]
 
 
-# --- Other names and numbers ---
-
-
-def other_number(number: str, shift: float) -> str:
-    """Return another number of as many digits."""
-    lowest = 10 ** (len(number) - 1)
-    share = (hash_share(number, seed=1) + shift) % 1
-    return str(lowest + int(share * 9 * lowest))
+# --- Other names, numbers, dates and half hours ---
 
 
 def renamed(pair: Pair, direction: str) -> Pair:
@@ -222,7 +133,7 @@ def renamed(pair: Pair, direction: str) -> Pair:
     source, target = pair[:2]
     share = share_of(pair, seed=1)
     for name, replacements in REPLACEMENTS.items():
-        entries = replacements.split()
+        entries = NAMES[replacements]
         entry = entries[int(share * len(entries))].replace("=", " ")
         german, _, english = entry.partition("/")  # of "Wien/Vienna"
         new = turned(Pair(german, english or german), direction)
@@ -233,27 +144,21 @@ def renamed(pair: Pair, direction: str) -> Pair:
     shared_numbers = set(NUMBER.findall(source)) & set(NUMBER.findall(target))
 
     def exchanged(match: re.Match[str]) -> str:
-        number = match[0]
-        return other_number(number, share) if number in shared_numbers else number
+        if match[0] not in shared_numbers:
+            return match[0]
+        lowest = 10 ** (len(match[0]) - 1)
+        place = (hash_share(match[0], seed=1) + share) % 1
+        return str(lowest + int(place * 9 * lowest))  # of as many digits
 
     return Pair(NUMBER.sub(exchanged, source), NUMBER.sub(exchanged, target))
-
-
-# --- Other dates and half hours ---
-
-
-def ordinal_ending(day: int) -> str:
-    """Return what English adds to the number of a day."""
-    if day in (11, 12, 13):
-        return "th"
-    return {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
 
 
 def drawn_date(draw: Random) -> tuple[str, str]:
     """Return a date in German and in English."""
     month = draw.choice(list(MONTHS))
     day = draw.randint(1, 28)
-    ending = draw.choice(["", ordinal_ending(day)])
+    ordinal = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd"}.get(day, "th")
+    ending = draw.choice(["", ordinal])
     return f"{day}. {month}", f"{MONTHS[month]} {day}{ending}"
 
 
@@ -274,9 +179,8 @@ def at_other_times(pair: Pair) -> list[Pair]:
         (GERMAN_DATE, ENGLISH_DATE, drawn_date),
         (GERMAN_HALF_HOUR, ENGLISH_HALF_HOUR, drawn_half_hour),
     ):
-        if not re.search(german_pattern, pair.source):
-            continue
-        if not re.search(english_pattern, pair.target):
+        there = re.search(german_pattern, pair.source)
+        if not there or not re.search(english_pattern, pair.target):
             continue
         draw = Random(f"{pair.source}\t{pair.target}")
         for _ in range(TIMES_PER_PAIR):
@@ -285,9 +189,6 @@ def at_other_times(pair: Pair) -> list[Pair]:
             target = re.sub(english_pattern, english, pair.target)
             pairs.append(Pair(source, target))
     return pairs
-
-
-# --- Strangers ---
 
 
 def made_up_name(draw: Random) -> str:
@@ -300,13 +201,12 @@ def introduced(pair: Pair, draw: Random) -> Pair:
     """Return a German-English pair with surnames, titles, small towns and made-up names."""
     german, english = pair[:2]
     for stranger in STRANGERS:
-        listed_name = draw.choice(stranger.names.split())
+        listed_name = draw.choice(NAMES[stranger.names])
         name = draw.choice([listed_name, made_up_name(draw)])
         before = ("", "")
         if stranger.first_names:
-            first_name = draw.choice(stranger.first_names.split()) + " "
-            titles = (stranger.german_title, stranger.english_title)
-            before = draw.choice([before, (first_name, first_name), titles])
+            first_name = draw.choice(NAMES[stranger.first_names]) + " "
+            before = draw.choice([before, (first_name, first_name), stranger.titles])
         if before[0] == "Herr " and not german.startswith("Tom "):
             before = ("", "")  # it may have to be Herrn
         pattern = rf"\b({stranger.pattern})\b"
@@ -315,20 +215,7 @@ def introduced(pair: Pair, draw: Random) -> Pair:
     return Pair(german, english)
 
 
-def can_be_introduced(pair: Pair) -> bool:
-    """Return whether both sides have as many of the names that give way: no "Toms" for "Tom's"."""
-    source_names = REPLACED_NAME.findall(pair.source)
-    target_names = REPLACED_NAME.findall(pair.target)
-    return 0 < len(source_names) == len(target_names)
-
-
 # --- What visitors try first ---
-
-
-def first_of_each_source(pairs: list[Pair]) -> list[Pair]:
-    """Return the first pair of each source, in the order of the last ones."""
-    by_source = {pair.source: pair for pair in reversed(pairs)}
-    return list(reversed(by_source.values()))
 
 
 def two_in_a_row(pairs: list[Pair]) -> list[Pair]:
@@ -342,8 +229,11 @@ def two_in_a_row(pairs: list[Pair]) -> list[Pair]:
 def phrase_rows(learned: list[Pair], direction: str) -> list[Pair]:
     """Return greetings, spellings, times and strangers, made of pairs to learn from."""
     draw = Random(0)
-    phrases = [turned(pair, direction) for pair in read_table(PHRASES)]
-    phrases = first_of_each_source(phrases)
+    listed = [
+        turned(Pair(row[0], row[1]), direction) for row in read_rows("phrases.tsv")
+    ]
+    by_source = {pair.source: pair for pair in reversed(listed)}
+    phrases = list(reversed(by_source.values()))
 
     handy = [pair for pair in learned if is_short(pair, 7)]
     sentences = draw.sample(handy, len(handy) // 4) + ROWS_PER_PHRASE * phrases
@@ -359,7 +249,8 @@ def phrase_rows(learned: list[Pair], direction: str) -> list[Pair]:
 
     chosen = [pair for pair in learned if share_of(pair, seed=3) < RENAMED_SHARE]
     for pair in chosen + NAMES_PER_PHRASE * phrases:
-        if can_be_introduced(pair):
+        source_names, target_names = map(REPLACED_NAME.findall, pair[:2])
+        if 0 < len(source_names) == len(target_names):  # no "Toms" for "Tom's"
             new = introduced(turned(pair, direction), draw)
             rows.append(turned(new, direction))
     return rows
@@ -373,11 +264,9 @@ def inflected(word: Pair) -> list[Pair]:
         article, german_noun = german.split(" ")
         noun = english.removeprefix("the ")
         forms.append(Pair(german_noun, noun))
-        german_article = "eine" if article == "die" else "ein"
-        english_article = "an" if re.match("[aeio]|u(?!ni)|hour", noun) else "a"
-        forms.append(
-            Pair(f"{german_article} {german_noun}", f"{english_article} {noun}")
-        )
+        ein = "eine" if article == "die" else "ein"
+        a = "an" if re.match("[aeio]|u(?!ni)|hour", noun) else "a"
+        forms.append(Pair(f"{ein} {german_noun}", f"{a} {noun}"))
     elif english.startswith("to "):
         forms.append(Pair(german, english.removeprefix("to ")))
     return forms
@@ -386,8 +275,8 @@ def inflected(word: Pair) -> list[Pair]:
 def word_forms(direction: str) -> list[Pair]:
     """Return the forms of the listed words; where a form has several translations, the first."""
     forms = []
-    for word in read_table(WORDS):
-        forms += [turned(form, direction) for form in inflected(word)]
+    for row in read_rows("words.tsv"):
+        forms += [turned(form, direction) for form in inflected(Pair(row[0], row[1]))]
     first_target = {form.source: form.target for form in reversed(forms)}
     return [form for form in forms if first_target[form.source] == form.target]
 
@@ -435,18 +324,13 @@ def word_rows(learned: list[Pair], direction: str) -> list[Pair]:
 
     handy = [pair for pair in learned if is_short(pair, 7)]
     with_emoji = []
-    for pair in draw.sample(handy, DRAWN_SENTENCES):
+    for source, target, _ in draw.sample(handy, DRAWN_SENTENCES):
         emoji = draw.choice(EMOJI.split())
-        with_emoji.append(Pair(f"{pair.source} {emoji}", f"{pair.target} {emoji}"))
-    translated = [
-        Pair(pair.target, pair.target) for pair in draw.sample(handy, DRAWN_SENTENCES)
-    ]
+        with_emoji.append(Pair(f"{source} {emoji}", f"{target} {emoji}"))
+    translated = [Pair(p.target, p.target) for p in draw.sample(handy, DRAWN_SENTENCES)]
     plain = draw.sample(handy, DRAWN_SENTENCES)
     mixed = draw.sample(with_emoji + translated + plain, DRAWN_SENTENCES)
     return rows + with_emoji + two_in_a_row(mixed)
-
-
-# --- The table ---
 
 
 def everyday_pairs(archive: Path, direction: str, table: str = "plain") -> list[Pair]:
@@ -470,27 +354,19 @@ def everyday_pairs(archive: Path, direction: str, table: str = "plain") -> list[
     return rows
 
 
-def write_table(pairs: list[Pair], path: Path) -> None:
-    """Write a pair a line; a tab within a text becomes a space."""
-    rows = ["\t".join(map(single_spaced, pair[:2])) + "\n" for pair in pairs]
-    path.write_text("".join(rows), encoding="utf-8")
-
-
 def main() -> None:
     """Write the table that the command line names."""
     parser = command_line("tools.everyday", __doc__)
     parser.add_argument("archive", type=Path, help="Tatoeba's pairs, deu-eng.zip")
     parser.add_argument("direction", choices=["de-en", "en-de"])
     parser.add_argument("output", type=Path, help="the table, everyday.tsv")
-    tables = parser.add_mutually_exclusive_group()
-    for table in ("more", "words"):
-        tables.add_argument(
-            f"--{table}", dest="table", action="store_const", const=table
-        )
-    parser.set_defaults(table="plain")
+    parser.add_argument("--more", action="store_true")
+    parser.add_argument("--words", action="store_true")
     options = parser.parse_args()
-    pairs = everyday_pairs(options.archive, options.direction, options.table)
-    write_table(pairs, options.output)
+    table = "words" if options.words else "more" if options.more else "plain"
+    pairs = everyday_pairs(options.archive, options.direction, table)
+    rows = ["\t".join(map(single_spaced, pair[:2])) + "\n" for pair in pairs]
+    options.output.write_text("".join(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import time
 
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from nbformat import NotebookNode
 
 from tools.chapters import (
     Chapter,
@@ -32,9 +31,8 @@ def needs_execution(chapter: Chapter) -> bool:
     if not chapter.notebook.exists():
         return True
     stored = chapter.read_notebook()
-    if not is_executed(stored):
-        return True
-    return code_sources(stored) != code_sources(chapter.read_script())
+    same_code = code_sources(stored) == code_sources(chapter.read_script())
+    return not same_code or not is_executed(stored)
 
 
 def execute(chapter: Chapter, timeout: int = 1200) -> None:
@@ -55,23 +53,11 @@ def execute(chapter: Chapter, timeout: int = 1200) -> None:
     try:
         client.execute()
     except CellExecutionError as error:
-        traceback = ANSI.sub("", error.traceback)
-        fault = f"fails: {error.ename}: {error.evalue}\n{traceback}"
+        fault = f"fails: {error.ename}\n{ANSI.sub('', error.traceback)}"
         remedy = "mend the cell in the script; the stored notebook is unchanged"
-        where = chapter.cell(failed_cell(notebook))
-        raise ProblemError(Problem(where, fault, remedy)) from error
+        raise ProblemError(Problem(chapter.label, fault, remedy)) from error
     close_hidden_cells(notebook)
     chapter.write_notebook(notebook)
-
-
-def failed_cell(notebook: NotebookNode) -> int:
-    """Return the index of the cell where the run stopped: the last one that stores an error."""
-    failed = []
-    for index, cell in enumerate(notebook.cells):
-        outputs = cell.get("outputs", [])
-        if any(output.output_type == "error" for output in outputs):
-            failed.append(index)
-    return failed[-1]
 
 
 def take_over_text(chapter: Chapter) -> bool:
@@ -105,12 +91,10 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests
     os.environ["CHECK_BOOK"] = "1"  # the guards of the text speak
     try:
-        if arguments.names:
-            for chapter in selected(arguments.names):
-                update(chapter, run=True)
-        else:
-            for chapter in chapters():
-                update(chapter, run=arguments.all or needs_execution(chapter))
+        named = selected(arguments.names)
+        for chapter in named or chapters():
+            run = bool(named) or arguments.all or needs_execution(chapter)
+            update(chapter, run)
     except ProblemError as error:
         sys.exit(f"make execute:\n{error}")
 

@@ -18,10 +18,7 @@ NOTEBOOK = re.compile(r"notebooks/([0-9]{2}|[A-Z])_(\w+)")
 
 @dataclass(frozen=True)
 class Module:
-    """One module and the notebook it comes from: `notebooks/03_attention` feeds `attention`.
-
-    `name` is dotted within the package: `attention`, `toolkit.model_io`.
-    """
+    """One module and the notebook it comes from: `notebooks/03_attention` feeds `attention`."""
 
     name: str
     chapter: str
@@ -43,14 +40,9 @@ def label_of(docname: str) -> str | None:
 
 
 def module_of(docname: str) -> str | None:
-    """Name the module that a notebook feeds: `notebooks/03_attention` gives `attention`,
-    `notebooks/A_model_io` gives `toolkit.model_io`.
-    """
+    """Name the module that a notebook feeds: `notebooks/03_attention` gives `attention`."""
     match = NOTEBOOK.fullmatch(docname)
-    if match is None:
-        return None
-    label, name = match.groups()
-    return f"toolkit.{name}" if label.isalpha() else name
+    return match[2] if match else None
 
 
 def modules(root: Path) -> list[Module]:
@@ -61,7 +53,7 @@ def modules(root: Path) -> list[Module]:
         name = module_of(chapter)
         if name is None:
             continue
-        path = root / PACKAGE / f"{name.replace('.', '/')}.py"
+        path = root / PACKAGE / f"{name}.py"
         if path.exists():
             exported.append(Module(name, chapter, path))
     return exported

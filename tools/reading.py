@@ -21,9 +21,8 @@ from tools.problem import Problem
 WELL_KNOWN = {"numpy", "torch", *sys.stdlib_module_names}
 DRAWING = re.compile(r"\s*(from|import) (altair|matplotlib|book\.figures)\b")
 ASSERTION = re.compile(r"\s*(assert\b|torch\.testing\.)")
-GUARDS = (
-    "if CHECKING:\n"  # how a cell begins that speaks only where the book is checked
-)
+# How a cell begins that speaks only where the book is checked
+GUARDS = "if CHECKING:\n"
 
 
 def check_reading(book: list[Chapter]) -> Iterator[Problem]:
@@ -72,25 +71,14 @@ def check_lesson(
         else:
             where = chapter.cell(index)
             introduced |= bound(cell)
-            yield from check_lines(where, cell)
-            puzzling = (used(cell) & hidden) - introduced
-            yield from check_names(where, puzzling, text)
-
-
-def check_names(where: str, names: set[str], text: str) -> Iterator[Problem]:
-    """Names that a visible cell uses and only hidden cells bind stand in the text before."""
-    for name in sorted(names):
-        if not is_mentioned(name, text):
-            fault = f'uses "{name}", which only hidden cells define'
-            remedy = "show where it comes from, or introduce it in the text before"
-            yield Problem(where, fault, remedy)
-
-
-def check_lines(where: str, cell: NotebookNode) -> Iterator[Problem]:
-    """A visible cell imports no drawing helper."""
-    for line in filter(DRAWING.match, cell.source.splitlines()):
-        fault = f"shows a drawing helper: {line.strip()}"
-        yield Problem(where, fault, 'move it into a cell tagged "hide-input"')
+            for line in filter(DRAWING.match, cell.source.splitlines()):
+                fault = f"shows a drawing helper: {line.strip()}"
+                yield Problem(where, fault, 'move it into a cell tagged "hide-input"')
+            for name in sorted((used(cell) & hidden) - introduced):
+                if not re.search(rf"\b{name}\b", text):
+                    fault = f'uses "{name}", which only hidden cells define'
+                    remedy = "show where it comes from, or introduce it in the text"
+                    yield Problem(where, fault, remedy)
 
 
 def bound(cell: NotebookNode) -> set[str]:
@@ -130,8 +118,3 @@ def imported_from(cell: NotebookNode, libraries: set[str]) -> set[str]:
             if library in libraries:
                 names.add(alias.asname or alias.name.partition(".")[0])
     return names
-
-
-def is_mentioned(name: str, text: str) -> bool:
-    """True if the name stands as a word in the text."""
-    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) is not None

@@ -15,80 +15,63 @@ import time
 from pathlib import Path
 
 import torch
-import tyro
 
 from annotated_transformer import Transformer
-from annotated_transformer import preset as make_config
+from annotated_transformer import preset as preset_named
 from annotated_transformer.batching import Batch
 from annotated_transformer.speed import FastLoss
+from annotated_transformer.training import make_adam
 from benchmarks import common
 
 VOCABULARY = 8000
-TOKENS = 4096  # of a batch, in the series that makes sentences longer
-LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 LENGTH = 32  # in the series that adds sentences
-BATCHES = (8, 16, 32, 64, 128, 256)
 
 
-def peak_memory() -> int:
-    """Return the most bytes that this process has held, its parent not counted (Linux)."""
-    status = Path("/proc/self/status").read_text().split()
-    return int(status[status.index("VmHWM:") + 1]) * 1024
-
-
-def measure(
-    preset: str, sentences: int, length: int, steps: int, threads: int, size: int
-) -> common.Record:
+def measure(preset: str, sentences: int, length: int, steps: int) -> common.Record:
     """Train for a few steps, in a fresh process; return the time of a step and its memory."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     torch.manual_seed(0)
-    config = make_config(preset, vocabulary_size=size, max_length=max(length, 16))
-    loss = FastLoss(Transformer(config).train(), label_smoothing=0.1)
-    adam = common.make_adam(loss.model)
+    config = preset_named(
+        preset, vocabulary_size=VOCABULARY, max_length=max(length, 16)
+    )
+    loss = FastLoss(Transformer(config))
+    adam = make_adam(loss)
 
-    def step(sentences: int, length: int) -> float:
-        tokens = torch.randint(4, size, (sentences, length))
+    def seconds(sentences: int, length: int) -> float:
+        tokens = torch.randint(4, VOCABULARY, (sentences, length))
         start = time.process_time()
-        common.update(loss, Batch(tokens, tokens), adam)
+        for _ in common.updates(loss, adam, [Batch(tokens, tokens)], lambda step: 1e-4):
+            pass
         return time.process_time() - start
 
-    step(1, 8)  # moments and gradients are there from now on
-    before = peak_memory()
-    seconds = statistics.median(step(sentences, length) for _ in range(steps))
-    return {"seconds": round(seconds, 4), "bytes": peak_memory() - before}
+    seconds(1, 8)  # moments and gradients are there from now on
+    before = common.peak_memory()
+    taken = statistics.median(seconds(sentences, length) for _ in range(steps))
+    return {"seconds": round(taken, 4), "bytes": common.peak_memory() - before}
 
 
 def main(
     preset: str = "small",
     steps: int = 3,
-    threads: int = 1,
-    tokens: int = TOKENS,
-    lengths: tuple[int, ...] = LENGTHS,
-    batches: tuple[int, ...] = BATCHES,
-    size: int = VOCABULARY,
+    tokens: int = 4096,
+    lengths: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1024, 2048),
+    batches: tuple[int, ...] = (8, 16, 32, 64, 128, 256),
     results: Path = common.RESULTS,
 ) -> None:
-    """Measure both series and write the log."""
+    """Measure batches of so many tokens, and so many sentences of 32 tokens."""
     points = [("length", tokens // length, length) for length in lengths]
     points += [("batch", sentences, LENGTH) for sentences in batches]
     spawn = multiprocessing.get_context("spawn")
     records = []
     for series, sentences, length in points:
-        arguments = (preset, sentences, length, steps, threads, size)
         with spawn.Pool(1) as pool:
-            costs = pool.apply(measure, arguments)
+            costs = pool.apply(measure, (preset, sentences, length, steps))
         point = {"series": series, "sentences": sentences, "length": length}
         records.append(point | costs)
         print(records[-1], flush=True)
-    settings = {
-        "benchmark": "growth",
-        "preset": preset,
-        "steps": steps,
-        "threads": threads,
-        "vocabulary": size,
-    }
+    settings = {"preset": preset, "steps": steps, "vocabulary": VOCABULARY}
     common.write_log(results, f"growth-{preset}", settings, records)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

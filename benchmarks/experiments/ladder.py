@@ -5,12 +5,13 @@
 The task is the grammar. The first rung knows the newest word, the mean of the words before it, and
 the mean of the source; each rung after it has one more part, in the order of the book's chapters.
 All see the same batches at the same rates, which fall to zero by the last update. A few rungs more
-change one thing, to see which half of a chapter's part pays, and two are trained twice as long, to
-see what more training would bring. The log has, of each rung and seed, the loss on the test pairs
-in nats per token, how many of the first of these it translates word for word, and what it writes
-of two sentences that none was trained on. Writes `results/ladder.jsonl`, which chapter 10 draws.
+change one thing, to see which half of a chapter's part pays, and two are trained twice as long. The
+log has, of each rung and seed, the loss on the test pairs in nats per token, how many of the first
+of these it translates word for word, and what it writes of two sentences that none was trained on.
+Writes `results/ladder.jsonl`, which chapter 10 draws.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -18,25 +19,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from torch import Tensor, nn
 
 from annotated_transformer import (
-    EncodedCorpus,
     Pair,
     Tokenizer,
     Transformer,
     TransformerConfig,
-    encode_pairs,
     grammar,
 )
-from annotated_transformer.attention import attention
-from annotated_transformer.batching import batches
+from annotated_transformer.attention import Mask, attention
+from annotated_transformer.batching import EncodedCorpus, batches, encode_pairs
 from annotated_transformer.embeddings import Embedding
 from annotated_transformer.feed_forward import FeedForward
-from annotated_transformer.masks import BOS, EOS, PAD, causal_mask, padding_mask
+from annotated_transformer.masks import BOS, EOS, causal_mask, padding_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.positional_encoding import SinusoidalPositions
+from annotated_transformer.training import loss_and_tokens, make_adam
 from annotated_transformer.transformer import evaluating
 from benchmarks import common
 
@@ -47,7 +46,6 @@ VOCABULARY = 600
 TEST_PAIRS = 1000
 LEARNED = 40_000  # pairs
 MAX_TOKENS = 1024
-UPDATES = 3000
 WARMUP = 100
 PEAK_RATE = 0.004
 LONGEST = 50  # tokens that a model may write
@@ -107,9 +105,11 @@ class OneHead(nn.Module):
         self.value = matrix()
         self.output = matrix() if output else nn.Identity()
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from x (B, T, D) to memory (B, S, D)."""
-        mix, _ = attention(self.query(x), self.key(memory), self.value(memory), mask)
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
+    ) -> Tensor:
+        """Map query (B, T, D), key and value (B, S, D) to (B, T, D)."""
+        mix, _ = attention(self.query(query), self.key(key), self.value(value), mask)
         return self.output(mix)
 
 
@@ -120,20 +120,14 @@ class Mean(nn.Module):
         super().__init__()
         self.value = matrix() if values else nn.Identity()
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the mean of memory (B, S, D) for each position of x (B, T, D)."""
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
+    ) -> Tensor:
+        """Return the mean of value (B, S, D) for each position of query (B, T, D)."""
         if mask is None:
-            mask = torch.ones(x.size(1), memory.size(1))
-        visible = mask.to(x.dtype)
-        return visible @ self.value(memory) / visible.sum(dim=-1, keepdim=True)
-
-
-class Heads(MultiHeadAttention):
-    """Chapter 5."""
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Attend from x (B, T, D) to memory (B, S, D)."""
-        return super().forward(x, memory, memory, mask)
+            mask = torch.ones(query.size(1), key.size(1))
+        visible = mask.to(query.dtype)
+        return visible @ self.value(value) / visible.sum(dim=-1, keepdim=True)
 
 
 class Partial(nn.Module):
@@ -147,56 +141,51 @@ class Partial(nn.Module):
         output: bool = False,
         relu: bool = True,
         tables: int = 1,
-        places: tuple[str, ...] = ("source", "target"),
     ) -> None:
         super().__init__()
         has = set(PARTS[:parts])
         self.masked = "masks" in has
         self.heads = "multi_head_attention" in has
-        self.places = places if "positional_encoding" in has else ()
-        if "embeddings" not in has:
+        self.positions: nn.Module = nn.Identity()
+        if "positional_encoding" in has:
+            self.positions = SinusoidalPositions(D_MODEL, 256)
+        self.source: nn.Module
+        self.target: nn.Module
+        if "embeddings" in has:
+            last = self.source = self.target = Embedding(vocabulary_size, D_MODEL)
+            if tables == 3:
+                self.target = Embedding(vocabulary_size, D_MODEL)
+                last = self.last = Embedding(vocabulary_size, D_MODEL)
+            self.logits: Callable[[Tensor], Tensor] = last.logits
+        else:
             self.source = nn.Embedding(vocabulary_size, D_MODEL)
             self.target = nn.Embedding(vocabulary_size, D_MODEL)
             self.logits = nn.Linear(D_MODEL, vocabulary_size)
-        else:
-            self.source = self.target = self.last = Embedding(vocabulary_size, D_MODEL)
-            if tables == 3:
-                self.target = Embedding(vocabulary_size, D_MODEL)
-                self.last = Embedding(vocabulary_size, D_MODEL)
-            self.logits = self.last.logits
+        attentions: list[nn.Module]
         if self.heads:
-            self.past = Heads(D_MODEL, HEADS)
-            self.cross = Heads(D_MODEL, HEADS)
+            attentions = [MultiHeadAttention(D_MODEL, HEADS) for _ in range(2)]
         elif "attention" in has:
-            self.past = OneHead(output)
-            self.cross = OneHead(output)
+            attentions = [OneHead(output), OneHead(output)]
         else:
-            self.past = Mean(values)
-            self.cross = Mean(values)
-        self.network = None
+            attentions = [Mean(values), Mean(values)]
+        self.past, self.cross = attentions
+        self.network: nn.Module | None = None
         if "feed_forward" in has:
             self.network = FeedForward(D_MODEL, D_FF)
         if not relu:
             inner, outer = nn.Linear(D_MODEL, D_FF), nn.Linear(D_FF, D_MODEL)
             self.network = nn.Sequential(inner, outer)
-        self.positions = SinusoidalPositions(D_MODEL, 256)
-
-    def read(self, side: str, tokens: Tensor) -> Tensor:
-        """Look up tokens (B, T) of a side, with positions where it has them: (B, T, D)."""
-        table = self.source if side == "source" else self.target
-        x = table(tokens)
-        return self.positions(x) if side in self.places else x
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Return logits (B, T, |V|) from source (B, S) and target (B, T)."""
-        memory = self.read("source", source)
-        x = self.read("target", target)
+        memory = self.positions(self.source(source))
+        x = self.positions(self.target(target))
         mask = None
         if self.masked:
             mask = padding_mask(source)  # (B, 1, 1, S)
-            if not self.heads:
-                mask = mask[:, 0]
-        x = x + self.past(x, x, causal_mask(x.size(1))) + self.cross(x, memory, mask)
+            mask = mask if self.heads else mask[:, 0]
+        past = self.past(x, x, x, causal_mask(x.size(1)))
+        x = x + past + self.cross(x, memory, memory, mask)
         if self.network is not None:
             x = x + self.network(x)
         return self.logits(x)
@@ -206,12 +195,12 @@ def make(vocabulary_size: int, part: str, **changes: Any) -> nn.Module:
     """Make the model that has PARTS up to `part`, with changes to one of them."""
     if part == "layers" or part == "transformer":
         layers = 1 if part == "layers" else 2
-        shape = {"d_model": D_MODEL, "d_ff": D_FF, "heads": HEADS, "dropout": 0.0}
-        return Transformer(TransformerConfig(vocabulary_size, layers=layers, **shape))
+        sizes = (vocabulary_size, layers, D_MODEL, D_FF, HEADS)
+        return Transformer(TransformerConfig(*sizes, dropout=0.0))
     return Partial(vocabulary_size, PARTS.index(part) + 1, **changes)
 
 
-# --- The task ---
+# --- One run ---
 
 
 @cache
@@ -225,9 +214,6 @@ def task() -> tuple[Tokenizer, EncodedCorpus, list[Pair]]:
     return tokenizer, encode_pairs(tokenizer, learned), test
 
 
-# --- Training ---
-
-
 def rate(step: int, updates: int) -> float:
     """Return the learning rate: up in a straight line, then down to zero in another."""
     rise = step / WARMUP
@@ -235,79 +221,43 @@ def rate(step: int, updates: int) -> float:
     return PEAK_RATE * min(rise, fall)
 
 
-def loss_of(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
-    """Return the mean loss in nats per real token."""
-    logits = model(source, target[:, :-1]).flatten(0, 1)
-    labels = target[:, 1:].flatten()
-    return nn.functional.cross_entropy(logits, labels, ignore_index=PAD)
-
-
-def train(model: nn.Module, learned: EncodedCorpus, seed: int, updates: int) -> None:
-    """Train a model; a seed gives all rungs the same batches."""
-    adam = common.make_adam(model)
-    stream = common.endless_batches(learned, MAX_TOKENS, seed)
-    for step, batch in enumerate(islice(stream, updates), start=1):
-        adam.param_groups[0]["lr"] = rate(step, updates)
-        adam.zero_grad()
-        loss_of(model, *batch).backward()
-        adam.step()
-
-
-def mean_loss(model: nn.Module, corpus: EncodedCorpus) -> float:
-    """Return a model's loss in nats per token."""
-    total = tokens = 0.0
+def translations(
+    model: nn.Module, tokenizer: Tokenizer, pairs: list[Pair]
+) -> list[str]:
+    """Write the likeliest next token until `</s>`, for each source."""
+    texts = []
     with evaluating(model):
-        for batch in batches(corpus, MAX_TOKENS):
-            real = common.count(batch.target[:, 1:])
-            total += real * float(loss_of(model, *batch))
-            tokens += real
-    return total / tokens
-
-
-# --- What a model writes ---
-
-
-def write(model: nn.Module, sources: list[list[int]]) -> list[list[int]]:
-    """Write the likeliest next token until `</s>`, for each source; ids without it."""
-    written = []
-    with evaluating(model):
-        for ids in sources:
-            source = torch.tensor([ids])
+        for pair in pairs:
+            source = torch.tensor([[*tokenizer.encode(pair.source), EOS]])
             target = torch.tensor([[BOS]])
             while target[0, -1] != EOS and target.size(1) <= LONGEST:
                 logits = model(source, target)[:, -1]
                 target = torch.cat([target, logits.argmax(-1, keepdim=True)], dim=1)
-            written.append([token for token in target[0, 1:].tolist() if token != EOS])
-    return written
+            words = [token for token in target[0, 1:].tolist() if token != EOS]
+            texts.append(tokenizer.decode(words))
+    return texts
 
 
-def translations(
-    model: nn.Module, tokenizer: Tokenizer, pairs: list[Pair]
-) -> list[str]:
-    """Return what a model writes of the sources of some pairs."""
-    sources = [[*tokenizer.encode(pair.source), EOS] for pair in pairs]
-    return [tokenizer.decode(ids) for ids in write(model, sources)]
-
-
-# --- The runs ---
-
-
-def measure(
-    rung: str, seed: int, updates: int, asked: int, threads: int
-) -> common.Record:
-    """Train one rung from one seed; return a line of the log."""
-    torch.set_num_threads(threads)
+def measure(rung: str, seed: int, updates: int, asked: int) -> common.Record:
+    """Train one rung from one seed; the seed gives all rungs the same batches."""
+    torch.set_num_threads(1)
     tokenizer, learned, test = task()
     chosen = RUNGS[rung]
     torch.manual_seed(seed)
     model = make(len(tokenizer), chosen.part, **chosen.changes)
-    train(model, learned, seed, chosen.times * updates)
+    loss = common.WholeLoss(model)
+    steps = chosen.times * updates
+    stream = islice(common.endless_batches(learned, MAX_TOKENS, seed), steps)
+    rates = partial(rate, updates=steps)
+    for _ in common.updates(loss, make_adam(loss), stream, rates):
+        pass
+    held_out = batches(encode_pairs(tokenizer, test), MAX_TOKENS)
+    total, tokens = loss_and_tokens(loss, held_out)
     outputs = translations(model, tokenizer, test[:asked])
-    right = sum(output == pair.target for output, pair in zip(outputs, test))
     return {
-        "loss": round(mean_loss(model, encode_pairs(tokenizer, test)), 4),
-        "right": right,
-        "updates": chosen.times * updates,
+        "loss": round(float(total / tokens), 4),
+        "right": sum(output == pair.target for output, pair in zip(outputs, test)),
+        "updates": steps,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "writes": translations(model, tokenizer, SENTENCES),
     }
@@ -316,22 +266,13 @@ def measure(
 def main(
     rungs: tuple[str, ...] = tuple(RUNGS),
     seeds: tuple[int, ...] = (0, 1, 2),
-    updates: int = UPDATES,
+    updates: int = 3000,
     asked: int = 300,
     jobs: int = 1,
-    threads: int = 1,
     results: Path = common.RESULTS,
 ) -> None:
-    """Make the runs that the log doesn't have yet.
-
-    Each has so many `updates`, and is asked for `asked` translations of the test pairs.
-    """
-    unknown = sorted(set(rungs) - set(RUNGS))
-    if unknown:
-        names = ", ".join(RUNGS)
-        raise SystemExit(f"no rung {', '.join(unknown)}: take some of {names}")
+    """Make the runs that the log doesn't have yet, each asked for some translations."""
     settings = {
-        "benchmark": "ladder",
         "d_model": D_MODEL,
         "max_tokens": MAX_TOKENS,
         "warmup": WARMUP,
@@ -340,12 +281,11 @@ def main(
         "updates": updates,
         "asked": asked,
         "sentences": [pair.source for pair in SENTENCES],
-        "threads": threads,
     }
-    run = partial(measure, updates=updates, asked=asked, threads=threads)
+    run = partial(measure, updates=updates, asked=asked)
     tasks = [{"rung": rung, "seed": seed} for seed in seeds for rung in rungs]
-    common.make_runs(results / "ladder.jsonl", settings, tasks, run, jobs)
+    common.make_runs(results, "ladder", settings, tasks, run, jobs)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

@@ -23,23 +23,16 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-import tyro
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from annotated_transformer import (
-    EncodedCorpus,
-    SmoothedLoss,
-    Transformer,
-    TransformerConfig,
-    decoding,
-)
+from annotated_transformer import Transformer, TransformerConfig, decoding
+from annotated_transformer.batching import EncodedCorpus, pad
 from annotated_transformer.decoding import beam_search
-from annotated_transformer.masks import BOS, EOS, PAD, UNK
+from annotated_transformer.masks import BOS, EOS, UNK
+from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.toolkit.runs import move
-from annotated_transformer.toolkit.translation import length_batches
-from annotated_transformer.training import Update, validation_loss
+from annotated_transformer.training import make_adam, validation_loss
+from annotated_transformer.translation import length_batches
 from benchmarks import common
 from benchmarks.treebank import (
     Tree,
@@ -64,7 +57,6 @@ WARMUP = 400
 LR_SCALE = 0.5
 EVERY = 250  # updates between two looks at the held-out trees
 PATIENCE = 1500  # updates without a better loss on them
-SEARCH = {"beam": 21, "alpha": 0.3, "max_extra_tokens": 300}  # section 6.3
 EXAMPLE = ["the", "black", "cat", "likes", "fish", "."]
 
 # --- The model's view: words go in, symbols come out ---
@@ -153,23 +145,23 @@ def fit(
 
     It ends early when this loss hasn't fallen for `patience` updates.
     """
+
+    def rate(step: int) -> float:
+        return learning_rate(step, model.config.d_model, warmup, LR_SCALE)
+
     loss = SmoothedLoss(model, 0.1)
-    adam = common.make_adam(model)
-    device = model.embedding.weight.device
     best_loss, best_step, best_weights = math.inf, 0, model.state_dict()
-    updates: list[Update] = []
-    stream = common.endless_batches(corpus, max_tokens, seed)
-    for step, batch in enumerate(islice(stream, steps), start=1):
-        lr = learning_rate(step, model.config.d_model, warmup, LR_SCALE)
-        adam.param_groups[0]["lr"] = lr
-        updates.append(common.update(loss, move(batch, device), adam))
+    total = tokens = 0.0
+    stream = islice(common.endless_batches(corpus, max_tokens, seed), steps)
+    updates = common.updates(loss, make_adam(loss), stream, rate)
+    for step, update in enumerate(updates, start=1):
+        total += float(update.loss)
+        tokens += float(update.tokens)
         if step % every != 0 and step != steps:
             continue
-        total = float(sum(update.loss.double() for update in updates))
-        tokens = int(sum(update.tokens for update in updates))
-        updates = []
         held_out_loss = validation_loss(model, held_out, max_tokens)
         report(step, round(total / tokens, 4), round(held_out_loss, 4))
+        total = tokens = 0.0
         if held_out_loss < best_loss:
             best_loss, best_step = held_out_loss, step
             best_weights = copy.deepcopy(model.state_dict())
@@ -222,12 +214,11 @@ def constrained_extend(
 ) -> Callable[[Any, Tensor], Any]:
     """Return the search's step, held to what may follow in the sentences of a batch."""
     free_extend = decoding.extend
-    kinds = code.kinds.to(source.device)
 
     def extend(beams: Any, logits: Tensor) -> Any:
         rows = beams.sentence
         permitted = allowed(
-            beams.tokens, source[rows], words[rows], kinds, code.written
+            beams.tokens, source[rows], words[rows], code.kinds, code.written
         )
         empty = beams.total == -torch.inf  # no hypothesis: nothing to forbid
         permitted |= empty[..., None]
@@ -245,17 +236,14 @@ def parse(
     alpha: float = 0.3,
     max_extra_tokens: int = 300,
 ) -> list[list[str]]:
-    """Return the symbols that beam search writes for each sentence, in order."""
-    device = model.embedding.weight.device
-    sources = [torch.tensor(code.source(words)) for words in sentences]
+    """Return the symbols that a search as in section 6.3 writes for each sentence, in order."""
+    sources = [code.source(words) for words in sentences]
     symbols = dict[int, list[str]]()
     for group in length_batches([len(source) for source in sources], 512):
-        rows = [sources[number] for number in group]
-        source = pad_sequence(rows, batch_first=True, padding_value=PAD).to(device)
-        extend = decoding.extend
+        source = pad([sources[number] for number in group])
+        extend: Any = decoding.extend
         if constrained:
-            counts = [[len(sentences[number])] for number in group]
-            words = torch.tensor(counts, device=device)
+            words = torch.tensor([[len(sentences[number])] for number in group])
             extend = constrained_extend(code, source, words)
         with patch.object(decoding, "extend", extend):
             results = beam_search(model, source, beam, alpha, max_extra_tokens)
@@ -279,41 +267,27 @@ def evaluate(
 
 
 def measure(
-    share: int,
-    seed: int,
-    words_written: bool,
-    steps: int,
-    sentences: int,
-    device: str,
-    threads: int,
-) -> dict[str, Any]:
-    """Train on one tree in `share` and score; return a line of the log."""
-    torch.set_num_threads(threads)
+    share: int, seed: int, words_written: bool, steps: int, sentences: int
+) -> common.Record:
+    """Train on one tree in `share` and score."""
+    torch.set_num_threads(1)
     start = time.perf_counter()
     train, held_out, test = split_treebank()
     code = Code(train, written=words_written)
     train = train[seed % share :: share]
     test = test[:sentences]
     torch.manual_seed(seed)
-    model = Transformer(TransformerConfig(len(code.entries), **SHAPE)).to(device)
+    model = Transformer(TransformerConfig(len(code.entries), **SHAPE))
     curve = list[tuple[float, ...]]()
 
     def report(*line: float) -> None:
         curve.append(line)
         print(f"{len(train)} trees, seed {seed}: update, losses", *line, flush=True)
 
-    fit(
-        model,
-        encode_trees(code, train),
-        encode_trees(code, held_out),
-        steps,
-        seed,
-        report=report,
-    )
-    trained = round(time.perf_counter() - start, 1)
+    trees, others = encode_trees(code, train), encode_trees(code, held_out)
+    fit(model, trees, others, steps, seed, report=report)
     free_f1, free_share = evaluate(model, code, test, constrained=False)
     held_f1, held_share = evaluate(model, code, test, constrained=True)
-    example = parse(model, code, [EXAMPLE], constrained=True)[0]
     return {
         "trees": len(train),
         "tested": len(test),
@@ -321,11 +295,8 @@ def measure(
         "well_formed_free": free_share,
         "f1_constrained": held_f1,
         "well_formed_constrained": held_share,
-        "ours": " ".join(example),
+        "ours": " ".join(parse(model, code, [EXAMPLE], constrained=True)[0]),
         "curve": curve,
-        "device": device,
-        "parameters": sum(weight.numel() for weight in model.parameters()),
-        "trained": trained,
         "seconds": round(time.perf_counter() - start, 1),
     }
 
@@ -336,15 +307,11 @@ def main(
     steps: int = 4000,
     sentences: int = 300,
     jobs: int = 1,
-    device: str = "cuda" if common.GPU else "cpu",
-    threads: int = 1,
     results: Path = common.RESULTS,
 ) -> None:
     """Make the runs that the log doesn't have yet, some of them side by side."""
     settings = {
-        "benchmark": "parsing",
         **SHAPE,
-        **SEARCH,
         "max_tokens": MAX_TOKENS,
         "warmup": WARMUP,
         "lr_scale": LR_SCALE,
@@ -352,20 +319,17 @@ def main(
         "patience": PATIENCE,
         "vocabulary": VOCABULARY,
         "sentences": sentences,
-        "threads": threads,
     }
-    tasks = []
-    for seed in seeds:
-        for share in shares:
-            tasks.append({"share": share, "seed": seed, "words_written": True})
+    kinds = [(share, True) for share in shares]
     if 1 in shares:
+        kinds.append((1, False))
+    tasks = []
+    for share, written in kinds:
         for seed in seeds:
-            tasks.append({"share": 1, "seed": seed, "words_written": False})
-    run = partial(
-        measure, steps=steps, sentences=sentences, device=device, threads=threads
-    )
-    common.make_runs(results / "parsing.jsonl", settings, tasks, run, jobs)
+            tasks.append({"share": share, "seed": seed, "words_written": written})
+    run = partial(measure, steps=steps, sentences=sentences)
+    common.make_runs(results, "parsing", settings, tasks, run, jobs)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

@@ -9,12 +9,10 @@ trained anew for each distance, on fresh words in each update. The GRU gets a se
 words, with five times the updates. Writes `results/recall.jsonl`, which chapter 2 draws.
 """
 
-import time
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import Tensor, nn
 
 from annotated_transformer.masks import causal_mask
@@ -30,7 +28,6 @@ RATE = 5e-3
 STEPS = 1000
 DISTANCES = (1, 2, 4, 5, 6, 8, 16, 32)
 LONGEST = 128  # words of a text
-KINDS = ("GRU", "convolution", "attention")
 
 # --- Three layers ---
 
@@ -72,15 +69,17 @@ class Attention(nn.Module):
         return self.head(x, x, x, causal_mask(x.size(1), x.device))
 
 
+KINDS = {"GRU": Recurrent, "convolution": Convolution, "attention": Attention}
+
+
 class Recall(nn.Module):
     """Words and positions, one layer, and a score for each word."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        layers = {"GRU": Recurrent, "convolution": Convolution, "attention": Attention}
         self.words = nn.Embedding(WORDS, D_MODEL)
         self.positions = SinusoidalPositions(D_MODEL, LONGEST)
-        self.layer = layers[kind]()
+        self.layer = KINDS[kind]()
         self.output = nn.Linear(D_MODEL, WORDS)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -123,41 +122,36 @@ def accuracy(kind: str, distance: int, seed: int = 0, steps: int = STEPS) -> flo
     return round(right.float().mean().item(), 4)
 
 
+def measure(kind: str, distance: int, seed: int, steps: int) -> common.Record:
+    """Return what one layer recalls."""
+    torch.set_num_threads(1)
+    return {"accuracy": accuracy(kind, distance, seed, steps)}
+
+
 def main(
     seeds: tuple[int, ...] = (0, 1, 2),
+    distances: tuple[int, ...] = DISTANCES,
     steps: int = STEPS,
-    threads: int = 1,
     results: Path = common.RESULTS,
 ) -> None:
     """Measure what three layers of equal size recall."""
-    torch.set_num_threads(threads)
     settings = {
-        "benchmark": "recall",
         "words": WORDS,
         "d_model": D_MODEL,
         "batch": BATCH,
         "answers": ANSWERS,
         "rate": RATE,
-        "threads": threads,
+        **{f"weights of {kind}": weights(kind) for kind in KINDS},
     }
-    for kind in KINDS:
-        settings[f"weights of {kind}"] = weights(kind)
-    records = list[common.Record]()
-    start = time.process_time()
-    runs = [(kind, distance, steps) for distance in DISTANCES for kind in KINDS]
+    runs = [(kind, distance, steps) for distance in distances for kind in KINDS]
     runs.append(("GRU", 8, 5 * steps))
+    tasks = []
     for kind, distance, updates in runs:
-        shares = []
         for seed in seeds:
-            share = accuracy(kind, distance, seed, updates)
-            shares.append(f"{share:6.1%}")
             run = {"kind": kind, "distance": distance, "steps": updates}
-            records.append({**run, "seed": seed, "accuracy": share})
-        begin = f"{kind:11}  {distance:2} back  {updates:5} updates"
-        print(begin, *shares, sep="  ", flush=True)
-    settings["cpu_minutes"] = round((time.process_time() - start) / 60, 1)
-    common.write_log(results, "recall", settings, records)
+            tasks.append({**run, "seed": seed})
+    common.make_runs(results, "recall", settings, tasks, measure)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

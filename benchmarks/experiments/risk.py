@@ -11,23 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import tyro
-from numpy.typing import NDArray
 from sacrebleu import CHRF
 
-from annotated_transformer import Tokenizer, Transformer, load_pretrained, multi30k
+from annotated_transformer import Tokenizer, Transformer, load_pretrained
 from annotated_transformer.batching import pad
 from annotated_transformer.decoding import beam_search, sample
 from annotated_transformer.masks import EOS
-from annotated_transformer.toolkit.translation import length_batches
+from annotated_transformer.own_data import multi30k
+from annotated_transformer.translation import length_batches
 from benchmarks import common
-from benchmarks.experiments import widths
-from benchmarks.experiments.widths import sentence_counts
+from benchmarks.experiments.widths import bleu_counts, bleu_of, compared
 
-RESAMPLES = 1000
 MAX_EXTRA_TOKENS = 10
-
-Scores = NDArray[np.float64]
 
 chrf = CHRF()
 
@@ -35,10 +30,10 @@ chrf = CHRF()
 def least_risk(samples: list[str]) -> str:
     """Return the sample that is most like all of them."""
     likeness = {}
-    for text in set(samples):
+    for text in sorted(set(samples)):
         scores = [chrf.sentence_score(text, [other]).score for other in samples]
         likeness[text] = sum(scores)
-    return max(sorted(likeness), key=lambda text: likeness[text])
+    return max(likeness, key=lambda text: likeness[text])
 
 
 def draw(
@@ -68,26 +63,6 @@ def draw(
     return [drawn[number] for number in range(len(sources))]
 
 
-def likeness_to(references: list[str], texts: list[str]) -> Scores:
-    """Return the chrF of each text."""
-    pairs = zip(texts, references, strict=True)
-    return np.array([chrf.sentence_score(text, [right]).score for text, right in pairs])
-
-
-def compared(scores: Scores, base: Scores) -> common.Record:
-    """Return a mean, how far it is ahead of the base, and the middle 95% of that when resampled."""
-    size = len(scores)
-    random = np.random.default_rng(12345)
-    draws = random.multinomial(size, np.full(size, 1 / size), RESAMPLES)
-    low, high = np.percentile(draws @ (scores - base) / size, [2.5, 97.5])
-    return {
-        "chrF": round(float(scores.mean()), 2),
-        "chrF ahead": round(float((scores - base).mean()), 2),
-        "chrF low": round(float(low), 2),
-        "chrF high": round(float(high), 2),
-    }
-
-
 def main(
     sentences: int = 250,
     samples: int = 16,
@@ -99,26 +74,33 @@ def main(
     pairs = multi30k("val")[:sentences]
     sources = [[*tokenizer.encode(pair.source), EOS] for pair in pairs]
     references = [pair.target for pair in pairs]
-    searched = [
-        tokenizer.decode(best.tokens) for (best,) in beam_search(model, pad(sources))
-    ]
-    systems = {"beam of 4": searched}
+    found = beam_search(model, pad(sources))
+    systems = {"beam of 4": [tokenizer.decode(best.tokens) for (best,) in found]}
     for temperature in temperatures:
         drawn = draw(model, tokenizer, sources, samples, temperature)
         systems[f"one sample, {temperature}"] = [texts[0] for texts in drawn]
         systems[f"least risk, {temperature}"] = list(map(least_risk, drawn))
+
+    def chrf_scores(texts: list[str]) -> np.ndarray:
+        pairs = zip(texts, references, strict=True)
+        return np.array([chrf.sentence_score(text, [r]).score for text, r in pairs])
+
+    base = systems["beam of 4"]
+    base_counts, base_chrf = bleu_counts(base, references), chrf_scores(base)
     records = []
-    base = sentence_counts(searched, references)
-    base_likeness = likeness_to(references, searched)
     for system, texts in systems.items():
-        record = {"system": system}
-        record |= widths.compared(sentence_counts(texts, references), base)
-        record |= compared(likeness_to(references, texts), base_likeness)
+        bleu = compared(bleu_counts(texts, references), base_counts, bleu_of)
+        mean = compared(
+            chrf_scores(texts), base_chrf, lambda sum: float(sum) / len(pairs)
+        )
+        record: common.Record = {"system": system}
+        record |= zip(("BLEU", "ahead", "low", "high"), bleu)
+        record |= zip(("chrF", "chrF ahead", "chrF low", "chrF high"), mean)
         print(record, flush=True)
         records.append(record)
-    settings = {"benchmark": "risk", "sentences": sentences, "samples": samples}
+    settings = {"sentences": sentences, "samples": samples}
     common.write_log(results, "risk", settings, records)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

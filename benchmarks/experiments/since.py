@@ -1,30 +1,23 @@
 """What did the years since 2017 change, and what does it buy in a short training?
 
-    python -m benchmarks.experiments.since --seeds 0 1 2 --threads 2
+    python -m benchmarks.experiments.since --seeds 0 1 2
 
 One change at a time, with the training of `departures`: the same small model, captions, updates and
 batches, and about as many parameters in each row; several seeds, compared seed by seed with the
 first row, which is the paper's form. Chapter 24 shows the parts and draws `results/since.jsonl`.
 """
 
-import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import Tensor, nn
 
-from annotated_transformer import (
-    Tokenizer,
-    Transformer,
-    TransformerConfig,
-    encode_pairs,
-    train,
-)
+from annotated_transformer import Transformer, TransformerConfig
 from annotated_transformer.attention import Mask
 from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.layers import LayerNorm
@@ -35,11 +28,9 @@ from annotated_transformer.multi_head_attention import (
     split_heads,
 )
 from annotated_transformer.positional_encoding import sinusoid
-from annotated_transformer.toolkit.presets import parameter_count
-from annotated_transformer.training import validation_loss
 from annotated_transformer.transformer import initialize, make_encoder
 from benchmarks import common
-from benchmarks.experiments.departures import PLAIN, SHAPE, TRAINING, VOCABULARY, row
+from benchmarks.experiments.departures import PLAIN, TRAINING, Change, make_all
 
 # --- The parts, as chapter 24 shows them ---
 
@@ -125,9 +116,9 @@ class DecoderOnly(Transformer):
     ) -> None:
         super().__init__(config)
         self.whole = whole  # within the source, every word sees every other
-        self.encoder = nn.Identity()
+        self.encoder: Any = nn.Identity()
         # A stack of encoder layers: they have no cross-attention
-        self.decoder = make_encoder(replace(config, layers=layers))
+        self.decoder: Any = make_encoder(replace(config, layers=layers))
         initialize(self)
 
     def encode(self, source: Tensor) -> Tensor:
@@ -152,7 +143,7 @@ class DecoderOnly(Transformer):
 # --- Changes to a model of 2017 ---
 
 
-def swap(model: nn.Module, old: type, make: Callable[[nn.Module], nn.Module]) -> None:
+def swap(model: nn.Module, old: type, make: Callable[[Any], nn.Module]) -> None:
     """Put make(part) where the model has a part of the old kind."""
     for parent in list(model.modules()):
         for name, part in list(parent.named_children()):
@@ -165,7 +156,7 @@ def rms_norm(model: Transformer) -> None:
     swap(model, LayerNorm, lambda part: RMSNorm(len(part.gain)))
 
 
-def no_positions(model: Transformer) -> None:
+def no_positions(model: Any) -> None:
     """Leave the order to the causal mask."""
     model.positions = NoPositions()
 
@@ -219,110 +210,51 @@ def no_biases(model: Transformer) -> None:
             module.register_parameter("bias", None)
 
 
-def all_five(model: Transformer) -> None:
-    """Change norms, positions, networks and biases; pre-norm is a setting."""
-    rms_norm(model)
-    rotary(model)
-    gated(model)
-    no_biases(model)
+def rebuilt(*changes: Callable[[Transformer], None]) -> Callable[[Transformer], None]:
+    """Return what makes all these changes and starts the weights anew."""
 
+    def change(model: Transformer) -> None:
+        for part in changes:
+            part(model)
+        initialize(model)
 
-@dataclass(frozen=True)
-class Change:
-    """What is changed: settings, parts of the model, whether one stack reads both sides."""
-
-    shape: dict[str, Any] = field(default_factory=dict)
-    parts: Callable[[Transformer], None] | None = None
-    decoder_only: bool = False
-    source_whole: bool = False
+    return change
 
 
 PRE_NORM = {"pre_norm": True}
+ALL_FIVE = rebuilt(rms_norm, rotary, gated, no_biases)  # pre-norm is a setting
 # One stack of 4 layers with networks of 320 has as many weights as 2 and 2 layers with 256
 ONE_STACK = {"d_ff": 320}
-ONE_STACK_LAYERS = 4
+DECODER_ONLY = partial(DecoderOnly, layers=4)
 CHANGES = {
     PLAIN: Change(),
     "pre-norm": Change(PRE_NORM),
-    "RMSNorm": Change(parts=rms_norm),
-    "no positions": Change(parts=no_positions),
-    "rotary positions": Change(parts=rotary),
-    "SwiGLU": Change(parts=gated),
-    "two heads of keys": Change(parts=grouped(2)),
-    "one head of keys": Change(parts=grouped(1)),
-    "no biases": Change(parts=no_biases),
-    "all five": Change(PRE_NORM, all_five),
-    "decoder-only": Change(ONE_STACK, decoder_only=True),
+    "RMSNorm": Change(start=rebuilt(rms_norm)),
+    "no positions": Change(start=rebuilt(no_positions)),
+    "rotary positions": Change(start=rebuilt(rotary)),
+    "SwiGLU": Change(start=rebuilt(gated)),
+    "two heads of keys": Change(start=rebuilt(grouped(2))),
+    "one head of keys": Change(start=rebuilt(grouped(1))),
+    "no biases": Change(start=rebuilt(no_biases)),
+    "all five": Change(PRE_NORM, start=ALL_FIVE),
+    "decoder-only": Change(ONE_STACK, kind=DECODER_ONLY),
     "decoder-only, source whole": Change(
-        ONE_STACK, decoder_only=True, source_whole=True
+        ONE_STACK, kind=partial(DECODER_ONLY, whole=True)
     ),
-    "decoder-only, all five": Change(ONE_STACK | PRE_NORM, all_five, decoder_only=True),
+    "decoder-only, all five": Change(
+        ONE_STACK | PRE_NORM, kind=DECODER_ONLY, start=ALL_FIVE
+    ),
 }
-
-
-def make(change: Change, vocabulary_size: int, seed: int) -> Transformer:
-    """Make the model of a row."""
-    torch.manual_seed(seed)
-    config = TransformerConfig(vocabulary_size, **(SHAPE | change.shape))
-    if change.decoder_only:
-        model: Transformer = DecoderOnly(config, ONE_STACK_LAYERS, change.source_whole)
-    else:
-        model = Transformer(config)
-    if change.parts is not None:
-        change.parts(model)
-        initialize(model)
-    return model
 
 
 def main(
     seeds: tuple[int, ...] = (0, 1, 2),
     steps: int = TRAINING.steps,
-    corpus: common.Corpus = "multi30k",
-    threads: int = 1,
     results: Path = common.RESULTS,
 ) -> None:
     """Measure what the changes since 2017 do to a short training."""
-    torch.set_num_threads(threads)
-    pairs = common.read(corpus, "train")
-    tokenizer = Tokenizer.train(pairs, VOCABULARY)
-    examples = encode_pairs(tokenizer, pairs)
-    held_out = encode_pairs(tokenizer, common.read(corpus, "val"))
-    losses: dict[str, list[float]] = {}
-    rows = []
-    records = []
-    for name, change in CHANGES.items():
-        losses[name] = []
-        for seed in seeds:
-            model = make(change, len(tokenizer), seed)
-            config = replace(TRAINING, steps=steps, seed=seed)
-            train(model, tokenizer, examples, config)
-            loss = validation_loss(model, held_out, TRAINING.max_tokens)
-            losses[name].append(loss)
-            records.append(
-                {
-                    "change": name,
-                    "seed": seed,
-                    "validation_loss": round(loss, 4),
-                    "parameters": parameter_count(model),
-                }
-            )
-        size = f"{parameter_count(model):,}"
-        rows.append([*row(name, losses[name], losses[PLAIN]), size])
-        print(*rows[-1], sep="  ", flush=True)
-    header = ["change", "validation loss", "against the first row", "parameters"]
-    print(common.table(header, rows))
-    best = min(losses, key=lambda name: statistics.mean(losses[name]))
-    print(f"lowest: {best}")
-    settings = {
-        "benchmark": "since",
-        **SHAPE,
-        **asdict(TRAINING),
-        "steps": steps,
-        "corpus": corpus,
-        "threads": threads,
-    }
-    common.write_log(results, "since", settings, records)
+    make_all("since", CHANGES, seeds, steps, results)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

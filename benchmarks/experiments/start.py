@@ -3,124 +3,94 @@
     python -m benchmarks.experiments.start deu.txt
 
 Five thousand everyday sentences of Tatoeba are all that there is to learn from. Three models learn
-from them by the command line: one from nothing; one that begins with captions-de-en, which knows
-captions only; and one that begins with it and sees five thousand captions as well. Each is the mean
-of its last four checkpoints, and is scored on Tatoeba's held-out sentences and on captions, as is
-captions-de-en itself; with other seeds, too. The scores go to `results/start.jsonl`.
+from them: one from nothing; one that begins with captions-de-en, which knows captions only; and one
+that begins with it and sees five thousand captions as well. Each is the mean of its last four
+checkpoints, and is scored on Tatoeba's held-out sentences and on captions, as is captions-de-en
+itself; with other seeds, too. Writes `results/start.jsonl`, which the page on your own pair shows.
 """
 
-import io
-import json
-import tempfile
-from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Literal
+from tempfile import TemporaryDirectory
 
 import torch
-import tyro
 
-from annotated_transformer import Pair, multi30k, read_pairs, split_pairs
-from annotated_transformer.toolkit import cli
+from annotated_transformer import (
+    Pair,
+    Tokenizer,
+    Transformer,
+    load_pretrained,
+    preset,
+    read_pairs,
+    train,
+)
+from annotated_transformer.own_data import multi30k, split_pairs
+from annotated_transformer.trainer import average_checkpoints, recipe
 from benchmarks import common
+from benchmarks.experiments.settings import scores_of
 
 START = "captions-de-en"
+NOTHING = "from nothing"
 KEPT = "begun, captions kept"
-BEGUN = ["--start", START, "--lr-scale", "0.3"]
-WAYS: dict[str, list[str]] = {
-    "from nothing": ["--vocabulary-size", "4000"],
-    "begun": BEGUN,
-    KEPT: BEGUN,
-}
-
-
-def write_pairs(path: Path, pairs: list[Pair]) -> None:
-    """Write a table with two columns."""
-    lines = []
-    for pair in pairs:
-        source, target = " ".join(pair.source.split()), " ".join(pair.target.split())
-        lines.append(f"{source}\t{target}\n")
-    path.write_text("".join(lines), encoding="utf-8")
-
-
-def evaluate(model: str | Path, corpus: list[str]) -> common.Record:
-    """Score a model as the command line does."""
-    with redirect_stdout(io.StringIO()) as printed:
-        cli.main(["evaluate", "--model", str(model), *corpus, "--json"])
-    return dict(json.loads(printed.getvalue()))
-
-
-def train(way: str, seed: int, home: Path, options: list[str]) -> Path:
-    """Train on the pairs in `home`, in one of WAYS; return the folder of the mean model."""
-    data = home / ("with-captions.tsv" if way == KEPT else "own.tsv")
-    run = home / f"run {way} {seed}"
-    model = home / f"{way} {seed}"
-    arguments = ["--data", str(data), "--seed", str(seed), "--output", str(run)]
-    cli.main(["train", *arguments, *options, *WAYS[way]])
-    cli.main(["average", "--run", str(run), "--last", "4", "--output", str(model)])
-    return model
+WAYS = (NOTHING, "begun", KEPT)
 
 
 def measure(
     model: str,
-    seed: int | None,
-    home: Path,
-    options: list[str],
-    sets: dict[str, list[str]],
+    seed: int,
+    steps: int,
+    own: list[Pair],
+    captions: list[Pair],
+    tests: dict[str, list[Pair]],
 ) -> common.Record:
-    """Score captions-de-en or, with a seed, a model that is trained in one of WAYS."""
-    trained = model if seed is None else train(model, seed, home, options)
-    return {name: evaluate(trained, corpus) for name, corpus in sets.items()}
+    """Score captions-de-en or, in one of WAYS, a model that is trained."""
+    torch.set_num_threads(1)
+    learner, tokenizer = load_pretrained(START)
+    config = replace(
+        recipe("captions"),
+        steps=steps,
+        max_tokens=1024,
+        lr_scale=0.3,
+        save_every=steps // 8,
+        seed=seed,
+    )
+    if model == NOTHING:
+        config = replace(config, lr_scale=recipe("captions").lr_scale)
+        tokenizer = Tokenizer.train(own, 4000)
+        torch.manual_seed(seed)
+        learner = Transformer(preset("captions", vocabulary_size=len(tokenizer)))
+    if model in WAYS:
+        pairs = own + captions if model == KEPT else own
+        with TemporaryDirectory() as folder:
+            train(learner, tokenizer, pairs, config, folder=folder)
+            learner = average_checkpoints(folder, last=4)[0]
+    return {name: scores_of(learner, tokenizer, pairs) for name, pairs in tests.items()}
 
 
 def main(
-    table: tyro.conf.Positional[Path],
+    table: Path,
     pairs: int = 5000,
     steps: int = 3000,
-    max_tokens: int = 1024,
     seeds: tuple[int, ...] = (0, 1, 2),
-    tests: int | None = None,
-    precision: Literal["fp32", "bf16"] = "fp32",
-    threads: int = 1,
+    sentences: int = 2000,
     results: Path = common.RESULTS,
 ) -> None:
-    """Train in three ways and score. `table` has English first; `tests` shortens the test sets.
-
-    A run that the log has is not made again.
-    """
-    torch.set_num_threads(threads)
-    parts = split_pairs(read_pairs(table, columns=(1, 0)), 0.01, 0.01)
+    """Train in three ways and score on at most so many sentences. `table` has English first."""
+    parts = split_pairs(read_pairs(table, columns=(1, 0)), 0.01, 0.01, seed=0)
+    tests = {
+        "everyday": parts.test[:sentences],
+        "captions": multi30k("test_2016_flickr")[:sentences],
+    }
     own = Random(0).sample(parts.train, pairs)
     captions = Random(0).sample(multi30k("train"), pairs)
-    settings = {
-        "benchmark": "start",
-        "threads": threads,
-        "pairs": pairs,
-        "steps": steps,
-        "max_tokens": max_tokens,
-        "precision": precision,
-    }
-    options = ["--preset", "captions", "--max-tokens", str(max_tokens)]
-    options += ["--steps", str(steps), "--save-every", str(steps // 8)]
-    options += ["--precision", precision]
-    tasks: list[common.Record] = [{"model": START, "seed": None}]
-    for seed in seeds:
-        for way in WAYS:
-            tasks.append({"model": way, "seed": seed})
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        write_pairs(home / "own.tsv", own)
-        write_pairs(home / "with-captions.tsv", own + captions)
-        write_pairs(home / "test.tsv", parts.test[:tests])
-        limit = ["--limit", str(tests)] if tests else []
-        sets = {
-            "everyday": ["--data", str(home / "test.tsv")],
-            "captions": ["--corpus", "multi30k", *limit],
-        }
-        run = partial(measure, home=home, options=options, sets=sets)
-        common.make_runs(results / "start.jsonl", settings, tasks, run)
+    tasks = [{"model": START, "seed": 0}]
+    tasks += [{"model": way, "seed": seed} for seed in seeds for way in WAYS]
+    run = partial(measure, steps=steps, own=own, captions=captions, tests=tests)
+    settings = {"pairs": pairs, "steps": steps}
+    common.make_runs(results, "start", settings, tasks, run)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

@@ -13,11 +13,10 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-import tyro
 from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
@@ -43,15 +42,14 @@ def recurrent(x: Tensor, W: Tensor, U: Tensor) -> Tensor:
     return torch.stack(states[1:])
 
 
-def windows(x: Tensor, k: int, step: int = 1) -> Tensor:
-    """Return (n, k, d): each position and the k - 1 before it, `step` apart."""
-    reach = step * (k - 1)
-    return F.pad(x, (0, 0, reach, 0)).unfold(0, reach + 1, 1)[..., ::step].mT
+def windows(x: Tensor, k: int) -> Tensor:
+    """Return (n, k, d): each position and the k - 1 before it."""
+    return F.pad(x, (0, 0, k - 1, 0)).unfold(0, k, 1).mT
 
 
-def convolve(x: Tensor, W: Tensor, step: int = 1) -> Tensor:
+def convolve(x: Tensor, W: Tensor) -> Tensor:
     """Sum over a window, with a matrix (d, d) for each of its k places."""
-    return windows(x, len(W), step).flatten(1) @ W.flatten(0, 1)
+    return windows(x, len(W)).flatten(1) @ W.flatten(0, 1)
 
 
 def separable(x: Tensor, taps: Tensor, W: Tensor) -> Tensor:
@@ -66,9 +64,6 @@ def restricted(q: Tensor, k: Tensor, v: Tensor, r: int) -> Tensor:
     before_start = position + torch.arange(r, device=q.device) < r - 1
     weights = scores.masked_fill(before_start, -torch.inf).softmax(-1)
     return torch.einsum("nr,nrd->nd", weights, windows(v, r))
-
-
-# --- Measuring ---
 
 
 def make_layers(d: int, device: str) -> dict[str, Layer]:
@@ -93,6 +88,9 @@ def make_layers(d: int, device: str) -> dict[str, Layer]:
     }
 
 
+# --- Measuring ---
+
+
 def kept_bytes(layer: Layer, x: Tensor) -> int:
     """Count the bytes that the backward pass needs, without the weights of the layer."""
     sizes: dict[int, int] = {}
@@ -112,20 +110,6 @@ def kept_bytes(layer: Layer, x: Tensor) -> int:
     return total
 
 
-def seconds(
-    layer: Layer, x: Tensor, brief: float, threads: int, cpu_time: bool
-) -> float:
-    """Time one pass forward and backward, repeated for `brief` seconds."""
-    clock: dict[str, Any] = {"timer": time.process_time} if cpu_time else {}
-    timer = Timer(
-        "layer(x).sum().backward()",
-        globals={"layer": layer, "x": x},
-        num_threads=threads,
-        **clock,
-    )
-    return timer.blocked_autorange(min_run_time=brief).median
-
-
 def main(
     lengths: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
     widths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
@@ -133,49 +117,48 @@ def main(
     width: int = 512,
     rounds: int = 5,
     brief: float = 0.1,
-    threads: int = 1,
     cpu_time: bool = False,
-    device: Literal["cpu", "cuda"] = "cpu",
+    device: str = "cpu",
     results: Path = common.RESULTS,
 ) -> None:
-    """Measure every length at `width` and every width at `length`; print a table, write a log."""
+    """Measure every length at `width` and every width at `length`, each for `brief` seconds."""
     sizes = [(n, width) for n in lengths]
     sizes += [(length, d) for d in widths if (length, d) not in sizes]
+    clock: dict[str, Any] = {"timer": time.process_time} if cpu_time else {}
     records = []
     for n, d in sizes:
         torch.manual_seed(0)
         layers = make_layers(d, device)
         x = torch.randn(n, d, device=device, requires_grad=True)
+        timers = {
+            name: Timer(
+                "layer(x).sum().backward()", globals={"layer": layer, "x": x}, **clock
+            )
+            for name, layer in layers.items()
+        }
         turns: dict[str, list[float]] = {name: [] for name in layers}
         for _ in range(rounds):
-            for name, layer in layers.items():
-                turns[name].append(seconds(layer, x, brief, threads, cpu_time))
-        rows = []
+            for name, timer in timers.items():
+                taken = timer.blocked_autorange(min_run_time=brief)
+                turns[name].append(taken.median)
         for name, layer in layers.items():
             best = float(f"{min(turns[name]):.4g}")
-            size = kept_bytes(layer, x)
-            records.append(
-                {"layer": name, "n": n, "d": d, "seconds": best, "kept_bytes": size}
-            )
-            milliseconds = f"{1e3 * best:.2f}", f"{1e3 * max(turns[name]):.2f}"
-            rows.append([name, *milliseconds, f"{size / 1e6:.2f}"])
-        print(f"n {n}, d {d}")
-        header = ["layer", "best ms", "worst ms", "MB kept"]
-        print(common.table(header, rows), "\n", flush=True)
+            record = {"layer": name, "n": n, "d": d, "seconds": best}
+            records.append({**record, "kept_bytes": kept_bytes(layer, x)})
+            print(records[-1], flush=True)
     settings = {
-        "benchmark": "table1",
         "kernel": KERNEL,
         "neighbors": NEIGHBORS,
         "length": length,
         "width": width,
         "rounds": rounds,
-        "threads": threads,
+        "threads": 1,  # as a Timer has it
         "cpu_time": cpu_time,
         "device": common.device_name(device),
     }
-    name = "table1" if device == "cpu" else f"table1-{device}"
+    name = "table1" if device == "cpu" else "table1-cuda"
     common.write_log(results, name, settings, records)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

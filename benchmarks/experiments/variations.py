@@ -5,39 +5,35 @@
 
 Trains each row of the paper's Table 3 on Multi30k, German to English, for the same number of
 updates, and takes loss and BLEU on the validation captions, as the paper took them on newstest2013.
-Then post-norm and pre-norm with 2, 6 and 12 layers, with and without warm-up, for fewer updates:
-`--rows post-6-warm` is one of them. `results/variations.jsonl`, with `--steps 2400`
-`variations-2400.jsonl`, has the settings first and then a line a run; a run that it has already is
-not repeated. Chapter 22 draws it.
+Then post-norm and pre-norm with 2, 6 and 12 layers, with and without warm-up, for half as many
+updates: `--rows post-6-warm` is one of them. Writes `results/variations.jsonl`, with `--steps 2400`
+`variations-2400.jsonl`. Chapter 22 draws it.
 """
 
 import math
 import time
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
-import tyro
 
 from annotated_transformer import (
-    EncodedCorpus,
-    Pair,
-    Tokenizer,
     TrainingConfig,
     Transformer,
     TransformerConfig,
-    encode_pairs,
     preset,
     score,
     train,
-    training,
+    trainer,
     translate,
 )
+from annotated_transformer.batching import encode_pairs
+from annotated_transformer.own_data import multi30k
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.toolkit.presets import TABLE_3, parameter_count
 from annotated_transformer.training import validation_loss
+from annotated_transformer.transformer import TABLE_3, parameter_count
 from benchmarks import common
 
 ROWS = ("base", *TABLE_3, "big")
@@ -50,10 +46,11 @@ NORMS = [
 SHALLOWER = 2
 NARROWER = 4
 VOCABULARY = 4000
-TRAINING = TrainingConfig(steps=600, max_tokens=1024, warmup=200, lr_scale=0.5)
-BRIEF = replace(TRAINING, steps=300, warmup=100, lr_scale=0.2)  # for the norms
+STEPS = 600
+TRAINING = TrainingConfig(max_tokens=1024, warmup=200, lr_scale=0.5)
+BRIEF = replace(TRAINING, warmup=100, lr_scale=0.2)  # for the norms
 
-# --- The rows ---
+data = partial(common.captions, VOCABULARY)
 
 
 def shape(name: str, vocabulary_size: int) -> TransformerConfig:
@@ -71,13 +68,12 @@ def shape(name: str, vocabulary_size: int) -> TransformerConfig:
     return replace(paper, layers=paper.layers // SHALLOWER, **narrow)
 
 
-def recipe(name: str, seed: int) -> TrainingConfig:
+def recipe(name: str, seed: int, steps: int) -> TrainingConfig:
     """Return how a row is trained."""
-    config = BRIEF if name in NORMS else TRAINING
-    smoothing = 0.1
-    if name.startswith("D-smoothing"):
-        smoothing = float(name.removeprefix("D-smoothing"))
-    return replace(config, label_smoothing=smoothing, seed=seed)
+    if name in NORMS:
+        return replace(BRIEF, steps=steps // 2, seed=seed)
+    smoothing = trainer.recipe(name).label_smoothing
+    return replace(TRAINING, steps=steps, seed=seed, label_smoothing=smoothing)
 
 
 def no_warm_up(step: int, d_model: int, warmup: int, lr_scale: float) -> float:
@@ -85,54 +81,27 @@ def no_warm_up(step: int, d_model: int, warmup: int, lr_scale: float) -> float:
     return learning_rate(max(step, warmup), d_model, warmup, lr_scale)
 
 
-# --- One run ---
-
-
-@cache
-def data(corpus: common.Corpus) -> tuple[Tokenizer, EncodedCorpus]:
-    """Learn the subwords, and encode the training pairs."""
-    pairs = common.read(corpus, "train")
-    tokenizer = Tokenizer.train(pairs, VOCABULARY)
-    return tokenizer, encode_pairs(tokenizer, pairs)
-
-
-def bleu(model: Transformer, tokenizer: Tokenizer, pairs: list[Pair]) -> common.Record:
-    """Translate with a beam of 4, and score."""
-    translations = translate(model, tokenizer, [pair.source for pair in pairs])
-    scores = score(translations, [pair.target for pair in pairs])
-    return {"bleu": round(scores.bleu, 2), "signature": scores.bleu_signature}
-
-
-def measure(
-    row: str,
-    seed: int,
-    steps: int | None,
-    sentences: int,
-    corpus: common.Corpus,
-    device: str,
-    threads: int,
-) -> common.Record:
-    """Train and score one row; return a line of the log."""
-    torch.set_num_threads(threads)
-    tokenizer, examples = data(corpus)
-    held_out = common.read(corpus, "val")
-    config = recipe(row, seed)
-    if steps is not None:
-        config = replace(config, steps=steps)
+def measure(row: str, seed: int, steps: int, sentences: int) -> common.Record:
+    """Train and score one row."""
+    torch.set_num_threads(1)
+    tokenizer, examples = data()
+    held_out = multi30k("val")
+    config = recipe(row, seed, steps)
     torch.manual_seed(seed)
-    model = Transformer(shape(row, len(tokenizer))).to(device)
-    curve = list[float]()
-
-    def report(line: common.Record) -> None:
-        curve.append(round(line["loss"], 3))
-
+    model = Transformer(shape(row, len(tokenizer)))
     start = time.perf_counter()
+    curve: list[float] = []
     rate = no_warm_up if row.endswith("cold") else learning_rate
-    with patch.object(training, "learning_rate", rate):
-        train(model, tokenizer, examples, config, report=report)
-    trained = round(time.perf_counter() - start, 1)
+    with patch.object(trainer, "learning_rate", rate):
+        train(
+            model,
+            tokenizer,
+            examples,
+            config,
+            report=lambda line: curve.append(round(line["loss"], 3)),
+        )
     loss = validation_loss(model, encode_pairs(tokenizer, held_out), config.max_tokens)
-    record = {
+    record: common.Record = {
         "steps": config.steps,
         "validation_loss": round(loss, 4),
         "curve": curve,
@@ -140,62 +109,40 @@ def measure(
         "parameters": parameter_count(model),
     }
     if row in ROWS:
-        record |= bleu(model, tokenizer, held_out[:sentences])
-    seconds = round(time.perf_counter() - start, 1)
-    return record | {"device": device, "trained": trained, "seconds": seconds}
-
-
-def settings_of(
-    steps: int | None, sentences: int, corpus: common.Corpus, threads: int
-) -> common.Record:
-    """Return the first line of the log."""
-    return {
-        "benchmark": "variations",
-        "shallower": SHALLOWER,
-        "narrower": NARROWER,
-        "vocabulary": VOCABULARY,
-        "warmup": TRAINING.warmup,
-        "lr_scale": TRAINING.lr_scale,
-        "steps": steps or TRAINING.steps,
-        "norms_warmup": BRIEF.warmup,
-        "norms_lr_scale": BRIEF.lr_scale,
-        "norms_steps": steps or BRIEF.steps,
-        "max_tokens": TRAINING.max_tokens,
-        "sentences": sentences,
-        "corpus": corpus,
-        "threads": threads,
-    }
+        asked = held_out[:sentences]
+        translations = translate(model, tokenizer, [pair.source for pair in asked])
+        scores = score(translations, [pair.target for pair in asked])
+        record["bleu"] = round(scores.bleu, 2)
+        record["signature"] = scores.bleu_signature
+    return record | {"seconds": round(time.perf_counter() - start, 1)}
 
 
 def main(
     rows: tuple[str, ...] = (*ROWS, *NORMS),
     seeds: tuple[int, ...] = (0, 1, 2),
-    steps: int | None = None,
+    steps: int = STEPS,
     sentences: int = 1014,
-    corpus: common.Corpus = "multi30k",
     jobs: int = 1,
-    device: str = "cuda" if common.GPU else "cpu",
-    threads: int = 1,
     results: Path = common.RESULTS,
 ) -> None:
     """Make the runs that the log doesn't have yet, some of them side by side."""
-    unknown = sorted(set(rows) - {*ROWS, *NORMS})
-    if unknown:
-        names = ", ".join((*ROWS, *NORMS))
-        raise SystemExit(f"no row {', '.join(unknown)}: take some of {names}")
-    run = partial(
-        measure,
-        steps=steps,
-        sentences=sentences,
-        corpus=corpus,
-        device=device,
-        threads=threads,
-    )
+    settings = {
+        "shallower": SHALLOWER,
+        "narrower": NARROWER,
+        "vocabulary": VOCABULARY,
+        "warmup": TRAINING.warmup,
+        "lr_scale": TRAINING.lr_scale,
+        "steps": steps,
+        "norms_warmup": BRIEF.warmup,
+        "norms_lr_scale": BRIEF.lr_scale,
+        "max_tokens": TRAINING.max_tokens,
+        "sentences": sentences,
+    }
+    run = partial(measure, steps=steps, sentences=sentences)
     tasks = [{"row": row, "seed": seed} for seed in seeds for row in rows]
-    name = "variations" if steps is None else f"variations-{steps}"
-    settings = settings_of(steps, sentences, corpus, threads)
-    common.make_runs(results / f"{name}.jsonl", settings, tasks, run, jobs)
+    name = "variations" if steps == STEPS else f"variations-{steps}"
+    common.make_runs(results, name, settings, tasks, run, jobs)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

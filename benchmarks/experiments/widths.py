@@ -9,29 +9,23 @@ with that of the first width, greedy search, by the paired bootstrap of chapter 
 `results/widths.jsonl`: the validation captions, the test captions, and both together.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import tyro
-from numpy.typing import NDArray
 from sacrebleu import BLEU
 
-from annotated_transformer import Transformer, load_pretrained, multi30k
+from annotated_transformer import Transformer, load_pretrained
 from annotated_transformer.batching import pad
-from annotated_transformer.decoding import (
-    Hypothesis,
-    beam_search,
-    length_penalty,
-)
+from annotated_transformer.decoding import Hypothesis, beam_search, length_penalty
 from annotated_transformer.masks import EOS
-from annotated_transformer.toolkit.translation import length_batches
+from annotated_transformer.own_data import multi30k
+from annotated_transformer.translation import length_batches
 from benchmarks import common
 
 ALPHAS = (0.0, 0.6, 1.0, 1.4)
 SPLITS = ("val", "test_2016_flickr")
 RESAMPLES = 1000
-
-Counts = NDArray[np.int64]
 
 
 def score_of(hypothesis: Hypothesis, alpha: float) -> float:
@@ -52,7 +46,7 @@ def search(
     return [hypotheses[number] for number in range(len(sources))]
 
 
-def sentence_counts(texts: list[str], references: list[str]) -> Counts:
+def bleu_counts(texts: list[str], references: list[str]) -> np.ndarray:
     """Return what BLEU adds up over sentences: matches and totals of n-grams, two lengths."""
     metric = BLEU(effective_order=True)
     rows = []
@@ -62,7 +56,7 @@ def sentence_counts(texts: list[str], references: list[str]) -> Counts:
     return np.array(rows)
 
 
-def bleu_of(counts: Counts) -> float:
+def bleu_of(counts: np.ndarray) -> float:
     """Return BLEU from sums of counts."""
     numbers = counts.tolist()
     matched, total = numbers[:4], numbers[4:8]
@@ -70,85 +64,67 @@ def bleu_of(counts: Counts) -> float:
     return float(score.score)
 
 
-def resampled(counts: Counts) -> NDArray[np.float64]:
-    """Return BLEU on test sets drawn anew from the captions; the same ones at each call."""
-    shares = np.full(len(counts), 1 / len(counts))
-    random = np.random.default_rng(12345)
-    draws = random.multinomial(len(counts), shares, RESAMPLES)
-    return np.array([bleu_of(sums) for sums in draws @ counts])
+def compared(
+    rows: np.ndarray, base: np.ndarray, score: Callable[[np.ndarray], float]
+) -> list[float]:
+    """Return the score of all rows, how far it is ahead of the base's, and the middle 95% of that.
+
+    There is a row for each sentence; `score` makes a score of their sum. Test sets are drawn anew
+    from the sentences, the same ones at each call.
+    """
+    ahead = [score(rows.sum(axis=0)) - score(base.sum(axis=0))]
+    shares = np.full(len(rows), 1 / len(rows))
+    draws = np.random.default_rng(12345).multinomial(len(rows), shares, RESAMPLES)
+    for sums, base_sums in zip(draws @ rows, draws @ base):
+        ahead.append(score(sums) - score(base_sums))
+    low, high = np.percentile(ahead[1:], [2.5, 97.5])
+    numbers = score(rows.sum(axis=0)), ahead[0], low, high
+    return [round(float(number), 2) for number in numbers]
 
 
-def compared(counts: Counts, base: Counts) -> common.Record:
-    """Return BLEU, how far it is ahead of the base, and the middle 95% of that when resampled."""
-    bleu = bleu_of(counts.sum(axis=0))
-    ahead = bleu - bleu_of(base.sum(axis=0))
-    low, high = np.percentile(resampled(counts) - resampled(base), [2.5, 97.5])
-    return {
-        "BLEU": round(bleu, 2),
-        "ahead": round(ahead, 2),
-        "low": round(float(low), 2),
-        "high": round(float(high), 2),
-    }
-
-
-def parts(sizes: list[int]) -> dict[str, slice]:
-    """Return where in the list of all captions each split stands, and all of them."""
-    first = sizes[0]
-    return {
-        SPLITS[0]: slice(0, first),
-        SPLITS[1]: slice(first, None),
-        "both": slice(None),
-    }
-
-
-def sweep(widths: tuple[int, ...], sentences: int | None) -> list[common.Record]:
+def main(
+    widths: tuple[int, ...] = (1, 2, 4, 8, 16),
+    sentences: int = 1014,
+    results: Path = common.RESULTS,
+) -> None:
     """Measure each width and alpha, on at most so many sentences of each split.
 
     `length` is that of the output over that of the references, in tokens; `log p` is a mean.
     """
     model, tokenizer = load_pretrained("captions-de-en")
     splits = [multi30k(split)[:sentences] for split in SPLITS]
+    first = len(splits[0])
+    parts = dict(
+        zip((*SPLITS, "both"), (slice(first), slice(first, None), slice(None)))
+    )
     pairs = [pair for split in splits for pair in split]
     sources = [[*tokenizer.encode(pair.source), EOS] for pair in pairs]
     references = [pair.target for pair in pairs]
     lengths = np.array([len(tokenizer.encode(text)) for text in references])
-    base: Counts | None = None
-    records: list[common.Record] = []
+    base = None
+    records = []
     for beam in widths:
         hypotheses = search(model, sources, beam)
         for alpha in ALPHAS:
-            best = [
-                max(row, key=lambda hypothesis: score_of(hypothesis, alpha))
-                for row in hypotheses
-            ]
+            best = [max(row, key=lambda h: score_of(h, alpha)) for row in hypotheses]
             texts = [tokenizer.decode(hypothesis.tokens) for hypothesis in best]
             written = np.array([len(hypothesis.tokens) for hypothesis in best])
             log_p = np.array([hypothesis.log_probability for hypothesis in best])
-            counts = sentence_counts(texts, references)
+            counts = bleu_counts(texts, references)
             if base is None:
                 base = counts
-            for name, part in parts([len(split) for split in splits]).items():
+            for name, part in parts.items():
                 record = {"captions": name, "beam": beam, "alpha": alpha}
-                record |= compared(counts[part], base[part])
+                found = compared(counts[part], base[part], bleu_of)
+                record |= zip(("BLEU", "ahead", "low", "high"), found)
                 share = written[part].sum() / lengths[part].sum()
                 record["length"] = round(float(share), 3)
                 record["log p"] = round(float(log_p[part].mean()), 2)
                 records.append(record)
                 print(record, flush=True)
-    return records
-
-
-def main(
-    widths: tuple[int, ...] = (1, 2, 4, 8, 16),
-    sentences: int | None = None,
-    results: Path = common.RESULTS,
-) -> None:
-    """Measure and log."""
-    records = sweep(widths, sentences)
-    sizes = [len(multi30k(split)[:sentences]) for split in SPLITS]
-    settings = {"benchmark": "widths", "captions": dict(zip(SPLITS, sizes))}
-    common.write_log(results, "widths", settings, records)
+    sizes = dict(zip(SPLITS, map(len, splits)))
+    common.write_log(results, "widths", {"captions": sizes}, records)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

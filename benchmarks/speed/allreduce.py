@@ -10,14 +10,12 @@ import time
 
 import torch
 import torch.distributed as dist
-import tyro
 
-from annotated_transformer import process_group
+from annotated_transformer.distributed import process_group
+from benchmarks import common
 
 
-def main(
-    numbers: int = 63_000_000, rounds: int = 10, device: str | None = None
-) -> None:
+def main(numbers: int = 63_000_000, rounds: int = 10, device: str = "cuda") -> None:
     """Exchange a gradient of so many numbers, for some rounds, and print the fastest."""
     with process_group(device) as own_device:
         gradient = torch.ones(numbers, device=own_device)
@@ -38,4 +36,4 @@ def main(
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

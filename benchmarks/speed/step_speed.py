@@ -1,285 +1,314 @@
-"""Measure the levers of chapter 25 one at a time, and all together.
+"""Measure a training step: each lever of chapter 25 by itself, and where the time goes.
 
-    python -m benchmarks.speed.step_speed --preset small
+    python -m benchmarks.speed.step_speed                     # on a CPU: the small model
+    python -m benchmarks.speed.step_speed --peak 989e12       # an H200: base and big
 
-Every system trains on the same sentences and takes its turn in each round, so noise hits all of
-them alike. On a GPU it measures bf16, TF32 and a padded vocabulary as well, with --compile compiled
-layers. The peak of a GPU is in its data sheet (dense bf16): give it with --peak. Writes
-`results/speed-PRESET-DEVICE-THREADS.jsonl`, with --compile `...-compile.jsonl`.
+The peak of a GPU is in its data sheet (dense bf16); without it, a large product shows it. Each
+measurement is a line of `results/gpu-DEVICE.jsonl`, or `results/cpu.jsonl`, as soon as it is made,
+so a run that was stopped goes on with what is missing. What fails, for lack of memory for example,
+is a line with the error. The text is made up, with lengths and frequencies like those of WMT14.
 """
 
-import copy
 import math
-import os
-import statistics
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-import tyro
-from torch import nn
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+from torch.profiler import ProfilerActivity, profile
 
-from annotated_transformer import EncodedCorpus, SmoothedLoss, Transformer
-from annotated_transformer import preset as make_config
-from annotated_transformer.batching import Batch, collate, plan_batches
-from annotated_transformer.masks import PAD
-from annotated_transformer.speed import FastLoss, compile_layers, flops
-from annotated_transformer.toolkit.planning import best_precision, measured_peak
-from annotated_transformer.toolkit.runs import move
+from annotated_transformer import TrainingConfig, Transformer, preset, speed
+from annotated_transformer.batching import EncodedCorpus, plan_batches
+from annotated_transformer.regularization import label_smoothed_loss
+from annotated_transformer.trainer import load_batches
+from annotated_transformer.training import make_adam
 from benchmarks import common
-from benchmarks.speed.levers import (
-    AddedMasks,
-    CausalKernel,
-    ReadableLoss,
-    with_one_product,
-)
+from benchmarks.speed import made_up
 
-REFERENCE = "this book's step"
-ALL = "all together"
-COMPILED = "compiled"
-EXACT = "compiled for each shape"
-Part = list[np.ndarray]  # the rows of some batches
-
-# --- Systems ---
+GPU = torch.cuda.is_available()
+ALL_KERNELS = [*speed.FUSED, SDPBackend.CUDNN_ATTENTION]
 
 
-@dataclass
-class Data:
-    """The batches of each round, and where they are computed."""
+@dataclass(frozen=True)
+class Bench:
+    """What all measurements share."""
 
-    corpus: EncodedCorpus
-    rounds: list[Part]
     device: torch.device
-
-    def load(self, part: Part) -> Iterator[Batch]:
-        """Read the batches of a part."""
-        for rows in part:
-            batch = collate([self.corpus[row] for row in rows])
-            yield move(batch, self.device)
-
-    def target_tokens(self, part: Part) -> int:
-        """Count the target tokens of a part."""
-        return sum(int(self.corpus.lengths[rows, 1].sum()) for rows in part)
-
-    def shapes(self) -> dict[tuple[int, ...], np.ndarray]:
-        """Return each shape that a batch has, with the rows of one such batch."""
-        shapes = {}
-        for part in self.rounds:
-            for rows in part:
-                widths = self.corpus.lengths[rows].max(axis=0)
-                shapes[(len(rows), *widths.tolist())] = rows
-        return shapes
+    corpus: EncodedCorpus
+    vocabulary: int
+    peak: float  # operations per second, of bf16 if there is such
+    updates: int  # in a round
+    rounds: int
 
 
-def mixed(part: Part) -> Part:
-    """The same sentences in no order, 32 a batch, padded to the longest of the batch."""
-    rows = np.random.default_rng(0).permutation(np.concatenate(part))
-    return [rows[start : start + 32] for start in range(0, len(rows), 32)]
+@dataclass(frozen=True)
+class Setup:
+    """How a model is trained; the defaults are this book's step."""
+
+    preset: str
+    max_tokens: int
+    precision: speed.Precision = "fp32"
+    tf32: bool = False
+    compile: bool = False
+    cudnn: bool = False  # may compute attention
+    sorted: bool = True  # batches of like lengths
+    loss: str = "chunked"
+    chunk: int = speed.CHUNK
 
 
-@dataclass
-class System:
-    """A way to train: a loss, an optimizer, an order of the sentences, a form of products."""
-
-    data: Data
-    loss: SmoothedLoss
-    adam: torch.optim.Adam
-    order: Callable[[Part], Part] = list
-    products: str = "highest"
-
-    def turn(self, number: int) -> int:
-        """Train on a round; return its target tokens."""
-        part = self.data.rounds[number]
-        torch.set_float32_matmul_precision(self.products)
-        for batch in self.data.load(self.order(part)):
-            tokens = (batch.target[:, 1:] != PAD).sum()  # no waiting for a GPU
-            self.adam.zero_grad()
-            (self.loss(*batch) / tokens).backward()
-            self.adam.step()
-        if self.data.device.type == "cuda":
-            torch.cuda.synchronize(self.data.device)
-        torch.set_float32_matmul_precision("highest")
-        return self.data.target_tokens(part)
+def setups(presets: tuple[str, ...], max_tokens: int, on_gpu: bool) -> dict[str, Setup]:
+    """Return each model with this book's step, and the first model with one thing changed."""
+    precision = speed.best_precision(torch.device("cuda" if on_gpu else "cpu"))
+    named = {}
+    for name in presets:
+        named[name] = Setup(name, max_tokens, precision)
+        named[f"{name}, compiled"] = replace(named[name], compile=True)
+    plain = named[presets[0]]
+    named["fp32"] = replace(plain, precision="fp32")
+    named["without sorted lengths"] = replace(plain, sorted=False)
+    if on_gpu:
+        named["TF32"] = replace(plain, precision="fp32", tf32=True)
+        named["cuDNN's attention"] = replace(plain, cudnn=True)
+    for size in (max_tokens // 8, max_tokens // 2, 2 * max_tokens, 4 * max_tokens):
+        named[f"{size:,} tokens"] = replace(plain, max_tokens=size)
+    return named
 
 
-def make_systems(model: Transformer, data: Data) -> dict[str, System]:
-    """Return all systems by name, but for those that compile."""
-    fused = common.make_adam(model)
-    single = common.make_adam(model, fused=False, foreach=False)
-    plain = SmoothedLoss(model)
-    one_product = with_one_product(model)
-    systems = {
-        REFERENCE: System(data, plain, fused),
-        "without: sorted lengths": System(data, plain, fused, order=mixed),
-        "without: fused Adam": System(data, plain, single),
-        "without: fused attention": System(data, ReadableLoss(model), fused),
-        "Q, K, V in one product": System(
-            data, SmoothedLoss(one_product), common.make_adam(one_product)
-        ),
-        "causal kernel": System(data, CausalKernel(model), fused),
-        "additive masks": System(data, AddedMasks(model), fused),
-        "loss in chunks": System(data, FastLoss(model), fused),
-    }
-    precision = best_precision(data.device)
-    fast = System(data, FastLoss(model, precision=precision), fused)
-    if data.device.type == "cuda":
-        size = math.ceil(model.config.vocabulary_size / 64) * 64
-        wide = Transformer(replace(model.config, vocabulary_size=size)).to(data.device)
-        systems["vocabulary of 64 n"] = System(
-            data, SmoothedLoss(wide), common.make_adam(wide)
-        )
-        systems["TF32"] = System(data, plain, fused, products="high")
-    if precision == "bf16":
-        systems["bf16"] = fast
-    systems[ALL] = fast
-    return systems
+# --- What a profile tells ---
+
+KINDS = {  # words in the names of kernels; the first kind that fits ("Gamma" has an "mm")
+    "normalization": ("layer_norm", "LayerNorm", "GammaBeta"),
+    "attention": ("fmha", "flash", "attention"),
+    "products": ("gemm", "nvjet", "cutlass", "splitKreduce", "mm", "linear"),
+    "loss": ("SoftMax", "nll_loss", "log_softmax"),
+    "compiled": ("triton",),
+    "dropout": ("dropout",),
+    "Adam": ("FusedOptimizer", "multi_tensor_apply"),
+    "copies and numbers of 16 bits": ("copy", "Memcpy", "CatArray"),
+}
 
 
-def warm_up(loss: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
-    """Pass batches forward and back; return how many programs that compiles, in what time."""
-    from torch._dynamo.utils import counters
+def kind_of(kernel: str) -> str:
+    """Return the kind of a kernel."""
+    for kind, words in KINDS.items():
+        if any(word in kernel for word in words):
+            return kind
+    return "other"
 
-    before = counters["stats"]["unique_graphs"]
-    start = time.perf_counter()
-    for batch in batches:
-        loss(*batch).backward()
-    loss.zero_grad()
+
+def profiled(turn: Callable[[], Any], updates: int, on_gpu: bool) -> common.Record:
+    """Return milliseconds of an update by kind of kernel, and the 20 kernels that take most.
+
+    On a CPU, operations stand in for kernels.
+    """
+    activities = [ProfilerActivity.CPU]
+    if on_gpu:
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as profiler:
+        turn()
+    launches = 0
+    by_kind = dict.fromkeys([*KINDS, "other"], 0.0)
+    kernels = []
+    for kernel in profiler.key_averages():
+        # An annotation is a span that a program has named
+        on_device = kernel.device_type.name == ("CUDA" if on_gpu else "CPU")
+        if not on_device or kernel.is_user_annotation:
+            continue
+        taken = kernel.self_device_time_total if on_gpu else kernel.self_cpu_time_total
+        milliseconds = taken / 1000 / updates
+        launches += kernel.count
+        by_kind[kind_of(kernel.key)] += milliseconds
+        count = kernel.count // updates
+        kernels.append([round(milliseconds, 3), count, kernel.key[:120]])
     return {
-        "programs": counters["stats"]["unique_graphs"] - before,
-        "seconds": round(time.perf_counter() - start, 1),
+        "launches": launches // updates,
+        "kernels": {kind: round(ms, 3) for kind, ms in by_kind.items()},
+        "slowest": sorted(kernels, reverse=True)[:20],
     }
 
 
-def compiled_systems(
-    model: Transformer, data: Data
-) -> tuple[dict[str, System], common.Record]:
-    """Return the systems with compiled layers, and what there is to say about them."""
-    # What an earlier run has compiled must not help
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp()
-    precision = best_precision(data.device)
-    any_size, each_shape = copy.deepcopy(model), copy.deepcopy(model)
-    compile_layers(any_size)
-    torch._dynamo.config.cache_size_limit = 10_000
-    for layer in [*each_shape.encoder.layers, *each_shape.decoder.layers]:
-        layer.compile(dynamic=False)
-    shapes = data.shapes()
-    notes: common.Record = {"shapes": len(shapes), "compiled": {}}
-    systems = {}
-    for name, variant in ((COMPILED, any_size), (EXACT, each_shape)):
-        loss = FastLoss(variant, precision=precision)
-        notes["compiled"][name] = warm_up(loss, data.load([*shapes.values()]))
-        systems[name] = System(data, loss, common.make_adam(variant))
-    return systems, notes
+# --- A training step ---
 
 
-# --- The measurement ---
+def plan_of(bench: Bench, setup: Setup) -> list[np.ndarray]:
+    """Plan the batches of all rounds, the first timed one twice: the second time for the profiler.
+
+    Unsorted, each batch must have room for the widest sentence.
+    """
+    lengths = bench.corpus.lengths
+    if setup.sorted:
+        plan = plan_batches(lengths, setup.max_tokens, seed=0, epoch=0)
+    else:
+        rows = np.random.default_rng(0).permutation(len(lengths))
+        size = setup.max_tokens // int(lengths.max())
+        plan = [rows[start : start + size] for start in range(0, len(rows), size)]
+    count = bench.updates * (bench.rounds + 1)
+    plan = (plan * math.ceil(count / len(plan)))[:count]
+    return plan + plan[bench.updates : 2 * bench.updates]
 
 
-def gigabytes(system: System, device: torch.device) -> float:
-    """Return the most memory of a GPU that a turn takes, with all that all systems keep."""
-    torch.cuda.reset_peak_memory_stats(device)
-    system.turn(0)
-    return round(torch.cuda.max_memory_allocated(device) / 1e9, 2)
+def measure_step(bench: Bench, setup: Setup) -> common.Record:
+    """Train for some rounds; the first one warms up, and the second is profiled afterwards."""
+    torch._dynamo.reset()
+    torch.set_float32_matmul_precision("high" if setup.tf32 else "highest")
+    torch.manual_seed(0)
+    config = preset(setup.preset, vocabulary_size=bench.vocabulary)
+    model = Transformer(config).to(bench.device)
+    if setup.compile:
+        speed.compile_layers(model)
+    loss = speed.FastLoss(model, precision=setup.precision)
+    adam = make_adam(loss)
+    plan = plan_of(bench, setup)
+    stream = iter(load_batches(bench.corpus, plan, bench.device))
+
+    def turn() -> int:
+        kernels = ALL_KERNELS if setup.cudnn else speed.FUSED
+        with patch.object(speed, "FUSED", kernels):
+            batches = islice(stream, bench.updates)
+            made = [*common.updates(loss, adam, batches, lambda step: 1e-4)]
+        return int(sum(update.tokens for update in made))  # waits for a GPU
+
+    tokens, seconds = [], []
+    for _ in range(bench.rounds + 1):
+        start = time.perf_counter()
+        tokens.append(turn())
+        seconds.append(round(time.perf_counter() - start, 4))
+
+    lengths = bench.corpus.lengths
+    real = lengths[np.concatenate(plan)]
+    positions = sum(len(r) * int(lengths[r].max(axis=0).sum()) for r in plan)
+    operations = sum(speed.flops(config, *real.T).values()) / int(real[:, 1].sum())
+    profiled_lengths = lengths[np.concatenate(plan[-bench.updates :])]
+    profiled_operations = sum(speed.flops(config, *profiled_lengths.T).values())
+    rate = median(count / took for count, took in zip(tokens[1:], seconds[1:]))
+    training = TrainingConfig(steps=1, max_tokens=setup.max_tokens)
+    planned = speed.estimate(config, training, lengths, setup.precision)
+    return {
+        **asdict(setup),
+        "tokens": tokens[1:],
+        "seconds": seconds[1:],
+        "first_seconds": seconds[0],
+        "tokens_per_second": round(rate),
+        "mfu": round(rate * operations / bench.peak, 4),
+        "useful": round(int(real.sum()) / positions, 4),
+        "planned_gigabytes": round(float(planned.memory_bytes) / 1e9, 2),
+        "kernel_operations": float(profiled_operations) / bench.updates,
+        **profiled(turn, bench.updates, bench.device.type == "cuda"),
+    }
 
 
-def plan_rounds(
-    corpus: EncodedCorpus, max_tokens: int, batches: int, rounds: int
-) -> list[Part]:
-    """Plan so many batches for each round, and for one that warms up."""
-    plan = plan_batches(corpus.lengths, max_tokens, seed=0, epoch=0)
-    plan *= math.ceil((rounds + 1) * batches / len(plan))
-    starts = [number * batches for number in range(rounds + 1)]
-    return [plan[start : start + batches] for start in starts]
+# --- The loss alone ---
 
 
-def useful_share(corpus: EncodedCorpus, plan: Part) -> float:
-    """Return the share of a plan's positions that are no padding."""
-    useful = positions = 0
-    for rows in plan:
-        lengths = corpus.lengths[rows]
-        useful += int(lengths.sum())
-        positions += len(rows) * int(lengths.max(axis=0).sum())
-    return round(useful / positions, 4)
+def all_logits(states: Tensor, matrix: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss as chapter 17 computes it."""
+    return label_smoothed_loss(states @ matrix.T, labels)
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "chunked_loss, smoothing 0.1": speed.chunked_loss,
+    "all logits, smoothing 0.1": all_logits,
+}
+
+
+def measure_loss(
+    bench: Bench, loss: Callable[..., Tensor], d_model: int, positions: int
+) -> common.Record:
+    """Time a loss of (states, matrix, labels), forward and backward, in bf16."""
+    torch.manual_seed(0)
+    states = torch.randn(positions, d_model, device=bench.device) / math.sqrt(d_model)
+    matrix = torch.randn(bench.vocabulary, d_model, device=bench.device)
+    matrix = matrix / math.sqrt(d_model)
+    labels = torch.randint(4, bench.vocabulary, (positions,), device=bench.device)
+    states.requires_grad_()
+    matrix.requires_grad_()
+    seconds = []
+    for _ in range(bench.rounds + 1):
+        states.grad = matrix.grad = None
+        float(labels.sum())  # waits for a GPU
+        start = time.perf_counter()
+        with torch.autocast(bench.device.type, torch.bfloat16):
+            value = loss(states, matrix, labels)
+        value.backward()
+        value.item()
+        seconds.append(round(time.perf_counter() - start, 5))
+    return {
+        "milliseconds": round(1e3 * median(seconds[1:]), 2),
+        "loss": round(value.item() / len(labels), 4),
+    }
+
+
+# --- All measurements ---
+
+
+def measure(
+    name: str, actions: dict[str, Callable[[], common.Record]]
+) -> common.Record:
+    """Make a measurement; what fails gives a record with the error."""
+    if GPU:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        record = actions[name]()
+    except (OSError, torch.OutOfMemoryError) as error:  # OSError: no compiler
+        record = {"error": str(error).strip()[-500:]}
+    most = torch.cuda.max_memory_allocated() if GPU else 0
+    return {**record, "gigabytes": round(most / 1e9, 2)}
 
 
 def main(
-    preset: str = "base" if common.GPU else "small",
-    device: str = "cuda" if common.GPU else "cpu",
-    vocabulary: int | None = None,
-    max_tokens: int = 25_000 if common.GPU else 2048,
-    batches: int = 20 if common.GPU else 2,
-    rounds: int = 7,
+    presets: tuple[str, ...] = ("base", "big") if GPU else ("small",),
+    vocabulary: int = 37_000 if GPU else 8000,
+    max_tokens: int = 25_000 if GPU else 2048,
+    pairs: int = 200_000 if GPU else 20_000,
+    updates: int = 5 if GPU else 2,
+    rounds: int = 5,
+    peak: float = 0.0,
     threads: int = 1,
-    compile: bool = False,
-    peak: float | None = None,
-    corpus: common.Corpus = "multi30k",
-    cpu_time: bool = False,
     results: Path = common.RESULTS,
 ) -> None:
-    """Measure the levers of chapter 25."""
+    """Measure each model, each lever and the loss, and write each measurement into the log."""
     torch.set_num_threads(threads)
-    torch_device = torch.device(device)
-    on_gpu = torch_device.type == "cuda"
-    size = vocabulary or (37_000 if preset in ("base", "big") else 8000)
-    examples = common.encoded(corpus, "train", size)
-    data = Data(
-        examples, plan_rounds(examples, max_tokens, batches, rounds), torch_device
+    device = torch.device("cuda" if GPU else "cpu")
+    if not peak:
+        precision = speed.best_precision(device)
+        peak = float(f"{speed.measured_peak(device, precision):.2g}")
+    corpus = made_up.corpus(pairs, vocabulary)
+    bench = Bench(device, corpus, vocabulary, peak, updates, rounds)
+    actions: dict[str, Callable[[], common.Record]] = {}
+    for name, setup in setups(presets, max_tokens, GPU).items():
+        actions[name] = partial(measure_step, bench, setup)
+    width = preset(presets[0]).d_model
+    for name, loss in LOSSES.items():
+        actions[name] = partial(measure_loss, bench, loss, width, max_tokens)
+    settings = {"threads": threads, "vocabulary": vocabulary, "max_tokens": max_tokens}
+    where = common.device_name(device)
+    runs = common.make_runs(
+        results,
+        f"gpu-{where}" if GPU else where,
+        settings,
+        [{"name": name} for name in actions],
+        partial(measure, actions=actions),
     )
-    torch.manual_seed(0)
-    model = (
-        Transformer(make_config(preset, vocabulary_size=size)).to(torch_device).train()
-    )
-    systems = make_systems(model, data)
-    notes: dict[str, Any] = {}
-    if compile:
-        compiled, notes = compiled_systems(model, data)
-        systems = {**systems, **compiled, ALL: compiled[COMPILED]}
-    if peak is None:
-        peak = measured_peak(
-            torch_device, best_precision(torch_device), 8192 if on_gpu else 1536
-        )
-    turns = {name: system.turn for name, system in systems.items()}
-    records = common.take_turns(turns, rounds, cpu_time)
-    if on_gpu:
-        notes["gigabytes"] = {
-            name: gigabytes(system, torch_device) for name, system in systems.items()
-        }
-
-    plan = [rows for part in data.rounds[1:] for rows in part]
-    source, target = examples.lengths[np.concatenate(plan)].T
-    operations = sum(flops(model.config, source, target).values()) / int(target.sum())
     rows = []
-    for name in systems:
-        rate = statistics.median(common.rates(records, name))
-        gain = common.median_ratio(records, name, REFERENCE)
-        mfu = operations * rate / peak
-        rows.append([name, f"{rate:,.0f}", f"{gain:.2f}", f"{mfu:.1%}"])
-    print(common.table(["training", "tokens/s", "gain", "MFU"], rows))
-    kind = common.device_name(torch_device).replace(" ", "-")
-    settings = {
-        "benchmark": "speed",
-        "corpus": corpus,
-        "preset": preset,
-        "device": kind,
-        "threads": threads,
-        "compile": compile,
-        "vocabulary_size": size,
-        "max_tokens": max_tokens,
-        "useful": useful_share(examples, plan),
-        "peak": round(peak),
-        "operations_per_token": round(operations),
-        **notes,
-        "clock": "processor" if cpu_time else "wall",
-    }
-    ending = "-compile" if compile else ""
-    name = f"speed-{preset}-{kind}-{threads}{ending}"
-    common.write_log(results, name, settings, records)
+    for run in runs:
+        if "tokens" in run:
+            rates = [count / took for count, took in zip(run["tokens"], run["seconds"])]
+            speeds = (run["tokens_per_second"], min(rates), max(rates))
+            row = [run["name"], *(f"{rate:,.0f}" for rate in speeds)]
+            rows.append([*row, f"{run['mfu']:.1%}"])
+    header = ["training", "target tokens/s", "slowest", "fastest", "MFU"]
+    print(common.table(header, rows))
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

@@ -1,37 +1,54 @@
 """Train three Transformers of one size on the same batches; report useful target tokens a second.
 
     python -m benchmarks.speed.training_speed --size mini
-    python -m benchmarks.speed.training_speed --size base --device cuda --precision bf16
+    python -m benchmarks.speed.training_speed --size base --device cuda --precision bf16 \\
+        --corpus made-up --max-tokens 25000
 
 The systems are this book's model and loss, torch.nn.Transformer, and MarianMTModel of Hugging Face
 (if transformers is installed). All share one table for source, target and output, use fused Adam,
 and take the token-budget batches of chapter 15. They take turns, so noise hits all of them alike.
 Writes `results/training-SIZE-THREADS.jsonl`, with bf16 `training-SIZE-THREADS-bf16.jsonl`. On a
-GPU, its name stands in place of the threads, and `-cudnn` is added where cuDNN may compute
-attention.
+GPU, its name stands in place of the threads. There attention isn't left to cuDNN, which prepares a
+program for each new length; with --cudnn it is, but for ours. Chapter 25 shows the logs.
 """
 
+import importlib.util
 import math
 import statistics
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-import tyro
 from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
 
 from annotated_transformer import Transformer, TransformerConfig
 from annotated_transformer.batching import Batch
-from annotated_transformer.masks import PAD
+from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.positional_encoding import SinusoidalPositions
-from annotated_transformer.speed import FastLoss, Precision
-from annotated_transformer.toolkit.runs import move
+from annotated_transformer.speed import FUSED, FastLoss, Precision
+from annotated_transformer.training import make_adam
 from benchmarks import common
+from benchmarks.speed import made_up
 
-Predict = Callable[[Tensor, Tensor], Tensor]  # source and target to logits
-Loss = Callable[[Tensor, Tensor], Tensor]
+SIZES: dict[str, dict[str, Any]] = {
+    "base": {"vocabulary_size": 37_000},
+    "small": {"vocabulary_size": 8000, "layers": 3, "d_model": 256, "d_ff": 1024},
+    "mini": {
+        "vocabulary_size": 4000,
+        "layers": 3,
+        "d_model": 192,
+        "d_ff": 512,
+        "heads": 4,
+    },
+    "toy": {"vocabulary_size": 300, "layers": 1, "d_model": 16, "d_ff": 32, "heads": 2},
+}
+
+# --- Two rivals ---
 
 
 class TorchTransformer(nn.Module):
@@ -70,48 +87,76 @@ class TorchTransformer(nn.Module):
         length = target.size(1)
         padding = source == PAD
         future = torch.ones(length, length, dtype=torch.bool, device=source.device)
-        future = future.triu(1)
         states = self.stacks(
             self.embed(source),
             self.embed(target),
-            tgt_mask=future,
+            tgt_mask=future.triu(1),
             tgt_is_causal=True,
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
         )
-        return F.linear(states, self.table.weight)
+        return states @ self.table.weight.T
 
 
-def builtin_loss(predict: Predict, precision: Precision) -> Loss:
-    """Return PyTorch's own smoothed cross-entropy, summed, of all logits."""
+class Marian(nn.Module):
+    """A MarianMTModel of the same shape: post-norm, ReLU, one table, the paper's dropout."""
 
-    def loss(source: Tensor, target: Tensor) -> Tensor:
-        kind = source.device.type
-        with torch.autocast(kind, torch.bfloat16, precision == "bf16"):
-            return F.cross_entropy(
-                predict(source, target[:, :-1]).flatten(0, 1),
-                target[:, 1:].flatten(),
-                ignore_index=PAD,
-                label_smoothing=0.1,
-                reduction="sum",
+    def __init__(self, config: TransformerConfig) -> None:
+        from transformers import MarianConfig, MarianMTModel, logging
+
+        super().__init__()
+        logging.set_verbosity_error()
+        self.model = MarianMTModel(
+            MarianConfig(
+                vocab_size=config.vocabulary_size,
+                d_model=config.d_model,
+                encoder_layers=config.layers,
+                decoder_layers=config.layers,
+                encoder_ffn_dim=config.d_ff,
+                decoder_ffn_dim=config.d_ff,
+                encoder_attention_heads=config.heads,
+                decoder_attention_heads=config.heads,
+                max_position_embeddings=config.max_length,
+                activation_function="relu",
+                dropout=config.dropout,
+                scale_embedding=True,
+                init_std=config.d_model**-0.5,
+                pad_token_id=PAD,
+                bos_token_id=BOS,
+                eos_token_id=EOS,
+                decoder_start_token_id=BOS,
+                forced_eos_token_id=None,
+                attn_implementation="sdpa",
             )
+        )
 
-    return loss
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Return logits (B, T, |V|) from source (B, S) and target (B, T)."""
+        mask = (source != PAD).long()
+        options = {"decoder_input_ids": target, "use_cache": False}
+        return self.model(source, attention_mask=mask, **options).logits
+
+
+# --- Training by turns ---
 
 
 def trainer(
-    model: nn.Module, loss: Loss, rounds: list[list[Batch]], cudnn: bool = False
+    loss: nn.Module, rounds: list[list[Batch]], precision: str, cudnn: bool
 ) -> Callable[[int], int]:
-    """Return what trains a model on the batches of one round and counts their target tokens."""
-    adam = common.make_adam(model.train())
-    counts = [[common.count(batch.target[:, 1:]) for batch in part] for part in rounds]
+    """Return what trains on the batches of one round and counts their target tokens."""
+    adam = make_adam(loss)
+    counts = [[int((b.target[:, 1:] != PAD).sum()) for b in part] for part in rounds]
     device = rounds[0][0].source.device
 
+    def loss_of(source: Tensor, target: Tensor) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, precision == "bf16"):
+            return loss(source, target)
+
     def turn(number: int) -> int:
-        with common.cudnn_attention(cudnn):
+        with nullcontext() if cudnn else sdpa_kernel(FUSED):
             for batch, tokens in zip(rounds[number], counts[number]):
                 adam.zero_grad()
-                (loss(*batch) / tokens).backward()
+                (loss_of(*batch) / tokens).backward()
                 adam.step()
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -120,38 +165,13 @@ def trainer(
     return turn
 
 
-def rivals_of(
-    ours: Transformer, precision: Precision
-) -> dict[str, tuple[nn.Module, Loss]]:
-    """Return the model and the loss of other libraries, of the shape of ours, where it is."""
-    device = ours.embedding.weight.device
-    torchs = TorchTransformer(ours.config).to(device)
-    systems: dict[str, tuple[nn.Module, Loss]] = {
-        "torch.nn.Transformer": (torchs, builtin_loss(torchs, precision)),
-    }
-    if common.has_transformers():
-        marian = common.marian(ours.config).to(device)
-
-        def predict(source: Tensor, target: Tensor) -> Tensor:
-            return marian(
-                source,
-                attention_mask=(source != PAD).long(),
-                decoder_input_ids=target,
-                use_cache=False,
-            ).logits
-
-        systems["MarianMTModel"] = (marian, builtin_loss(predict, precision))
-    return systems
-
-
 def main(
-    size: common.Size = "mini",
-    corpus: common.Corpus = "multi30k",
+    size: str = "mini",
+    corpus: str = "multi30k",
     threads: int = 1,
     rounds: int = 7,
     batches_each: int = 4,
     max_tokens: int = 2048,
-    cpu_time: bool = False,
     precision: Precision = "fp32",
     device: str = "cpu",
     cudnn: bool = False,
@@ -159,47 +179,54 @@ def main(
 ) -> None:
     """Train three Transformers of one size on the same batches."""
     torch.set_num_threads(threads)
-    examples = common.encoded(corpus, "train", common.SIZES[size]["vocabulary_size"])
+    config = TransformerConfig(**SIZES[size])
+    if corpus == "made-up":
+        examples = made_up.corpus(50_000, config.vocabulary_size)
+    else:
+        _, examples = common.captions(min(config.vocabulary_size, 8000))
     stream = common.endless_batches(examples, max_tokens)
     parts = []
     for _ in range(rounds + 1):
-        part = islice(stream, batches_each)
-        parts.append([move(batch, torch.device(device)) for batch in part])
-    ours = common.make_model(size).to(device)
-    systems = {"ours": (ours, FastLoss(ours, precision=precision))}
-    systems |= rivals_of(ours, precision)
-    trainers = {
-        name: trainer(model, loss, parts, cudnn)
-        for name, (model, loss) in systems.items()
+        part = []
+        for source, target in islice(stream, batches_each):
+            part.append(Batch(source.to(device), target.to(device)))
+        parts.append(part)
+    torch.manual_seed(0)
+    losses: dict[str, nn.Module] = {
+        "ours": FastLoss(Transformer(config), precision=precision),
+        "torch.nn.Transformer": common.WholeLoss(TorchTransformer(config), 0.1),
     }
-    records = common.take_turns(trainers, rounds, cpu_time)
+    if importlib.util.find_spec("transformers"):
+        losses["MarianMTModel"] = common.WholeLoss(Marian(config), 0.1)
+    else:
+        print("without MarianMTModel: pip install -r benchmarks/requirements.txt")
+    train = partial(trainer, rounds=parts, precision=precision, cudnn=cudnn)
+    trainers = {name: train(loss.to(device)) for name, loss in losses.items()}
+    records = common.take_turns(trainers, rounds)
 
     rows = []
-    for name, (model, _) in systems.items():
+    for name in losses:
         rates = common.rates(records, name)
-        lead = common.median_ratio(records, "ours", name)
-        weights = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        speed = f"{statistics.median(rates):,.0f}", common.quartiles(rates)
-        rows.append([name, *speed, f"{lead:.2f}", f"{weights:,}"])
-    header = ["training", "target tokens/s", "quartiles", "ours is x times"]
-    print(common.table([*header, "parameters"], rows))
+        speeds = [f"{rate:,.0f}" for rate in (statistics.median(rates), *sorted(rates))]
+        lead = common.times_as_fast(records, "ours", name)
+        rows.append([name, speeds[0], speeds[1], speeds[-1], f"{lead:.2f}"])
+    header = ["training", "target tokens/s", "slowest", "fastest", "ours is x times"]
+    print(common.table(header, rows))
     name = common.device_name(device)
     settings = {
-        "benchmark": "training",
         "size": size,
         "corpus": corpus,
         "device": name,
         "threads": threads,
         "max_tokens": max_tokens,
-        "clock": "processor" if cpu_time else "wall",
         "precision": precision,
         "cudnn": cudnn,
     }
-    where = str(threads) if name == "cpu" else name.replace(" ", "-")
+    where = str(threads) if name == "cpu" else name
     ending = "-bf16" if precision == "bf16" else ""
     ending += "-cudnn" if cudnn else ""
     common.write_log(results, f"training-{size}-{where}{ending}", settings, records)
 
 
 if __name__ == "__main__":
-    tyro.cli(main)
+    common.command(main)

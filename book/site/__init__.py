@@ -1,5 +1,5 @@
 """What the site needs beyond Jupyter Book: captions on exported cells, the API reference, and
-scripts that come from our own host. Nothing here needs torch: of the package, it imports `page`.
+scripts that come from our own host. Nothing here needs torch.
 """
 
 import zlib
@@ -18,8 +18,6 @@ from book.site import (
     captions,
     formulas,
     heads,
-    inside,
-    learning,
     links,
     meta,
     numbering,
@@ -28,9 +26,7 @@ from book.site import (
     references,
     search,
     terms,
-    translator,
     typography,
-    what_if,
 )
 
 
@@ -54,13 +50,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_node(pictures.picture)
     app.add_directive("picture", pictures.Picture)
     app.add_post_transform(pictures.ShowPictures)
-    app.add_directive("translator", translator.Translator)
-    app.add_directive("inside", inside.Inside)
-    app.add_directive("by-hand", inside.ByHand)
-    app.connect("build-finished", inside.write_data)
-    app.add_directive("what-if", what_if.WhatIf)
-    app.connect("build-finished", translator.write_models)
-    app.add_directive("learning", learning.Learning)
     app.connect("build-finished", assets.write_card)
     app.connect("build-finished", assets.keep_used_icons)
     app.connect("build-finished", assets.leave_out)

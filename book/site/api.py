@@ -1,4 +1,4 @@
-"""The API reference: what users import, then the lessons' modules, then those of the toolkit.
+"""The API reference: what users import, then the lessons' modules, then those of the appendices.
 
 It is read from the source, for the site is built where the package cannot be imported. Docstrings
 are Markdown, as the rest of the book; their sections (Args, Returns, Raises) become lists.
@@ -22,11 +22,8 @@ from tools.package import PACKAGE, Module, is_public, modules, public_names
 SECTION = re.compile(r"^(Args|Returns|Yields|Raises):\n((?:[ ]+.*\n?|\n)+)", re.M)
 ENTRY = re.compile(r"^([\w.*]+(?:, [\w.*]+)*): ")
 CODE_OR_BRACKET = re.compile(r"(`[^`]*`)|<")
-TOOLKIT = "toolkit."
 LESSONS_SAY = "What the chapters build: the model, its training, what it writes."
-TOOLKIT_SAYS = (
-    "What keeps it alive in practice: files, runs, corpora, the command line."
-)
+APPENDICES_SAY = "What they need beside: files, tables of pairs, the command line."
 
 
 class PackageReference(SphinxDirective):
@@ -39,10 +36,10 @@ class PackageReference(SphinxDirective):
         for module in package:
             self.env.note_dependency(str(module.path))
         lessons = [module for module in package if not is_tool(module)]
-        toolkit = [module for module in package if is_tool(module)]
+        appendices = [module for module in package if is_tool(module)]
         lines = list_public(public_names(root), package)
         lines += describe_storey("Lessons", LESSONS_SAY, lessons)
-        lines += describe_storey("Toolkit", TOOLKIT_SAYS, toolkit)
+        lines += describe_storey("Appendices", APPENDICES_SAY, appendices)
         # Headings make sections of the page itself, so there is nothing to return
         markdown = StringList(lines, self.env.docname)
         self.state.nested_parse(markdown, 0, nodes.Element(), True)
@@ -73,8 +70,8 @@ Definition = ast.FunctionDef | ast.ClassDef
 
 
 def is_tool(module: Module) -> bool:
-    """Say whether a module belongs to the toolkit."""
-    return module.name.startswith(TOOLKIT)
+    """Say whether a module comes from an appendix."""
+    return module.chapter.removeprefix("notebooks/")[0].isalpha()
 
 
 def is_described(node: ast.stmt) -> bool:
@@ -111,7 +108,7 @@ def first_paragraph(node: Definition) -> str:
 
 
 def describe_storey(title: str, about: str, package: list[Module]) -> list[str]:
-    """Describe the modules of the lessons, or those of the toolkit, under one heading."""
+    """Describe the modules of the lessons, or those of the appendices, under one heading."""
     if not package:
         return []
     lines = [f"## {title}", "", about, ""]
@@ -123,7 +120,7 @@ def describe_storey(title: str, about: str, package: list[Module]) -> list[str]:
 def describe_module(module: Module) -> list[str]:
     """Describe a module: heading, summary, functions and classes in order."""
     _, _, summary = (ast.get_docstring(module.tree()) or "").partition("\n\n")
-    title = module.name.removeprefix(TOOLKIT)
+    title = module.name
     lines = [f"### {title}", "", f"```{{py:module}} {module.full_name}", "```", ""]
     lines += [*summary.splitlines(), "", f"Built in [](/{module.chapter}.ipynb).", ""]
     source = module.path.read_text(encoding="utf-8").splitlines()

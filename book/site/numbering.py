@@ -1,4 +1,4 @@
-"""Number each chapter as its file is: 3 for `03_attention`, A for the appendix `A_model_io`.
+"""Number each chapter as its file is: 3 for `03_attention`, A for the appendix `A_files`.
 
 Sphinx counts the pages of the table of contents. The numbers of figures and equations follow from
 those of sections, so it is enough to put the file's number in the place of the counted one.

@@ -105,20 +105,20 @@ def values(root: Path, group: str) -> Values:
 
 
 def code(root: Path) -> Values:
-    """Lines of the package: the model, the lessons that train it and translate, the toolkit."""
+    """Lines of the package: the model, the lessons that train it and translate, the appendices."""
     lessons: dict[str, int] = {}
-    toolkit = 0
+    appendices = 0
     for module in modules(root):
         lines = code_lines(module.path.read_text(encoding="utf-8"))
-        if module.name.startswith("toolkit."):
-            toolkit += lines
+        if module.chapter.removeprefix("notebooks/")[0].isalpha():
+            appendices += lines
         else:
             lessons[module.name] = lines
     names = list(lessons)
     model_names = names[: names.index(LAST_OF_MODEL) + 1]
     model = sum(lessons[name] for name in model_names)
     practice = sum(lessons.values()) - model
-    return {"model": model, "practice": practice, "toolkit": toolkit}
+    return {"model": model, "practice": practice, "appendices": appendices}
 
 
 def code_lines(text: str) -> int:
@@ -137,14 +137,14 @@ def code_lines(text: str) -> int:
 
 
 def hours(root: Path) -> Values:
-    """Hours of reading and of exercises; and of a training, as chapter 27 has printed them."""
+    """Hours of reading and of exercises; and of a training, as the last chapter has printed them."""
     words = minutes = 0
     for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
         text = prose(path)
         words += len(text.split())
         minutes += sum(int(number) for number in MINUTES.findall(text))
     reading = round(words / WORDS_A_MINUTE / 60)
-    printed = outputs(root / "notebooks" / "27_wmt14.ipynb")
+    printed = outputs(root / "notebooks" / "29_wmt14.ipynb")
     trainings = {slug(gpu): float(number) for gpu, number in RUNTIME.findall(printed)}
     return {"reading": SPELLED[reading], "exercises": round(minutes / 60), **trainings}
 
@@ -176,7 +176,7 @@ def second(root: Path) -> Values:
 
 
 def symptoms(root: Path) -> Values:
-    """What `benchmarks/symptoms.py` saw of each run, and the rows of its tables."""
+    """What `benchmarks/experiments/symptoms.py` saw of each run, and the rows of its tables."""
     settings, *records = log(root, "symptoms")
     named = {f"settings.{field}": value for field, value in settings.items()}
     for record in records:
@@ -223,7 +223,7 @@ def excerpt(said: str) -> str:
 
 
 def gpu(root: Path) -> Values:
-    """What `benchmarks/gpu.py` measured on an H200, with the time of each run beside base's."""
+    """What `benchmarks.speed.step_speed` measured on an H200, with the time of each run beside base's."""
     _, *records = log(root, "gpu-NVIDIA-H200")
     runs = {record["name"]: record for record in records}
     base = runs["base"]["tokens_per_second"]
@@ -246,7 +246,7 @@ def serving(root: Path) -> Values:
 
 
 def start(root: Path) -> Values:
-    """BLEU of `benchmarks/start.py` on each set, the mean over seeds."""
+    """BLEU of `benchmarks/experiments/start.py` on each set, the mean over seeds."""
     scores: dict[str, list[float]] = {}
     _, *records = log(root, "start")
     for record in records:

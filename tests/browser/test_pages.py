@@ -257,7 +257,7 @@ def test_a_narrow_page_ends_with_its_menu_without_scripts(address, browser):
     tab.goto(address + "notebooks/03_attention.html")
     assert not tab.locator("button.primary-toggle").is_visible()
     tab.locator("#pst-primary-sidebar").get_by_text("27 WMT14").click()
-    tab.wait_for_url("**/27_wmt14.html")
+    tab.wait_for_url("**/29_wmt14.html")
     tab.close()
 
 

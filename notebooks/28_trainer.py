@@ -1,0 +1,846 @@
+# %% tags=["remove-cell"]
+import os, sys
+
+url = "https://github.com/annotated-transformer/annotated-transformer"
+if "google.colab" in sys.modules:  # fetch the book, and install what it needs
+    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
+up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
+sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
+
+# %% [markdown]
+# # The trainer
+#
+# This chapter puts the parts together into the program that trains: one process or many, with validation, a log and checkpoints, so that it can be killed at any moment and goes on as if nothing had happened (section 5 of the paper).
+#
+# The [loop](18_training.ipynb#the-loop) is known, and so are the [fast loss](25_speed.ipynb#the-fast-loss), the [exchange between processes](26_distributed.ipynb#the-lines-of-the-training-loop) and the [corpus on disk](27_corpus.ipynb). A training of days needs one thing more: that nothing is lost. A machine is rented by the hour, a job on a cluster has an end, somebody presses Ctrl-C. Before you read on, think of a run that was killed in the middle of its third epoch. What has to be in a file for it to end with *the same weights, to the last bit*, as if it had never been killed?
+
+# %% tags=["export"]
+import hashlib
+import io
+import json
+import math
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.optim import Adam
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from annotated_transformer.batching import (
+    Batch,
+    EncodedCorpus,
+    check_fits,
+    encode_pairs,
+    plan_batches,
+)
+from annotated_transformer.corpus import write_pairs
+from annotated_transformer.data import Pair
+from annotated_transformer.distributed import (
+    DataParallelLoss,
+    all_reduce_mean,
+    collate_share,
+    gather_texts,
+    rank_and_world_size,
+)
+from annotated_transformer.evaluation import score
+from annotated_transformer.files import (
+    WEIGHTS,
+    atomic_write,
+    check_vocabulary,
+    only_one,
+    save_model,
+    sha256,
+)
+from annotated_transformer.regularization import SmoothedLoss
+from annotated_transformer.schedule import learning_rate
+from annotated_transformer.speed import FastLoss, compile_layers
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.training import (
+    TrainingConfig,
+    Update,
+    group_batches,
+    loss_and_tokens,
+    make_adam,
+    training_step,
+)
+from annotated_transformer.transformer import Transformer, TransformerConfig
+from annotated_transformer.translation import translate
+
+# %% [markdown]
+# ## Where a run stands
+#
+# The weights decide how a run goes on, and Adam's [two averages](16_schedule.ipynb#what-adam-does-with-the-rate) of each weight. The step decides the learning rate. The next batch follows from epoch and place, because the [plan](15_batching.ipynb#a-plan-for-an-epoch) of an epoch follows from its number. And the random numbers of dropout? One could save the state of every generator, Python's, PyTorch's, one for each GPU. Instead, we let them follow from numbers that we know anyway: the seed, the step, and the process.
+
+
+# %% tags=["export"]
+@dataclass
+class Progress:
+    """Where a run stands. With the seed, it decides the batches and the noise of what follows."""
+
+    step: int = 0  # updates made
+    epoch: int = 0
+    batch: int = 0  # the next one of the epoch
+    batches: int = 1  # of the epoch
+    lowest_loss: float = math.inf  # of all validations
+    waited: int = 0  # validations since then, after the warm-up
+
+
+@contextmanager
+def random_numbers_of(seed: int, step: int) -> Iterator[None]:
+    """Let random numbers follow from seed, step and process; afterwards all is as before."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        numbers = (seed, step, *rank_and_world_size())
+        torch.manual_seed(Random(str(numbers)).getrandbits(63))
+        yield
+
+
+# %% [markdown]
+# Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart. Python's `Random` makes its seed from the whole text `"(0, 7, 0, 1)"`.
+#
+# ## Batches without end
+#
+# To enter an epoch in the middle, we leave out the beginning of its plan. For a GPU, a second process makes the next batches while the model works on this one, in memory from which the GPU can copy without waiting. Two arguments of the `DataLoader` look odd. It draws a random number when it starts, which without a generator of its own would come out of ours. And when Ctrl-C reaches all processes of a terminal, the worker must ignore it, or it would be gone before the run has saved its state.
+
+
+# %% tags=["export"]
+def load_batches(
+    corpus: EncodedCorpus, plan: Sequence[np.ndarray], device: torch.device
+) -> Iterator[Batch]:
+    """Yield this process's share of each batch of a plan, on the device."""
+    rank, world_size = rank_and_world_size()
+    shares: list[Any] = [numbers[rank::world_size] for numbers in plan]
+    on_gpu = device.type == "cuda"
+    loader: DataLoader[Any] = DataLoader(
+        corpus,  # type: ignore[arg-type] # it has a length and items, which is enough
+        batch_sampler=shares,
+        collate_fn=collate_share,
+        num_workers=1 if on_gpu else 0,
+        pin_memory=on_gpu,
+        worker_init_fn=ignore_signals,
+        generator=torch.Generator(),
+    )
+    for batch in loader:
+        yield Batch(*(side.to(device, non_blocking=True) for side in batch))
+
+
+def ignore_signals(worker: int) -> None:
+    """Leave it to the process that trains to stop, and to end its worker."""
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, signal.SIG_IGN)
+
+
+def batch_stream(
+    corpus: EncodedCorpus,
+    config: TrainingConfig,
+    progress: Progress,
+    device: torch.device,
+) -> Iterator[Batch]:
+    """Yield batch after batch without end, from where a run stands, and count them there."""
+    while True:
+        plan = plan_batches(
+            corpus.lengths, config.max_tokens, config.seed, progress.epoch
+        )
+        progress.batches = len(plan)
+        for batch in load_batches(corpus, plan[progress.batch :], device):
+            progress.batch += 1
+            yield batch
+        progress.epoch += 1
+        progress.batch = 0
+
+
+# %% [markdown]
+# ## Checkpoints
+#
+# A **checkpoint** is one file with the weights, Adam's averages and the progress. It gets its name only when it is [whole](A_files.ipynb#whole-or-not-at-all), and old ones go after the new one is there; the other way round, each attempt on a full disk would leave one fewer. Regular ones are called `step-`, those that a signal has caused `stop-`.
+#
+# `torch.save` writes a pickle, and a pickle can contain any program. `weights_only=True` reads tensors, numbers, text and containers of these and refuses everything else. PyTorch doesn't compare the checksums in the file with its content, so we do.
+
+
+# %% tags=["export"]
+CHECKPOINTS = "checkpoints"
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """Return the regular checkpoints of a run, oldest first."""
+    return sorted(Path(folder, CHECKPOINTS).glob("step-*.pt"))
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint to go on from, if there is one."""
+    paths = [*folder.glob(f"{CHECKPOINTS}/step-*.pt")]
+    paths += folder.glob(f"{CHECKPOINTS}/stop-*.pt")
+    return max(paths, key=lambda path: path.stem[5:], default=None)
+
+
+def save_checkpoint(
+    folder: Path,
+    model: Transformer,
+    tokenizer: Tokenizer,
+    optimizer: Adam,
+    progress: Progress,
+    regular: bool,
+    keep: int,
+) -> None:
+    """Write a checkpoint; the last `keep` regular ones stay."""
+    content = io.BytesIO()
+    state = {
+        "model": model.state_dict(),
+        "config": asdict(model.config),
+        "tokenizer": tokenizer.text,
+        "optimizer": optimizer.state_dict(),
+        "progress": asdict(progress),
+    }
+    torch.save(state, content)
+    kind = "step" if regular else "stop"
+    path = folder / CHECKPOINTS / f"{kind}-{progress.step:08}.pt"
+    with atomic_write(path) as aside:
+        aside.write_bytes(content.getbuffer())
+    for old in checkpoints(folder)[:-keep]:
+        old.unlink()
+    for old in path.parent.glob("stop-*.pt"):
+        if old != path:
+            old.unlink()
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint, which cannot run code; raises ValueError if it is damaged."""
+    try:
+        with ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except BadZipFile as error:
+        damaged = str(error)
+    if damaged:
+        raise ValueError(f"{path} is damaged ({damaged}): move it away")
+    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return content
+
+
+# %% [markdown]
+# ### The mean of checkpoints
+#
+# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains. Sums are in double precision, so the mean of five equal numbers is that number.
+
+
+# %% tags=["export"]
+def average_checkpoints(
+    folder: str | Path, last: int = 5
+) -> tuple[Transformer, Tokenizer]:
+    """Return the model whose weights are the mean of the last checkpoints (section 6.1)."""
+    paths = checkpoints(folder)
+    if not 1 <= last <= len(paths):
+        raise ValueError(f"{folder} has {len(paths)} checkpoints, not {last}")
+    totals: dict[str, torch.Tensor] = {}
+    for path in paths[-last:]:
+        content = read_checkpoint(path)
+        for name, weights in content["model"].items():
+            totals[name] = totals.get(name, 0) + weights.double()
+    model = Transformer(TransformerConfig(**content["config"]))
+    model.load_state_dict({name: total / last for name, total in totals.items()})
+    return model.eval(), Tokenizer(content["tokenizer"])
+
+
+# %% [markdown]
+# ## A folder for each run
+#
+# | file | what it holds | when it is written |
+# |---|---|---|
+# | `training.json` | the settings | at each start |
+# | `log.jsonl` | loss, rate, speed, scores | every 50 steps, and with each checkpoint |
+# | `checkpoints/` | the last few checkpoints | every `save_every` steps, and after a signal |
+# | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_files.ipynb#saving-and-loading) so far | after a lower validation loss; without validation, at the end |
+#
+# A run goes on only with its own settings and its own pairs: half a run with one rate and half with another would be a model that no command describes. Settings that have no part in an update may change, such as how long to train. Until something is saved, all may. A folder that holds anything else is left alone.
+
+
+# %% tags=["export"]
+SETTINGS = "training.json"
+LOG = "log.jsonl"
+MAY_CHANGE = ("steps", "save_every", "keep_checkpoints", "patience")
+
+
+def content_hash(corpus: EncodedCorpus) -> str:
+    """Return a hash that tells the examples of a corpus from any others."""
+    end = int(corpus.lengths.sum(dtype=np.int64)) + len(corpus)
+    digest = hashlib.sha256(np.ascontiguousarray(corpus.tokens[:end]).data)
+    digest.update(np.ascontiguousarray(corpus.lengths).data)
+    return digest.hexdigest()
+
+
+def check_folder(folder: Path) -> None:
+    """Raise FileExistsError for a folder that holds anything but a run."""
+    held = {path.name for path in folder.glob("*") if path.suffix != ".unfinished"}
+    is_run = SETTINGS in held and (CHECKPOINTS in held or WEIGHTS not in held)
+    if held - {".lock"} and not is_run:
+        raise FileExistsError(
+            f"{folder} holds {min(held)}, and is no run: take another"
+        )
+
+
+def begin_run(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Begin a run in a folder, or make sure that the one there has the same settings."""
+    check_folder(folder)
+    path = folder / SETTINGS
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if before and before.keys() != settings.keys():
+        raise FileExistsError(f"{path} is of another program: take another folder")
+    if last_checkpoint(folder) is not None:
+        different = [
+            name
+            for name, value in settings.items()
+            if before[name] != value and name not in MAY_CHANGE
+        ]
+        if different:
+            raise ValueError(
+                f"the run in {folder} has another {', '.join(different)}: repeat its "
+                f"settings ({path}) to go on with it, or take another folder"
+            )
+    with atomic_write(path) as aside:
+        aside.write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    (folder / CHECKPOINTS).mkdir(exist_ok=True)
+
+
+# %% [markdown]
+# The log has one JSON object a line. It is written by appending, and that has a catch: a run with a checkpoint at step 500 and a line for step 550 is killed, goes on, and makes step 550 again. So each start drops the lines of later steps, and half a line at the end, and adds one of its own with what the numbers depend on besides the settings.
+
+
+# %% tags=["export"]
+def begin_log(folder: Path, step: int) -> list[dict[str, Any]]:
+    """Forget what the log holds of later steps, note a start, and return the lines that remain."""
+    path = folder / LOG
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = [json.loads(line) for line in text.split("\n")[:-1]]
+    lines = [line for line in lines if line["step"] <= step]
+    with atomic_write(path) as aside:
+        aside.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    start = {
+        "step": step,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "processes": rank_and_world_size()[1],
+        "threads": torch.get_num_threads(),
+    }
+    write_log(folder, start)
+    return [line for line in lines if "loss" in line]
+
+
+def write_log(folder: Path, line: Mapping[str, Any]) -> None:
+    """Append a line with the time of day to the log."""
+    timed = {**line, "time": time.strftime("%Y-%m-%d %H:%M:%S%z")}
+    with (folder / LOG).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(timed) + "\n")
+
+
+# %% [markdown]
+# ## A run that dies says so
+#
+# A training can go wrong without an error. The loss falls to where the model knows how frequent each token is, and stays there for days. Or the validation loss rises while nothing that is translated is right. Both are said once, in the log and on the screen; the run goes on, since it can't know. The limits have a wide margin: the loss may stand still in the warm-up, and once it is below half of $\ln |V|$, the loss of guessing.
+
+
+# %% tags=["export"]
+STALL = 400  # steps, compared with as many before them
+FALL = 0.1  # nats per token by which the loss should fall meanwhile
+ADVICE = (
+    "likely a learning rate that is too high or a warm-up that is too short; see "
+    "https://annotated-transformer.github.io/annotated-transformer/book/troubleshooting.html"
+)
+
+
+def sign_of_death(
+    log: Sequence[Mapping[str, Any]], warmup: int, vocabulary_size: int
+) -> str | None:
+    """Return what the log says of a training that dies, or None while all is well."""
+    now = log[-1]["step"]
+    recent = [line["loss"] for line in log if line["step"] > now - STALL]
+    before = [line["loss"] for line in log if 0 <= now - STALL - line["step"] < STALL]
+    if before and now - STALL >= warmup:
+        loss, loss_before = np.median(recent), np.median(before)
+        if loss > math.log(vocabulary_size) / 2 and loss > loss_before - FALL:
+            return f"the loss has hardly fallen for {STALL} steps: {ADVICE}"
+    validated = [line for line in log if "validation_loss" in line]
+    if len(validated) > 1 and validated[-1] is log[-1]:
+        last = validated[-1]
+        lowest = min(line["validation_loss"] for line in validated)
+        if last["validation_loss"] > lowest + FALL and last.get("score", 1) < 0.05:
+            return f"the validation loss rises, and the score is 0: {ADVICE}"
+    return None
+
+
+# %% [markdown]
+# ## Whether it gets better
+#
+# Every `save_every` steps the run measures the [validation loss](18_training.ipynb#whether-it-gets-better), each process on its share, and logs beside it what a function `score` says, usually BLEU. The weights with the lowest *loss* are kept. BLEU has no say: it can be 0 at every validation, while nothing is translated yet or where all sentences are short, and then tells no weights from others.
+
+
+# %% tags=["export"]
+MOST_SCORED = 2000  # validation pairs that are translated
+
+
+def shared_validation_loss(
+    model: Transformer, corpus: EncodedCorpus, max_tokens: int, device: torch.device
+) -> float:
+    """Return the mean loss in nats per target token, each process taking its share."""
+    plan = plan_batches(corpus.lengths, max_tokens, seed=0, epoch=0)
+    plain_loss = FastLoss(model, label_smoothing=0)
+    totals = loss_and_tokens(plain_loss, load_batches(corpus, plan, device))
+    loss, tokens = all_reduce_mean(totals)
+    return float(loss / tokens)
+
+
+def translate_together(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    lines: Sequence[str],
+    beam: int = 1,
+    alpha: float = 0.6,
+) -> list[str]:
+    """Translate sentences, each process its share; all processes get all translations."""
+    rank, world_size = rank_and_world_size()
+    on_gpu = model.embedding.weight.is_cuda
+    share = translate(
+        model,
+        tokenizer,
+        lines[rank::world_size],
+        beam,
+        alpha,
+        max_tokens=16_384 if on_gpu else 2048,
+    )
+    translations = [""] * len(lines)
+    for number, texts in enumerate(gather_texts(share)):
+        translations[number::world_size] = [" ".join(t.splitlines()) for t in texts]
+    return translations
+
+
+def bleu_on(
+    tokenizer: Tokenizer, pairs: Sequence[Pair]
+) -> Callable[[Transformer], float]:
+    """Return a function that scores a model's greedy translations of some pairs."""
+    some = pairs[:: 1 + len(pairs) // MOST_SCORED]
+
+    def bleu(model: Transformer) -> float:
+        sources = [pair.source for pair in some]
+        translations = translate_together(model, tokenizer, sources)
+        return score(translations, [pair.target for pair in some]).bleu
+
+    return bleu
+
+
+# %% [markdown]
+# ## Asked to stop
+#
+# A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. A signal may come at any moment, also between two writes to the same weight, so it is only noted; after each update the run looks. With several processes one yes is enough for all, or they would [wait for each other in vain](26_distributed.ipynb#why-does-training-hang-at-the-end-of-an-epoch).
+
+
+# %% tags=["export"]
+class Stopped(Exception):
+    """A run was asked to stop by a signal, and has saved its state."""
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__(f"stopped at step {step}: the same command goes on from there")
+        self.signal = number
+
+
+@contextmanager
+def noted_signals(listen: bool) -> Iterator[list[int]]:
+    """Collect the signals that ask to stop; afterwards they do what they did before."""
+    noted: list[int] = []
+    before = {}
+    if listen and threading.current_thread() is threading.main_thread():
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            before[kind] = signal.signal(kind, lambda number, _: noted.append(number))
+    try:
+        yield noted
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+# %% [markdown]
+# ## The settings that go with a model
+#
+# What the paper says about training belongs to its models. `train` without settings takes those of a model of about this width.
+
+
+# %% tags=["export"]
+PAPER = TrainingConfig(
+    steps=100_000, max_tokens=25_000, warmup=4000, lr_scale=1.0, save_every=1500
+)
+MEDIUM = TrainingConfig(
+    steps=12_000, max_tokens=2048, warmup=1000, lr_scale=1.0, keep_checkpoints=12
+)
+RECIPES = {
+    "tiny": TrainingConfig(),
+    "small": TrainingConfig(),
+    "captions": MEDIUM,
+    "everyday": MEDIUM,
+    "base": PAPER,
+    "big": replace(PAPER, steps=300_000, save_every=600, keep_checkpoints=20),
+    "D-smoothing0.0": replace(PAPER, label_smoothing=0.0),
+    "D-smoothing0.2": replace(PAPER, label_smoothing=0.2),
+}
+
+
+def recipe(preset: str) -> TrainingConfig:
+    """Return the settings that go with a preset; the rows of Table 3 train as base does."""
+    return RECIPES.get(preset, PAPER)
+
+
+def recipe_for(config: TransformerConfig) -> TrainingConfig:
+    """Return the settings of the preset that is as wide as a model, or the next narrower one."""
+    if config.d_model < 512:
+        return recipe("tiny")
+    return recipe("base" if config.d_model < 1024 else "big")
+
+
+# %% [markdown]
+# ## The trainer
+#
+# Now the whole. What can't work is refused before the first step; then comes the loop of chapter 18, with the questions of this chapter after each update: is it time for a line, for a validation, for a checkpoint, to stop?
+#
+# The order matters. A gradient that is not finite raises before it changes a weight, so no checkpoint is written after a bad one. The line of the log comes before the checkpoint: after a kill between the two, the next start drops the extra line, and a line not yet written would be lost for good. And all that a validation leaves behind, the best weights and the lowest loss, is made again, equal to the bit, by a run that was killed before its checkpoint.
+
+
+# %% tags=["export"]
+REPORT_EVERY = 50  # steps
+
+
+def as_corpus(
+    tokenizer: Tokenizer, pairs: Sequence[Pair] | EncodedCorpus
+) -> EncodedCorpus:
+    """Return pairs encoded, if they are not yet."""
+    if isinstance(pairs, EncodedCorpus):
+        return pairs
+    return encode_pairs(tokenizer, pairs)
+
+
+def check_corpora(
+    model: Transformer, config: TrainingConfig, corpora: Mapping[str, EncodedCorpus]
+) -> None:
+    """Raise ValueError for a pair that is too long, or if there is nothing to learn from."""
+    if not len(corpora["training"]):
+        raise ValueError("there are no sentence pairs to train on")
+    if config.patience and not len(corpora["validation"]):
+        raise ValueError("patience needs a loss to watch: give validation pairs")
+    for part, corpus in corpora.items():
+        longest = model.config.max_length
+        check_fits(corpus.lengths, longest, part, "the model's max_length")
+        check_fits(corpus.lengths, config.max_tokens, part, "max_tokens")
+
+
+def mean_line(recent: Sequence[Update], seconds: float) -> dict[str, Any]:
+    """Return means over the last updates; the loss in nats per target token of all processes."""
+    loss = all_reduce_mean(
+        torch.stack([update.loss.double() for update in recent]).sum()
+    )
+    tokens = float(sum(update.tokens for update in recent))
+    norm = float(sum(update.gradient_norm for update in recent))
+    return {
+        "loss": float(loss) / tokens,
+        "gradient_norm": norm / len(recent),
+        "tokens_per_second": round(tokens * rank_and_world_size()[1] / seconds),
+    }
+
+
+def train(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair] | EncodedCorpus,
+    config: TrainingConfig | None = None,
+    *,
+    validation: Sequence[Pair] | EncodedCorpus = (),
+    score: Callable[[Transformer], float] | None = None,
+    folder: str | Path | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda line: None,
+    start: str = "",
+    keep: Mapping[str, Sequence[Pair]] | None = None,
+) -> Transformer:
+    """Train a model on pairs and return it, in evaluation mode (section 5).
+
+    Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
+    and what `score` returns. A folder gets a log, checkpoints, the pairs to `keep` as tables, and
+    the weights with the lowest loss, or without `validation` the last, which are also returned; a
+    run that it holds already goes on, to the bit (up to rounding with three processes or more).
+
+    Raises ValueError if pairs, tokenizer or folder do not fit, FloatingPointError for a gradient
+    that is not finite, and Stopped if a run in a folder was asked to stop, and has saved its state.
+    """
+    config = config or recipe_for(model.config)
+    rank, world_size = rank_and_world_size()
+    device = model.embedding.weight.device
+    corpus = as_corpus(tokenizer, pairs)
+    watched = as_corpus(tokenizer, validation)
+    check_vocabulary(model, tokenizer)
+    check_corpora(model, config, {"training": corpus, "validation": watched})
+    settings = {
+        **asdict(config),
+        "model": asdict(model.config),
+        "tokenizer": sha256(tokenizer.text),
+        "pairs": content_hash(corpus),
+        "validation": content_hash(watched),
+        "start": start,
+    }
+    if len({text for [text] in gather_texts([json.dumps(settings)])}) > 1:
+        raise ValueError("the processes of this run were not all given the same")
+
+    if config.compile:
+        compile_layers(model)
+    loss: SmoothedLoss = FastLoss(model, config.label_smoothing, config.precision)
+    optimizer = make_adam(model)
+    progress = Progress()
+    log: list[dict[str, Any]] = []
+    patience = config.patience or math.inf
+
+    with run_folder(folder), noted_signals(folder is not None) as noted:
+        if folder is not None:
+            progress, log = go_on(Path(folder), settings, model, optimizer)
+        if folder is not None and rank == 0:
+            for name, some in (keep or {}).items():
+                write_pairs(Path(folder, f"{name}.tsv"), some)
+        if world_size > 1:
+            loss = DataParallelLoss(loss, config.grad_accum_steps)
+        stream = batch_stream(corpus, config, progress, device)
+        groups = group_batches(stream, config.grad_accum_steps)
+        recent: list[Update] = []
+        since = time.monotonic()
+        bar = tqdm(
+            total=config.steps,
+            initial=progress.step,
+            unit="step",
+            disable=True if rank > 0 else None,  # None: only in a terminal
+        )
+        while progress.step < config.steps and progress.waited < patience:
+            group = next(groups)
+            if world_size > 1:  # DDP takes the mean of the gradients
+                group = group._replace(tokens=all_reduce_mean(group.tokens))
+            rate = learning_rate(
+                progress.step + 1, model.config.d_model, config.warmup, config.lr_scale
+            )
+            optimizer.param_groups[0]["lr"] = rate
+            loss.train()
+            try:
+                with random_numbers_of(config.seed, progress.step):
+                    update = training_step(loss, group, optimizer, config.grad_clip)
+            except FloatingPointError as error:
+                raise FloatingPointError(
+                    f"step {progress.step + 1}: {error}; try a smaller lr_scale or grad_clip=1"
+                ) from error
+            progress.step += 1
+            recent.append(update)
+            bar.update()
+
+            due = (
+                progress.step % config.save_every == 0 or progress.step == config.steps
+            )
+            wants_to_stop = torch.tensor(float(len(noted) > 0))
+            stopping = float(all_reduce_mean(wants_to_stop)) > 0
+            if not (due or stopping or progress.step % REPORT_EVERY == 0):
+                continue
+            line = {
+                "step": progress.step,
+                "epoch": round(progress.epoch + progress.batch / progress.batches, 3),
+                "learning_rate": rate,
+                **mean_line(recent, time.monotonic() - since),
+            }
+            bar.set_postfix(loss=f"{line['loss']:.3f}")
+
+            if due and len(watched):
+                line["validation_loss"] = shared_validation_loss(
+                    model, watched, config.max_tokens, device
+                )
+                if progress.step > config.warmup:
+                    progress.waited += 1
+                if line["validation_loss"] < progress.lowest_loss:
+                    progress.lowest_loss = line["validation_loss"]
+                    progress.waited = 0
+                    if folder is not None and rank == 0:
+                        save_model(model, tokenizer, folder)
+            if due and score is not None:
+                line["score"] = score(model)
+
+            if rank == 0:  # the first process writes for all
+                log.append(line)
+                warn_once(log, config.warmup, model.config.vocabulary_size)
+                if folder is not None:
+                    write_log(Path(folder), line)
+                if folder is not None and (due or stopping):
+                    save_checkpoint(
+                        Path(folder),
+                        model,
+                        tokenizer,
+                        optimizer,
+                        progress,
+                        regular=due,
+                        keep=config.keep_checkpoints,
+                    )
+                report(line)
+            if stopping and folder is not None:
+                all_reduce_mean(torch.zeros(1))  # the checkpoint is whole: all may end
+                raise Stopped(progress.step, noted[0] if noted else signal.SIGTERM)
+            recent = []
+            since = time.monotonic()
+
+        bar.close()
+        if folder is not None:
+            if rank == 0 and progress.lowest_loss == math.inf:
+                save_model(model, tokenizer, folder)  # never validated
+            all_reduce_mean(torch.zeros(1))  # all wait for the first process
+            model.load_state_dict(load_file(Path(folder, WEIGHTS)))
+    return model.eval()
+
+
+# %% [markdown]
+# A hundred lines, and one goes through them from top to bottom. Two things happen before the loop. `run_folder` keeps a folder for this process alone, and `go_on` goes back to where the run stands:
+
+
+# %% tags=["export"]
+@contextmanager
+def run_folder(folder: str | Path | None) -> Iterator[None]:
+    """Keep the folder of a run for this run; the first process does it for all."""
+    if folder is None or rank_and_world_size()[0] > 0:
+        yield
+        return
+    check_folder(Path(folder))
+    with only_one(Path(folder, ".lock"), f"is working in {folder}"):
+        yield
+
+
+def go_on(
+    folder: Path, settings: Mapping[str, Any], model: Transformer, optimizer: Adam
+) -> tuple[Progress, list[dict[str, Any]]]:
+    """Go back to the last checkpoint of the run in a folder; return its progress and its log."""
+    rank, _ = rank_and_world_size()
+    if rank == 0:
+        begin_run(folder, settings)
+    # What the first process has found: all wait for it, and take the same
+    newest = gather_texts([str(last_checkpoint(folder) or "")])[0][0]
+    progress = Progress()
+    if newest:
+        content = read_checkpoint(Path(newest))
+        model.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        progress = Progress(**content["progress"])
+    log = begin_log(folder, progress.step) if rank == 0 else []
+    return progress, log
+
+
+def warn_once(log: list[dict[str, Any]], warmup: int, vocabulary_size: int) -> None:
+    """Add what the newest line of a log says of a training that dies, once, and show it."""
+    if any("warning" in line for line in log):
+        return
+    warning = sign_of_death(log, warmup, vocabulary_size)
+    if warning is not None:
+        log[-1]["warning"] = warning
+        tqdm.write(f"step {log[-1]['step']}: {warning}", file=sys.stderr)
+
+
+# %% [markdown]
+# ## Killed, and continued
+#
+# Is nothing forgotten? A run of 60 steps, and the same run broken off at step 50, ten steps after its last checkpoint. (An exception stands in for the kill; the project's tests kill real processes, at every few moments, alone and in company.)
+
+# %%
+import tempfile
+
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.transformer import preset
+
+pairs = grammar(600, seed=1)
+tokenizer = Tokenizer.train(pairs, vocabulary_size=400)
+home = tempfile.TemporaryDirectory()
+settings = TrainingConfig(steps=60, max_tokens=300, warmup=20, save_every=20)
+
+
+# %%
+def run(name, report=lambda line: None):
+    torch.manual_seed(0)
+    model = Transformer(preset("tiny", layers=1, vocabulary_size=len(tokenizer)))
+    folder = Path(home.name, name)
+    return train(model, tokenizer, pairs, settings, folder=folder, report=report)
+
+
+def dies(line):
+    if line["step"] == 50:
+        raise MemoryError("killed")
+
+
+straight = run("straight")
+try:
+    run("killed", dies)
+except MemoryError:
+    print(last_checkpoint(Path(home.name, "killed")).name)
+continued = run("killed")
+same = zip(straight.parameters(), continued.parameters())
+print("equal to the bit:", all(bool((a == b).all()) for a, b in same))
+log = Path(home.name, "killed", "log.jsonl").read_text().splitlines()
+print("steps in the log:", *(json.loads(line)["step"] for line in log))
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert all(
+        bool((a == b).all())
+        for a, b in zip(straight.parameters(), continued.parameters())
+    )
+
+# %% [markdown]
+# The steps from 40 to 50 were made twice, and the log shows them once. (The lines without a loss are starts.) On one machine, with the same number of threads and the same release of PyTorch, the weights are equal to the last bit.
+#
+# ### Why are the weights not enough?
+#
+# If you go on from the weights and the step alone, the loss jumps, in [one test](../book/troubleshooting.md#it-is-worse-after-resuming) from 1.92 to 2.03. Adam begins again with empty averages, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does.
+
+# %% tags=["remove-cell"]
+home.cleanup()
+
+# %% [markdown]
+# ## What to remember
+#
+# - Weights, Adam's averages, step, epoch and batch: with these and the seed, a run goes on to the bit.
+# - Write aside, then rename. First the new checkpoint, then the old ones go.
+# - The best weights are those with the lowest validation loss; BLEU is printed beside it.
+# - Everything that several processes decide, they decide together.
+#
+# ## Exercises
+#
+# **1. Before you look** (★★, 30 min). Take `train_simply` of [chapter 18](18_training.ipynb) and let it save and go on. Kill it in the middle of an epoch. Are the weights equal? If not, what is missing?
+#
+# **2. Seconds or steps?** (★, 5 min). A checkpoint of base has 0.76 GB, and the disk takes 200 MB per second. A step takes 65 ms. What share of the time goes into checkpoints if you write one every 1,500 steps? And every 50?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The seconds of a checkpoint, over those of the steps between two, and its own
+writing = 0.76e9 / 200e6
+for steps in (1500, 50):
+    print(f"every {steps:4}: {writing / (writing + steps * 0.065):.0%}")
+
+# %% [markdown]
+# **3. A new seed** (★★, 10 min). A run was stopped after its first epoch, and you give another `seed` to go on with. Why is it refused? What would the second half learn from?
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# The seed decides the plan of an epoch. In the middle of one, another plan would show some pairs
+# twice and others not at all, and no command would describe the model.
+plans = [
+    plan_batches(encode_pairs(tokenizer, pairs).lengths, 300, seed, 0)
+    for seed in (0, 1)
+]
+half = [{int(n) for batch in plan[: len(plan) // 2] for n in batch} for plan in plans]
+print(
+    f"{len(half[0] & half[1]) / len(half[0]):.0%} of the first half come in both halves"
+)
+
+# %% [markdown]
+# ## Sources
+#
+# Optimizer, batches and steps are from section 5 of {cite:t}`vaswani2017attention`, the mean of checkpoints from section 6.1.
