@@ -112,7 +112,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 
 # --- A script that goes along ---
 
-TRANSLATE = r"""# Translates standard input, line by line; it needs: pip install ctranslate2 tokenizers
+TRANSLATE = r"""# Translates standard input, line by line. It needs ctranslate2 and tokenizers
 import re
 import sys
 import unicodedata

@@ -513,14 +513,6 @@ if CHECKING:
     says(torch.tensor(5).log(), 1.61)
 
 # %% [markdown]
-# That was one word on its way. Here are all ten, every number by the same rule and with the line that computes it: the five that the encoder reads, and the five steps in which the decoder writes the sentence.
-#
-# :::{by-hand}
-# How does a number of these sheets come about? Choose a layer, then a head or the network. Both towers are read upwards: below, the encoder has read the five words; above, the decoder has read those before the one that it writes. Purple is positive, orange negative. The last column is the word that the decoder would write if its stream ended there.
-#
-# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/11_by_hand.html#fig-hand-inside).
-# :::
-#
 # ## One gradient, one update
 #
 # Which way should a single weight move? We take the −2 with which "object" takes away "verb".

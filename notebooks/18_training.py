@@ -462,14 +462,6 @@ if CHECKING:
     )
 
 # %% [markdown]
-# You can watch a model learn in the next figure. It learns the [grammar](B_synchronous_grammar.ipynb) of the first chapter: first the frequent words, then the words that belong to the sentence, then their order. Try "Den Hund jagt die Katze" (the cat chases the dog), where the object comes first. The model still gets it wrong at the end.
-#
-# :::{learning}
-# What has a translator learned after so many updates? Choose a checkpoint of one run: the loss on unseen pairs, the translation, and where each written token looked (cross-attention of the last layer, the mean of its heads, the stronger the ink, the larger the weight). The grammar has few words; the figure says which of yours it lacks.
-#
-# The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/18_training.html#fig-learning).
-# :::
-#
 # ## Captions it has never seen
 #
 # The translations below are by the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.

@@ -165,7 +165,7 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
 # The engine divides a score by $L^\alpha$, where [our search](19_decoding.ipynb) divides by $((5 + L) / 6)^\alpha$; we take 0.5 there for our 0.6. Left alone, the engine silently cuts a source after 1,024 tokens and an output after 256, so its limits are switched off or set to ours. A source that is longer than the model's table of positions is an error of the engine's.
 
 # %% tags=["export"]
-TRANSLATE = r"""# Translates standard input, line by line; it needs: pip install ctranslate2 tokenizers
+TRANSLATE = r"""# Translates standard input, line by line. It needs ctranslate2 and tokenizers
 import re
 import sys
 import unicodedata

@@ -50,8 +50,8 @@ ODD = {  # rows, and what becomes of them
     "word " * 300 + "\t" + "Wort " * 300: "too long",
     "the cat sleeps well here now\tKatze": "lengths apart",
     "the same words here\tthe  same words here": "untranslated",
-    "a dog says </s> and <pad>\tein Hund sagt </s> und <pad>": "train",
     f"{LEAK.source}?\t{LEAK.target}!": "held out",
+    "a dog says </s> and <pad>\tein Hund sagt </s> und <pad>": "train",
     f"{PAIRS[7].source} \r\u0085\t\xa0{PAIRS[7].target}": "train",
 }
 
@@ -208,7 +208,7 @@ def test_nothing_is_learned_that_shares_a_sentence_with_what_is_held_out(
         table = [str(folder / "pairs.tsv")]
         prepare(table, folder / "out", vocabulary_size=300, max_ratio=99)
     assert sum(counts(folder / "out").values()) == len(rows)
-    assume(counts(folder / "out")["train"])
+    assume("train" in counts(folder / "out"))
     _, _, validation, test, _ = open_corpus(folder / "out")
     held_out = {side for pair in [*validation, *test] for side in sides_of(pair)}
     for pair in [*learned(folder / "out"), *sample]:

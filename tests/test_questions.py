@@ -46,8 +46,8 @@ def test_quotes_and_single_words() -> None:
     model, tokenizer = load_pretrained("everyday-de-en")
     sources = ["Er sagte: „Ich komme morgen.“", "Er sagte: «Ich komme morgen.»", "Hund"]
     german, french, word = translate(model, tokenizer, sources)
-    assert german.endswith('"I\'ll come tomorrow."')
-    assert '"I\'ll come tomorrow."' in SAID
+    quoted = '"I\'ll come tomorrow."'
+    assert german.endswith(quoted) and quoted in SAID
     assert french.endswith("I'll come tomorrow.") and '"' not in french
     assert word == "dog" and "answer *Hund* with *dog*" in SAID
 
@@ -80,7 +80,6 @@ def test_losses_of_the_captions_model_with_dropout_and_with_other_sources() -> N
 
 
 def test_the_spread_of_scores_in_the_captions_model() -> None:
-    """Over four captions, before the softmax."""
     model, tokenizer = load_pretrained("captions-de-en")
     spreads: dict[nn.Module, list[float]] = {}
 
@@ -106,8 +105,7 @@ def test_the_spread_of_scores_in_the_captions_model() -> None:
 
 def test_places_and_counts() -> None:
     table = sinusoid(1024, 512).double()
-    assert (table.norm(dim=1) - 16).abs().max() < 1e-4
-    assert "its length is 16 at a width" in SAID
+    assert (table.norm(dim=1) - 16).abs().max() < 1e-4 and "its length is 16 at" in SAID
     distances = torch.cdist(table, table).fill_diagonal_(torch.inf)
     assert f"{distances.min():.1f}" == f"{distances[0, 1]:.1f}" == "3.7"
     assert SAID.count("3.7 apart") == 2

@@ -18,11 +18,13 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from zipfile import ZipFile
 
 import pytest
 import torch
 
+from annotated_transformer import trainer
 from annotated_transformer.batching import encode_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.files import load_model
@@ -110,11 +112,6 @@ def terminate(kind: int = signal.SIGTERM) -> None:
     os.kill(os.getpid(), kind)
 
 
-def at(step: int, what: Callable[[], None]) -> Callable[[Line], None]:
-    """Return a report that does something at a step."""
-    return lambda line: what() if line["step"] == step else None
-
-
 def within(step: int, what: Callable[[], None]) -> Transformer:
     """Return a model that does something in the backward pass of a step."""
     model = make()
@@ -132,7 +129,7 @@ def within(step: int, what: Callable[[], None]) -> Transformer:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a training that nothing has happened to."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    go(folder)
+    go(folder, validation=HELD_OUT)
     return folder
 
 
@@ -140,13 +137,31 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_continued_equals_never_stopped(tmp_path: Path, whole: Path, step: int) -> None:
     """At the end of an epoch and in its middle; the log tells of each step once."""
     with pytest.raises(AxeError):
-        go(tmp_path, model=within(step, fall))
+        go(tmp_path, model=within(step, fall), validation=HELD_OUT)
     with (tmp_path / "log.jsonl").open("a") as log:
         log.write('{"step": 9, "lo')  # what a full disk leaves
-    assert same(go(tmp_path), straight())
+    assert same(go(tmp_path, validation=HELD_OUT), straight())
     assert log_of(tmp_path) == log_of(whole)
     assert [line["step"] for line in log_of(tmp_path)] == [10, 20, 25]
     assert saved(tmp_path) == ["step-00000020", "step-00000025"]
+
+
+@pytest.mark.parametrize("part", ["save_model", "write_log", "save_checkpoint"])
+def test_it_may_fall_between_best_weights_log_and_checkpoint(
+    tmp_path: Path, whole: Path, part: str
+) -> None:
+    save = getattr(trainer, part)
+
+    def fall_at_20(*arguments: Any, **options: Any) -> None:
+        if checkpoints(tmp_path):
+            raise AxeError
+        save(*arguments, **options)
+
+    with patch.object(trainer, part, fall_at_20), pytest.raises(AxeError):
+        go(tmp_path, validation=HELD_OUT)
+    assert same(go(tmp_path, validation=HELD_OUT), straight())
+    assert same(load_model(tmp_path)[0], straight())
+    assert log_of(tmp_path) == log_of(whole)
 
 
 OPERATIONS = {
@@ -169,10 +184,10 @@ def operations(number: int) -> Iterator[list[int]]:
 
         return watch
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as monkeypatch:
         for home, names in OPERATIONS.items():
             for name in names:
-                patch.setattr(home, name, watched(getattr(home, name)))
+                monkeypatch.setattr(home, name, watched(getattr(home, name)))
         yield made
 
 
@@ -267,12 +282,12 @@ def test_a_process_may_be_ended_at_moments_that_nobody_chose(
 def test_the_command_line_may_be_killed_and_told_to_stop(tmp_path: Path) -> None:
     def begin(folder: str) -> subprocess.Popen[bytes]:
         command = f"-m annotated_transformer train --output {tmp_path / folder}"
-        options = "--corpus grammar --limit 2000 --steps 60 --save-every 10"
+        options = "--corpus grammar --limit 2000 --steps 100 --save-every 10"
         arguments = [*command.split(), *options.split(), "--device", "cpu"]
         return subprocess.Popen([sys.executable, *arguments], stderr=subprocess.DEVNULL)
 
     assert begin("straight").wait() == 0
-    for kind, code, steps in ((signal.SIGKILL, -9, 10), (signal.SIGTERM, 143, 30)):
+    for kind, code, steps in ((signal.SIGKILL, -9, 10), (signal.SIGTERM, 143, 20)):
         process = begin("broken")
         while not (tmp_path / f"broken/checkpoints/step-{steps:08}.pt").exists():
             time.sleep(0.01)
@@ -342,7 +357,7 @@ TURNED = [Pair(pair.target, pair.source) for pair in PAIRS[:100]]
         ({"pairs": encode_pairs(TOKENIZER, PAIRS[:99])}, "pairs"),
         ({"pairs": TURNED}, "pairs"),
         ({"tokenizer": OTHER}, "tokenizer"),
-        ({"validation": HELD_OUT}, "validation"),
+        ({"validation": CORPUS}, "validation"),
         ({"start": "captions-de-en"}, "start"),
     ],
 )
@@ -351,7 +366,7 @@ def test_a_run_goes_on_only_with_its_own_settings(
 ) -> None:
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=rf"another ({name}|.*, {name})\b"):
-        go(whole, **change)
+        go(whole, **{"validation": HELD_OUT, **change})
     assert all(path.read_bytes() == content for path, content in before.items())
 
 

@@ -137,7 +137,7 @@ def code_lines(text: str) -> int:
 
 
 def hours(root: Path) -> Values:
-    """Hours of reading and of exercises; and of a training, as the last chapter has printed them."""
+    """Hours of reading and of exercises; of a training, as the last chapter prints them."""
     words = minutes = 0
     for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
         text = prose(path)
@@ -223,7 +223,7 @@ def excerpt(said: str) -> str:
 
 
 def gpu(root: Path) -> Values:
-    """What `benchmarks.speed.step_speed` measured on an H200, with the time of each run beside base's."""
+    """What `benchmarks.speed.step_speed` measured on an H200, and each time beside base's."""
     _, *records = log(root, "gpu-NVIDIA-H200")
     runs = {record["name"]: record for record in records}
     base = runs["base"]["tokens_per_second"]

@@ -6,6 +6,7 @@ That the numbers are the package's is tested without a browser, in tests/test_li
 import re
 
 import pytest
+from axe import ALL, SIZES, findings_by_size
 
 from book.live import extension, pack, page
 
@@ -220,8 +221,9 @@ def test_a_head_is_silenced_and_a_beam_is_widened(open_figure):
     figure.locator(".live-lines dd").nth(1).wait_for(timeout=60_000)
     _, figure = open_figure(f"notebooks/{CHAPTERS['search']}")
     figure.locator("button[type=submit]").click()
-    figure.get_by_label("Beam").fill("1", timeout=60_000)
-    figure.get_by_label("Beam").press("Enter")
+    beam = figure.get_by_label("Beam", exact=True)
+    beam.fill("1", timeout=60_000)
+    beam.press("Enter")
     kept = figure.locator(".what-if-tree > li:nth-child(2) > ol > .kept")
     kept.nth(1).wait_for(state="detached", timeout=60_000)
     assert kept.count() == 1
@@ -299,3 +301,26 @@ def test_a_page_of_its_own(open_page, tmp_path):
     assert said(tab).startswith("Word 2 of")
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert [name for name in tab.requested if "." in name] == ["mine.html"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(open_figure, scheme):
+    """In what the model answers, and at each place of the machine, wide and narrow."""
+    problems = []
+    for name in CHAPTERS.values():
+        tab, figure = open_figure(f"notebooks/{name}", color_scheme=scheme)
+        figure.locator("button[type=submit]").click()
+        figure.locator(".live-options:not([hidden])").wait_for(
+            state="attached", timeout=60_000
+        )
+        problems += findings_by_size(tab, {"narrow": ALL})
+    for place in (
+        "word=3",
+        "layer=2&word=3",
+        "layer=1&part=self&head=1&word=3&step=4",
+        "side=encoder&layer=2&part=network&word=4",
+    ):
+        tab, figure = open_figure(f"book/inside.html#{place}", color_scheme=scheme)
+        figure.locator(".inside-crumbs > *").first.wait_for()
+        problems += findings_by_size(tab, dict.fromkeys(SIZES, ALL))
+    assert not problems, "\n".join(problems)
