@@ -2,11 +2,12 @@
 
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from annotated_transformer.batching import (
@@ -27,7 +28,7 @@ from annotated_transformer.tokenization import Tokenizer
 
 LENGTH = st.integers(1, 50)
 LENGTHS = st.lists(st.tuples(LENGTH, LENGTH), max_size=80).map(
-    lambda x: np.array(x).reshape(-1, 2)
+    lambda lengths: np.array(lengths).reshape(-1, 2)
 )
 PAIRS = [*grammar(200, seed=0), Pair("", "")]
 TOKENIZER = Tokenizer.train(PAIRS, vocabulary_size=400)
@@ -48,19 +49,17 @@ def test_a_corpus_gives_back_what_was_encoded() -> None:
     for pair, (source, target) in zip(PAIRS, CORPUS):
         assert source[-1] == target[-1] == EOS and target[0] == BOS
         assert (TOKENIZER.decode(source), TOKENIZER.decode(target)) == pair[:2]
-    assert CORPUS.lengths.tolist() == [
-        [len(s), len(t) - 1] for s, t in map(tuple, CORPUS)
-    ]
+    lengths = [[len(source), len(target) - 1] for source, target in CORPUS]
+    assert CORPUS.lengths.tolist() == lengths
     assert not len(encode_pairs(TOKENIZER, []))
 
 
-def test_small_integers_and_mapped_files_are_the_same_corpus(tmp_path: object) -> None:
-    tokens = np.memmap(
-        f"{tmp_path}/tokens.bin", np.uint16, "w+", shape=CORPUS.tokens.shape
-    )
+def test_small_integers_and_mapped_files_are_the_same_corpus(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.bin"
+    tokens = np.memmap(file, np.uint16, "w+", shape=CORPUS.tokens.shape)
     tokens[:] = CORPUS.tokens
     mapped = EncodedCorpus(tokens, CORPUS.lengths.astype(np.uint8))
-    for one, other in zip(batches(CORPUS, 200), batches(mapped, 200)):
+    for one, other in zip(batches(CORPUS, 200), batches(mapped, 200), strict=True):
         assert all(map(torch.equal, one, other))
 
 
@@ -68,48 +67,39 @@ def test_plain_tuples_are_encoded_and_what_is_no_pair_is_refused() -> None:
     tuples = [pair[:2] for pair in PAIRS]
     assert np.array_equal(encode_pairs(TOKENIZER, tuples).tokens, CORPUS.tokens)
     for wrong in ({"de": "Ja.", "en": "Yes."}, "Ja.", ("Ja.",), ("Ja.", None)):
-        with pytest.raises(ValueError, match="is no pair: give two texts"):
+        with pytest.raises(ValueError, match="no pair"):
             encode_pairs(TOKENIZER, [*tuples, wrong])
 
 
-# --- A batch ---
-
-
-def test_collate_pads_on_the_right() -> None:
+def test_batches_are_padded_on_the_right_and_those_of_the_plan() -> None:
     rows = [([5, EOS], [BOS, 6, EOS]), ([EOS], [BOS, EOS])]
     batch = collate([Example(*map(np.array, row)) for row in rows])
     assert batch.source.tolist() == [[5, EOS], [EOS, PAD]]
     assert batch.target.tolist() == [[BOS, 6, EOS], [BOS, EOS, PAD]]
     assert batch.source.dtype == torch.long
+    plan = plan_batches(CORPUS.lengths, 200, seed=1, epoch=3)
+    made = batches(CORPUS, 200, seed=1, epoch=3)
+    for batch, numbers in zip(made, plan, strict=True):
+        expected = collate([CORPUS[number] for number in numbers])
+        assert all(map(torch.equal, batch, expected))
 
 
 # --- A plan ---
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(50, 400), st.integers(0), st.integers(0, 5))
-def test_each_example_once_and_within_the_budget(
+def test_each_example_comes_once_within_the_budget_and_batches_are_full(
     lengths: np.ndarray, max_tokens: int, seed: int, epoch: int
 ) -> None:
+    """Sorted by width, no batch could take the first example of the next one."""
     plan = plan_batches(lengths, max_tokens, seed, epoch)
-    assert sorted(index for batch in plan for index in batch) == list(
-        range(len(lengths))
-    )
-    assert all(
-        len(batch) and len(batch) * lengths[batch].max() <= max_tokens for batch in plan
-    )
     again = plan_batches(lengths, max_tokens, seed, epoch)
     assert [batch.tolist() for batch in plan] == [batch.tolist() for batch in again]
-
-
-@settings(deadline=None)
-@given(LENGTHS.filter(len), st.integers(50, 400))
-def test_no_batch_could_take_the_next_example_of_the_line(
-    lengths: np.ndarray, max_tokens: int
-) -> None:
-    """Sorted by width, each batch but the last is full."""
-    plan, widths = plan_batches(lengths, max_tokens, 0, 0), lengths.max(axis=1)
+    assert sorted(n for batch in plan for n in batch) == [*range(len(lengths))]
+    widths = lengths.max(axis=1)
     plan.sort(key=lambda batch: (widths[batch].min(), widths[batch].max(), -len(batch)))
+    for batch in plan:
+        assert len(batch) and len(batch) * widths[batch].max() <= max_tokens
     for batch, following in pairwise(plan):
         assert widths[batch].max() <= widths[following].min()
         assert (len(batch) + 1) * widths[following].min() > max_tokens
@@ -117,78 +107,46 @@ def test_no_batch_could_take_the_next_example_of_the_line(
 
 def test_seed_and_epoch_change_the_order_and_the_company() -> None:
     lengths = np.array([(5 + index % 3, 6) for index in range(200)])
-    plans = [
-        plan_batches(lengths, 100, seed, epoch) for seed in (0, 1) for epoch in (0, 1)
-    ]
-    companies = {
-        frozenset(frozenset(batch.tolist()) for batch in plan) for plan in plans
-    }
+    companies = set()
+    for seed, epoch in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        plan = plan_batches(lengths, 100, seed, epoch)
+        companies.add(frozenset(frozenset(batch.tolist()) for batch in plan))
     assert len(companies) == 4
 
 
 @given(st.integers(1, 12))
 def test_along_the_line_a_length_changes_by_one_at_most(widest: int) -> None:
-    """Whatever integers lengths are stored as; and keys of two widths are at least 4 apart."""
-    field = np.array(
-        [(s, t) for s in range(1, widest + 1) for t in range(1, widest + 1)], np.uint8
-    )
-    line = field[snake_key(field).argsort()].astype(int)
+    """Whatever integers lengths are stored as; keys of two widths are at least 4 apart."""
+    field = [(s, t) for s in range(1, widest + 1) for t in range(1, widest + 1)]
+    lengths = np.array(field, np.uint8)
+    line = lengths[snake_key(lengths).argsort()].astype(int)
     assert (np.abs(np.diff(line, axis=0)) <= 1).all()
-    keys, widths = np.sort(snake_key(field)), line.max(axis=1)
+    keys, widths = np.sort(snake_key(lengths)), line.max(axis=1)
     assert (np.diff(keys)[np.diff(widths) > 0] >= 4).all()
 
 
-def test_lengths_above_a_small_integer() -> None:
-    """Keys grow with the square of a length: 32-bit lengths above 32,768 still sort."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(30_000, 70_000, (300, 1)).repeat(2, axis=1).astype(np.int32)
-    assert useful(lengths, plan_batches(lengths, 400_000, 0, 0)) > 0.95
-
-
 def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(
-        ValueError, match="training pair 2 has 60 tokens, max_tokens allows 50: "
-    ):
-        plan_batches(np.array([(3, 3), (60, 2)]), 50, 0, 0)
-    with pytest.raises(
-        ValueError, match=r'pair 2 has 60 tokens.*it begins "Der Hund"$'
-    ):
-        check_fits(
-            np.array([(3, 3), (60, 2)]),
-            50,
-            "training",
-            "max_tokens",
-            first_words=["Die Katze", "Der Hund"].__getitem__,
-        )
-    check_fits(np.array([(3, 3), (60, 2)]), 60, "training", "max_tokens")
-    assert len(plan_batches(np.zeros((3, 2), int), 10, 0, 0)) == 1
-    check_fits(np.zeros((0, 2), int), 1, "training", "max_tokens")
-
-
-# --- From the plan to the batches ---
-
-
-def test_batches_are_those_of_the_plan() -> None:
-    plan = plan_batches(CORPUS.lengths, 200, seed=1, epoch=3)
-    expected = [collate([CORPUS[index] for index in numbers]) for numbers in plan]
-    for batch, other in zip(
-        batches(CORPUS, 200, seed=1, epoch=3), expected, strict=True
-    ):
-        assert all(map(torch.equal, batch, other))
+    lengths = np.array([(3, 3), (60, 2)])
+    with pytest.raises(ValueError, match="training pair 2 has 60 .* 50"):
+        plan_batches(lengths, 50, 0, 0)
+    check_fits(lengths, 60, "training", "max_tokens")
 
 
 # --- Hardly any padding ---
 
 
-def test_hardly_any_padding_on_a_large_corpus() -> None:
-    """Lengths as those of WMT14, in small integers whose products must not overflow."""
+@pytest.mark.parametrize(
+    "kind, longest, max_tokens", [("uint8", 250, 2500), ("int32", 70_000, 400_000)]
+)
+def test_hardly_any_padding_on_a_large_corpus(
+    kind: str, longest: int, max_tokens: int
+) -> None:
+    """Lengths as those of WMT14, in integers whose products must not overflow."""
     rng = np.random.default_rng(0)
-    words = np.exp(0.75 * rng.standard_normal((400_000, 1)) + 3.1)
-    lengths = words * np.exp(0.15 * rng.standard_normal((400_000, 2)))
-    lengths = lengths.round().clip(1, 250).astype(np.uint8)
-    assert (
-        useful(lengths, plan_batches(lengths, max_tokens=2500, seed=0, epoch=0)) > 0.96
-    )
+    words = longest / 12 * np.exp(0.75 * rng.standard_normal((100_000, 1)))
+    lengths = words * np.exp(0.15 * rng.standard_normal((100_000, 2)))
+    lengths = lengths.round().clip(1, longest).astype(kind)
+    assert useful(lengths, plan_batches(lengths, max_tokens, seed=0, epoch=0)) > 0.95
 
 
 @cache
@@ -197,17 +155,14 @@ def caption_lengths() -> np.ndarray:
         pairs = multi30k("train")
     except MissingData as error:
         pytest.skip(str(error))
-    return encode_pairs(
-        Tokenizer.train(pairs[:3000], vocabulary_size=2000), pairs
-    ).lengths
+    tokenizer = Tokenizer.train(pairs[:3000], vocabulary_size=2000)
+    return encode_pairs(tokenizer, pairs).lengths
 
 
-@pytest.mark.parametrize(
-    ("max_tokens", "share"), [(1024, 0.96), (2500, 0.95), (4096, 0.95)]
-)
-def test_hardly_any_padding_on_multi30k(max_tokens: int, share: float) -> None:
+@pytest.mark.parametrize("max_tokens", [1024, 4096])
+def test_hardly_any_padding_on_multi30k(max_tokens: int) -> None:
     lengths = caption_lengths()
-    assert useful(lengths, plan_batches(lengths, max_tokens, seed=0, epoch=0)) > share
+    assert useful(lengths, plan_batches(lengths, max_tokens, seed=0, epoch=0)) > 0.95
 
 
 def test_company_changes_from_epoch_to_epoch() -> None:
@@ -215,9 +170,10 @@ def test_company_changes_from_epoch_to_epoch() -> None:
     lengths = caption_lengths()
     shared = []
     for epoch in (0, 1):
-        plan = plan_batches(lengths, 1024, 0, epoch)
-        pairs = [
-            np.sort(batch)[np.array(np.triu_indices(len(batch), 1))] for batch in plan
-        ]
-        shared.append(np.concatenate([a * len(lengths) + b for a, b in pairs]))
+        together = []
+        for batch in plan_batches(lengths, 1024, 0, epoch):
+            one, other = np.triu_indices(len(batch), 1)
+            numbers = np.sort(batch)
+            together.append(numbers[one] * len(lengths) + numbers[other])
+        shared.append(np.concatenate(together))
     assert len(np.intersect1d(*shared, assume_unique=True)) < 0.2 * len(shared[0])
