@@ -302,7 +302,7 @@ print(sum("," in pair.source for pair in plain), "of them have a subordinate cla
 #
 # ## Real captions
 #
-# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. A laptop can learn something from it, and its sentences are real. `multi30k` downloads them once and keeps them. ([Appendix C](C_own_data.ipynb) says where, and what to do without a network.)
+# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. A laptop can learn something from it, and its sentences are real. `multi30k` downloads them once and keeps them. ([Appendix C](C_own_data.ipynb#captions-fetched-once) says where, and what to do without a network.)
 
 # %%
 from annotated_transformer.own_data import multi30k

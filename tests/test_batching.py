@@ -127,7 +127,7 @@ def test_along_the_line_a_length_changes_by_one_at_most(widest: int) -> None:
 
 def test_what_does_not_fit_is_named() -> None:
     lengths = np.array([(3, 3), (60, 2)])
-    with pytest.raises(ValueError, match="training pair 2 has 60 .* 50"):
+    with pytest.raises(ValueError, match=r"training pair 2 has 60 .* 50"):
         plan_batches(lengths, 50, 0, 0)
     check_fits(lengths, 60, "training", "max_tokens")
 

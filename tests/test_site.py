@@ -172,9 +172,9 @@ def book(tmp_path_factory) -> Path:
         ROOT / "tools", root / "tools", ignore=shutil.ignore_patterns("__pycache__")
     )
     (root / "notebooks").mkdir()
-    toolkit = Path("annotated_transformer")
-    (root / toolkit).mkdir(parents=True)
-    shutil.copy(ROOT / toolkit / "page.py", root / toolkit)
+    (root / "annotated_transformer").mkdir()
+    models = root / "annotated_transformer" / "pretrained"
+    models.symlink_to(ROOT / "annotated_transformer" / "pretrained")
     (root / "_toc.yml").write_text(
         "format: jb-book\nroot: book/api\nparts:\n"
         "- caption: Chapters\n  numbered: true\n  chapters:\n  - file: notebooks/07_adding\n"
