@@ -106,7 +106,7 @@ def choose_held_out(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
 # --- What is worth learning ---
 
 MOST_TOKENS = 250  # on a side
-MOST_CHARACTERS = 20 * MOST_TOKENS  # a longer text is not even encoded
+MOST_CHARACTERS = 20 * MOST_TOKENS  # of a longer text, the rest is not even read
 
 
 def outcome_of(
@@ -116,7 +116,7 @@ def outcome_of(
     shorter, longer = sorted((len(source), len(target)))
     if shorter == 0:
         return "empty"
-    if longer > MOST_TOKENS or len(max(pair[:2], key=len)) > MOST_CHARACTERS:
+    if longer > MOST_TOKENS or max(map(len, pair[:2])) > MOST_CHARACTERS:
         return "too long"
     if longer > max_ratio * shorter:
         return "lengths apart"
@@ -201,7 +201,12 @@ def fill(
         say("learning the vocabulary ...")
         distance = math.ceil(sum(1 for _ in read()) / SAMPLE)
         even_sample = islice(read(), 0, None, distance)
-        to_learn = (pair for pair in even_sample if known.isdisjoint(sides_of(pair)))
+        to_learn = (
+            pair
+            for pair in even_sample
+            if known.isdisjoint(sides_of(pair))
+            and max(map(len, pair[:2])) <= MOST_CHARACTERS
+        )
         tokenizer = Tokenizer.train(to_learn, vocabulary)
     else:
         tokenizer = vocabulary

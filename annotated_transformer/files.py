@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
@@ -100,7 +100,7 @@ def save_model(
         atomic_write(folder / TOKENIZER) as tokenizer_file,
         atomic_write(folder / CONFIG) as config_file,
     ):
-        save_file(weights, weights_file, notes)
+        weights_file.write_bytes(save(weights, notes))
         tokenizer_file.write_text(tokenizer.text, encoding="utf-8")
         config_file.write_text(config, encoding="utf-8")
 

@@ -31,7 +31,6 @@ from annotated_transformer.transformer import Transformer, evaluating
 
 # %% tags=["hide-input"]
 import html
-import json
 from bisect import bisect_left
 from itertools import combinations, product
 from random import Random
@@ -308,12 +307,12 @@ show_steps(
 # %% [markdown]
 # ## The machine at work
 #
-# The next figure replays the translation: first the source, all of its positions at once in each layer, then the target, one token after another.
+# The next figure shows six moments of the translation: first the source, all of its positions at once in each layer, then the target, one token after another.
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-player", "caption": "What is parallel, what is sequential, and who looks at whom? One translation by the trained model, replayed. Lines are attention weights of 0.02 and more, mean of the heads of a layer: the heavier the line, the larger the weight. Filled circles are computed in this step. Source on the left, layers from bottom to top; target on the right, the token read below and the token written above. Without scripts, six of the steps are shown."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-player", "caption": "What is parallel, what is sequential, and who looks at whom? Six moments of one translation by the trained model. Lines are attention weights of 0.02 and more, mean of the heads of a layer: the heavier the line, the larger the weight. Filled circles are computed in this step. Source on the left, layers from bottom to top; target on the right, the token read below and the token written above."}}
 def record_trace(maps, source_names, target_names, pitch=50, rise=58, lift=30, top=40):
-    """Lay out states and words, and list for each frame what is new and which weights flow."""
+    """Lay out states and words, and list for each moment what is new and which weights flow."""
     layers, S, T = len(maps.encoder), len(source_names), len(target_names)
     across = [30 + pitch * (i + 0.6 * (i >= S)) for i in range(S + T)]
     height = (
@@ -331,7 +330,7 @@ def record_trace(maps, source_names, target_names, pitch=50, rise=58, lift=30, t
             (state(i, below), state(column, level), w) for i, w in found if w >= 0.02
         ]
 
-    def born(column):  # the frame in which a target token is computed
+    def born(column):  # the moment in which a target token is computed
         return layers + 1 + column - S
 
     states = [
@@ -345,38 +344,31 @@ def record_trace(maps, source_names, target_names, pitch=50, rise=58, lift=30, t
     for i, (read, write) in enumerate(zip(target_names, written), start=S):
         words.append([round(across[i]), height + 24 - lift, read, born(i)])
         words.append([round(across[i]), top - 18, write, born(i)])
-    say = "Each source token is a vector that knows only itself and its place."
-    frames = [{"say": say, "new": [state(i, 0) for i in range(S)], "lines": []}]
+    moments = [{"new": [state(i, 0) for i in range(S)], "lines": []}]
     for n in range(layers):
-        say = f"Encoder layer {n + 1}: all {S} positions look at all {S}, in parallel."
         flow = [
             edge for j in range(S) for edge in lines(flows[0][n][j], 0, n, n + 1, j)
         ]
-        frames.append(
-            {"say": say, "new": [state(i, n + 1) for i in range(S)], "lines": flow}
-        )
+        moments.append({"new": [state(i, n + 1) for i in range(S)], "lines": flow})
     for t in range(T):
-        seen = "itself" if t == 0 else f"{t + 1} target tokens"
-        say = f"Decoder: reads “{target_names[t]}”, looks at {seen} and at the finished source, writes “{written[t]}”."
         flow = []
         for n in range(layers):
             flow += lines(flows[1][n][t][: t + 1], S, n, n + 1, S + t)
             flow += lines(flows[2][n][t], 0, layers, n + 1, S + t)
         new = [state(S + t, n) for n in range(layers + 1)]
-        frames.append({"say": say, "new": new, "lines": flow})
+        moments.append({"new": new, "lines": flow})
     size = {"width": round(across[-1] + 30), "height": height + 36}
-    player = {"start": layers + 2, "pause": 1500}
-    return {**size, **player, "states": states, "words": words, "frames": frames}
+    return {**size, "states": states, "words": words, "moments": moments}
 
 
-def still_frame(trace, now, angle):
-    frame = trace["frames"][now]
-    for a, b, w in frame["lines"]:
+def draw_moment(trace, now, angle):
+    moment = trace["moments"][now]
+    for a, b, w in moment["lines"]:
         (x1, y1, _), (x2, y2, _) = trace["states"][a], trace["states"][b]
         yield f'<path d="M{x1},{y1}L{x2},{y2}" stroke="{INK}" stroke-opacity="{w:.2f}" stroke-width="{1 + 4 * w:.1f}"/>'
     for index, (x, y, born) in enumerate(trace["states"]):
         if born <= now:
-            fill = INK if index in frame["new"] else PAPER
+            fill = INK if index in moment["new"] else PAPER
             yield f'<circle cx="{x}" cy="{y}" r="7" fill="{fill}" stroke="{INK}" stroke-width="2"/>'
     for x, y, word, born in trace["words"]:
         if born <= now:
@@ -390,7 +382,7 @@ def filmstrip(trace, chosen, label):
     parts = []
     for place, now in enumerate(chosen):
         x, y = place % 2 * wide, place // 2 * high + 100
-        drawn = "".join(still_frame(trace, now, angle=38))
+        drawn = "".join(draw_moment(trace, now, angle=38))
         parts.append(
             f'<g transform="translate({x},{y})"><text y="-66" font-size="26" fill="{INK}">{now + 1}.</text>{drawn}</g>'
         )
@@ -403,19 +395,12 @@ def filmstrip(trace, chosen, label):
 source_names = read
 target_names = token_names(tokenizer, target[0].tolist())
 trace = record_trace(maps, source_names, target_names)
-count, depth = len(trace["frames"]), len(maps.encoder)
+count, depth = len(trace["moments"]), len(maps.encoder)
 chosen = [0, 1, depth, depth + 1, (depth + 1 + count) // 2, count - 1]
 label = f"All {len(source_names)} source tokens pass {depth} encoder layers in parallel. Then {len(target_names)} target tokens follow one by one, each looking back and at the source."
-data = json.dumps(trace, separators=(",", ":"), ensure_ascii=False).replace(
-    "</", "<\\/"
-)
 picture = filmstrip(trace, chosen, label)
-page = f'<figure class="book-figure" data-module="player" style="margin:0">{picture}<script type="application/json">{data}</script></figure>'
+page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{picture}</figure>'
 display({"text/html": page, "text/plain": f"[figure: {label}]"}, raw=True)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert len(data) < 100_000
 
 # %% [markdown]
 # ## Word alignment by cross-attention

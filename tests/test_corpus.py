@@ -370,6 +370,7 @@ def test_two_do_not_prepare_one_folder_at_a_time(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def again(*_: Any) -> None:
+        monkeypatch.undo()
         prepare([str(table)], tmp_path / "out", vocabulary_size=400)
 
     monkeypatch.setattr(corpus, "fill", again)

@@ -38,7 +38,7 @@ LONG_CODE = 28  # lines of code that may go on on the next page
 # What paper cannot do, and what is folded on the site without being of the book
 UNWANTED = (
     "script, .headerlink, .colab-button, .book-buttons, .toctree-wrapper, .letters, "
-    ".viewcode-link, .player-controls, .cell:not(.tag_export):not(.tag_hide-cell) > details.hide"
+    ".viewcode-link, .cell:not(.tag_export):not(.tag_hide-cell) > details.hide"
 )
 LEFT_OUT = (
     "The code that draws figures is left out here; the site and the notebooks have it, and the "

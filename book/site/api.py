@@ -9,7 +9,7 @@ import re
 import textwrap
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from docutils import nodes
 from docutils.statemachine import StringList
@@ -21,6 +21,7 @@ from tools.package import PACKAGE, Module, is_public, modules, public_names
 
 SECTION = re.compile(r"^(Args|Returns|Yields|Raises):\n((?:[ ]+.*\n?|\n)+)", re.M)
 ENTRY = re.compile(r"^([\w.*]+(?:, [\w.*]+)*): ")
+Definition = ast.FunctionDef | ast.ClassDef
 CODE_OR_BRACKET = re.compile(r"(`[^`]*`)|<")
 LESSONS_SAY = "What the chapters build: the model, its training, what it writes."
 APPENDICES_SAY = "What they need beside: files, tables of pairs, the command line."
@@ -66,15 +67,13 @@ def definition_lines(code: str, name: str) -> dict[str, Any]:
 
 # Entries, written as Markdown with the directives of Sphinx's Python domain
 
-Definition = ast.FunctionDef | ast.ClassDef
-
 
 def is_tool(module: Module) -> bool:
     """Say whether a module comes from an appendix."""
     return module.chapter.removeprefix("notebooks/")[0].isalpha()
 
 
-def is_described(node: ast.stmt) -> bool:
+def is_described(node: ast.stmt) -> TypeGuard[Definition]:
     """Say whether a statement defines something with a docstring and a public name."""
     if not isinstance(node, Definition):
         return False
@@ -84,9 +83,7 @@ def is_described(node: ast.stmt) -> bool:
 def described(module: Module) -> list[Definition]:
     """Return the functions and classes that readers may use."""
     body = module.tree().body
-    return [
-        node for node in body if isinstance(node, Definition) and is_described(node)
-    ]
+    return [node for node in body if is_described(node)]
 
 
 def list_public(public: dict[str, list[str]], package: list[Module]) -> list[str]:

@@ -1,12 +1,12 @@
 """Caption each exported cell with its package file, and link the caption to the source page."""
 
 import ast
-from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 
-from tools.package import PACKAGE, defined_names, module_of
+from book.site.api import is_described
+from tools.package import PACKAGE, module_of
 
 
 def add_captions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -21,28 +21,21 @@ def add_captions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             cell.insert(0, caption(module, address))
 
 
-def caption(module: str, address: str | None) -> nodes.container:
-    """Build the caption; without an address it is plain text."""
-    label: nodes.Node = nodes.literal("", f"{PACKAGE}/{module.replace('.', '/')}.py")
-    if address:
-        label = nodes.reference("", "", label, internal=True, refuri=address)
+def caption(module: str, address: str) -> nodes.container:
+    """Build the caption, a link."""
+    label = nodes.literal("", f"{PACKAGE}/{module.replace('.', '/')}.py")
+    link = nodes.reference("", "", label, internal=True, refuri=address)
     return nodes.container(
-        "", nodes.paragraph("", "", label), classes=["export-caption"]
+        "", nodes.paragraph("", "", link), classes=["export-caption"]
     )
 
 
-def source_address(app: Sphinx, docname: str, module: str, source: str) -> str | None:
+def source_address(app: Sphinx, docname: str, module: str, source: str) -> str:
     """Return the address, on this site, of the lines that the cell became."""
-    listed: dict[str, Any] = getattr(app.env, "_viewcode_modules", {})
-    entry = listed.get(f"{PACKAGE}.{module}")
-    if not entry:
-        return None
     page = app.builder.get_relative_uri(
         docname, f"_modules/{PACKAGE}/{module.replace('.', '/')}"
     )
-    _, _, listed_names, *_ = entry
     for statement in ast.parse(source).body:
-        for name in defined_names(statement):
-            if name in listed_names:
-                return f"{page}#{name}"
+        if is_described(statement):
+            return f"{page}#{statement.name}"
     return page

@@ -5,7 +5,6 @@ Without a built site or without Chromium everything here is skipped with one lin
 
 import functools
 import http.server
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,40 +117,3 @@ def open_page(browser):
     for tab in tabs:
         assert not tab.faults
         tab.close()
-
-
-@pytest.fixture
-def open_text(site, browser, tmp_path):
-    """A function that opens a page of its own beside copies of the site's files."""
-    tabs = []
-    with serving(tmp_path) as root:
-
-        def open_text(text, files, **options):
-            for name in files:
-                shutil.copy(site / "_static" / name, tmp_path)
-            (tmp_path / "index.html").write_text(text, encoding="utf-8")
-            tab = browser.new_page(**options)
-            tabs.append(tab)
-            tab.messages = []
-            tab.on("console", lambda message: tab.messages.append(message.text))
-            tab.goto(root)
-            return tab
-
-        yield open_text
-        for tab in tabs:
-            tab.close()
-
-
-@pytest.fixture
-def wait_for_still():
-    """A function that waits until a figure gives up, and checks that its picture is there."""
-
-    def wait_for_still(tab):
-        for _ in range(100):
-            if any("stays a picture" in message for message in tab.messages):
-                break
-            tab.wait_for_timeout(50)
-        assert tab.locator("text=still").count() == 1
-        assert tab.locator("[data-drawn]").count() == 0
-
-    return wait_for_still

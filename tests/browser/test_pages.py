@@ -297,10 +297,10 @@ def test_by_hand_fits_on_four_sheets(address, tab):
 
 
 def test_paper_has_no_buttons(address, tab):
-    """What can only be pressed is not printed: Colab, closed code, the steps of a figure."""
+    """What can only be pressed is not printed: Colab and closed code."""
     tab.goto(address + "notebooks/08_positional_encoding.html")
     tab.emulate_media(media="print")
-    for part in (".colab-button", ".cell > details > summary", ".player-controls"):
+    for part in (".colab-button", ".cell > details > summary"):
         assert tab.locator(f"{part}:visible").count() == 0, part
 
 
