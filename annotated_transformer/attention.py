@@ -8,8 +8,7 @@ hold, weighted by how well each one fits (section 3.2.1 of the paper).
 import math
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 # --- The code ---
 
@@ -18,7 +17,11 @@ Mask = Tensor | None
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = None,
+    dropout: nn.Module = nn.Identity(),
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
@@ -27,13 +30,15 @@ def attention(
         key: (..., S, d_k), what each position is found by.
         value: (..., S, d_v), what each position hands over.
         mask: broadcastable to (..., T, S).
-        dropout: rate at which the weights that mix the values are dropped.
+        dropout: is applied to the weights that mix the values.
 
-    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
-    query that may attend to no key gets NaN.
+    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1, but
+    for a query that may attend to no key: it gets zeros.
     """
     scores = query @ key.mT / math.sqrt(key.size(-1))
     if mask is not None:
         scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)
-    return F.dropout(weights, dropout) @ value, weights
+    if mask is not None:
+        weights = torch.where(mask, weights, 0)  # also where no key is open
+    return dropout(weights) @ value, weights

@@ -124,7 +124,7 @@ def outcome_of(
 
 
 def encoded_pairs(
-    tokenizer: Tokenizer, pairs: Iterator[Pair], at_once: int = 10_000
+    tokenizer: Tokenizer, pairs: Iterator[Pair], at_once: int = 1_000
 ) -> Iterator[tuple[Pair, list[int], list[int]]]:
     """Yield each pair with the ids of both sides; the library encodes many on all cores."""
     while chunk := list(islice(pairs, at_once)):

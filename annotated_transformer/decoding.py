@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from annotated_transformer.attention import Mask
-from annotated_transformer.layers import DecoderLayer
+from annotated_transformer.layers import DecoderLayer, LayerNorm
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask
 from annotated_transformer.multi_head_attention import (
     MultiHeadAttention,
@@ -180,7 +180,7 @@ def attend_to(
     """Let vectors x (B, T, D) look at keys and values; returns (B, T, D)."""
     keys, values = kv
     query = split_heads(attention.query(x), attention.heads)
-    heads = F.scaled_dot_product_attention(query, keys, values, mask)
+    heads, _ = attention.attend(query, keys, values, mask)
     return attention.output(merge_heads(heads))
 
 
@@ -267,6 +267,41 @@ def next_logits(model: Transformer, tokens: Tensor, cache: Cache) -> Tensor:
             "the model's logits are infinite or NaN: are its weights damaged?"
         )
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+# --- The same, in one call ---
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = None,
+    dropout: nn.Module = nn.Identity(),
+) -> tuple[Tensor, None]:
+    """Return what attention returns, but for the weights, which never exist as a whole.
+
+    Raises TypeError for a mask that is not boolean: PyTorch would add its numbers to the scores.
+    """
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+    # PyTorch's function doesn't know whether the model is training
+    rate = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
+    return F.scaled_dot_product_attention(query, key, value, mask, rate), None
+
+
+def fused_layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Return what layer_norm returns."""
+    return F.layer_norm(x, gain.shape, gain, bias, eps)
+
+
+def use_fused(model: nn.Module) -> None:
+    """Let a model compute attention and layer normalization by PyTorch's fused functions."""
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            part.attend = fused_attention
+        elif isinstance(part, LayerNorm):
+            part.normalize = fused_layer_norm
 
 
 # --- Sampling in batches ---

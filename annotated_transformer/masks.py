@@ -9,6 +9,18 @@ builds the two that a Transformer needs, one against padding and one against the
 import torch
 from torch import Tensor
 
+# --- The causal mask ---
+
+
+def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
+    """Let each position attend to itself and to those before it (section 3.2.3).
+
+    Returns booleans (length, length): row t is True up to and including column t.
+    """
+    everything = torch.ones(length, length, dtype=torch.bool, device=device)
+    return everything.tril()
+
+
 # --- The padding mask ---
 
 PAD = 0  # <pad>
@@ -25,18 +37,6 @@ def padding_mask(tokens: Tensor) -> Tensor:
     """
     is_word = tokens != PAD
     return is_word[:, None, None, :]
-
-
-# --- The causal mask ---
-
-
-def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """Let each position attend to itself and to those before it (section 3.2.3).
-
-    Returns booleans (length, length): row t is True up to and including column t.
-    """
-    everything = torch.ones(length, length, dtype=torch.bool, device=device)
-    return everything.tril()
 
 
 # --- Both at once ---

@@ -2,15 +2,15 @@
 """Multi-head attention.
 
 Multi-head attention lets several small attentions, called heads, look at the same sentence
-side by side, each with questions of its own, and adds up what they find (section 3.2.2 of
+side by side, each with a question of its own, and adds up what they find (section 3.2.2 of
 the paper).
 """
 
-import torch
-import torch.nn.functional as F
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
-from annotated_transformer.attention import Mask
+from annotated_transformer.attention import Mask, attention
 
 # --- Split ---
 
@@ -46,20 +46,6 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
-def fast_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: nn.Dropout
-) -> Tensor:
-    """Call PyTorch's attention: query (B, H, T, d_k), key and value (B, H, S, d_k or d_v).
-
-    Raises TypeError for a mask that is not boolean: PyTorch would add its numbers to the scores.
-    """
-    if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(f"the mask is {mask.dtype}: make it boolean")
-    # PyTorch's function doesn't know whether the model is training
-    rate = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, mask, rate)
-
-
 # --- The module ---
 
 
@@ -84,6 +70,7 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.dropout = nn.Dropout(dropout)
+        self.attend: Callable[..., tuple[Tensor, Tensor | None]] = attention
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
@@ -92,5 +79,5 @@ class MultiHeadAttention(nn.Module):
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        heads = fast_attention(query, key, value, mask, self.dropout)
+        heads, _ = self.attend(query, key, value, mask, self.dropout)
         return self.output(merge_heads(heads))

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated_transformer.batching import plan_batches
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
@@ -125,6 +126,7 @@ class FastLoss(SmoothedLoss):
     ) -> None:
         super().__init__(model, label_smoothing)
         self.precision = precision
+        use_fused(model)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""

@@ -422,8 +422,6 @@ RECIPES = {
     "everyday": MEDIUM,
     "base": PAPER,
     "big": replace(PAPER, steps=300_000, save_every=600, keep_checkpoints=20),
-    "D-smoothing0.0": replace(PAPER, label_smoothing=0.0),
-    "D-smoothing0.2": replace(PAPER, label_smoothing=0.2),
 }
 
 

@@ -90,8 +90,6 @@ TABLE_3: dict[str, dict[str, Any]] = {
     "C-ff4096": {"d_ff": 4096},
     "D-dropout0.0": {"dropout": 0.0},
     "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {},  # the label smoothing is a setting of the training
-    "D-smoothing0.2": {},
     "E-learned": {"positions": "learned"},
 }
 
@@ -113,6 +111,9 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
         raise ValueError(f'no preset "{name}": take {names} or a row of TABLE_3')
     fields = {"vocabulary_size": 37_000, **named[name], **changes}
     return TransformerConfig(**fields)
+
+
+# --- Parts from a configuration ---
 
 
 def make_attention(c: TransformerConfig) -> MultiHeadAttention:
@@ -149,6 +150,9 @@ def make_decoder(c: TransformerConfig) -> Decoder:
         parts = make_attention(c), make_attention(c), make_feed_forward(c)
         layers.append(DecoderLayer(c.d_model, *parts, c.dropout, c.pre_norm))
     return Decoder(layers, c.d_model, c.pre_norm)
+
+
+# --- How weights start ---
 
 
 def initialize(model: nn.Module) -> None:

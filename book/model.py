@@ -23,7 +23,11 @@ Mask = Tensor | None
 
 
 def attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask = None, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = None,
+    dropout: nn.Module = nn.Identity(),
 ) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention, equation 1 of the paper (section 3.2.1).
 
@@ -32,19 +36,31 @@ def attention(
         key: (..., S, d_k), what each position is found by.
         value: (..., S, d_v), what each position hands over.
         mask: broadcastable to (..., T, S).
-        dropout: rate at which the weights that mix the values are dropped.
+        dropout: is applied to the weights that mix the values.
 
-    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1. A
-    query that may attend to no key gets NaN.
+    Returns the output (..., T, d_v) and the weights (..., T, S) before dropout; rows sum to 1, but
+    for a query that may attend to no key: it gets zeros.
     """
     scores = query @ key.mT / math.sqrt(key.size(-1))
     if mask is not None:
         scores = torch.where(mask, scores, -math.inf)
     weights = scores.softmax(dim=-1)
-    return F.dropout(weights, dropout) @ value, weights
+    if mask is not None:
+        weights = torch.where(mask, weights, 0)  # also where no key is open
+    return dropout(weights) @ value, weights
 
 
 # --- Masks (sections 3.1 and 3.2.3) ---
+
+
+def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
+    """Let each position attend to itself and to those before it (section 3.2.3).
+
+    Returns booleans (length, length): row t is True up to and including column t.
+    """
+    everything = torch.ones(length, length, dtype=torch.bool, device=device)
+    return everything.tril()
+
 
 PAD = 0  # <pad>
 BOS = 1  # <s>
@@ -60,15 +76,6 @@ def padding_mask(tokens: Tensor) -> Tensor:
     """
     is_word = tokens != PAD
     return is_word[:, None, None, :]
-
-
-def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
-    """Let each position attend to itself and to those before it (section 3.2.3).
-
-    Returns booleans (length, length): row t is True up to and including column t.
-    """
-    everything = torch.ones(length, length, dtype=torch.bool, device=device)
-    return everything.tril()
 
 
 def target_mask(tokens: Tensor) -> Tensor:
@@ -108,20 +115,6 @@ def head_width(d_model: int, heads: int) -> int:
     return d_model // heads
 
 
-def fast_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, dropout: nn.Dropout
-) -> Tensor:
-    """Call PyTorch's attention: query (B, H, T, d_k), key and value (B, H, S, d_k or d_v).
-
-    Raises TypeError for a mask that is not boolean: PyTorch would add its numbers to the scores.
-    """
-    if mask is not None and mask.dtype != torch.bool:
-        raise TypeError(f"the mask is {mask.dtype}: make it boolean")
-    # PyTorch's function doesn't know whether the model is training
-    rate = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, mask, rate)
-
-
 class MultiHeadAttention(nn.Module):
     """Attend with several heads at once, [head_1; ...; head_H] W_O (section 3.2.2)."""
 
@@ -143,6 +136,7 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(d_model, heads * d_v, bias)
         self.output = nn.Linear(heads * d_v, d_model, bias)
         self.dropout = nn.Dropout(dropout)
+        self.attend: Callable[..., tuple[Tensor, Tensor | None]] = attention
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask = None
@@ -151,7 +145,7 @@ class MultiHeadAttention(nn.Module):
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        heads = fast_attention(query, key, value, mask, self.dropout)
+        heads, _ = self.attend(query, key, value, mask, self.dropout)
         return self.output(merge_heads(heads))
 
 
@@ -250,24 +244,25 @@ class LearnedPositions(Positions):
 
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-6) -> Tensor:
-    """Normalize each vector of x (..., D) by itself: the formula, to be read."""
+    """Normalize each vector of x (..., D) by itself."""
     mean = x.mean(dim=-1, keepdim=True)
     variance = ((x - mean) ** 2).mean(dim=-1, keepdim=True)
     return gain * (x - mean) / torch.sqrt(variance + eps) + bias
 
 
 class LayerNorm(nn.Module):
-    """Layer normalization with learned gain and bias, as the function layer_norm, only faster."""
+    """Layer normalization with learned gain and bias."""
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
         self.eps = eps
+        self.normalize: Callable[..., Tensor] = layer_norm
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize each vector of x (..., D)."""
-        return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.eps)
+        return self.normalize(x, self.gain, self.bias, self.eps)
 
 
 class Residual(nn.Module):
@@ -443,8 +438,6 @@ TABLE_3: dict[str, dict[str, Any]] = {
     "C-ff4096": {"d_ff": 4096},
     "D-dropout0.0": {"dropout": 0.0},
     "D-dropout0.2": {"dropout": 0.2},
-    "D-smoothing0.0": {},  # the label smoothing is a setting of the training
-    "D-smoothing0.2": {},
     "E-learned": {"positions": "learned"},
 }
 

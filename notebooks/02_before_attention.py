@@ -14,7 +14,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # Before 2017, the networks used for translation carried information from word to word, through a chain of states (recurrent networks) or through layers that each see a few neighboring words (convolutions). This chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
 #
-# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? That is how the first neural translators worked, and attention was invented as a remedy for exactly this trouble. The figure shows three stages: one vector for the whole sentence, attention added to the chain of states, and attention alone.
+# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? The first neural translators worked like that, and attention was invented as a remedy for exactly this trouble. The figure shows three stages: one vector for the whole sentence, attention added to the chain of states, and attention alone.
 
 # %% tags=["hide-input"]
 import math
@@ -29,7 +29,7 @@ from book.example import WORDS
 from book.figures import AMBER, INK, PLUM, SKY, arrow, box, curves, show, show_drawing
 from book.figures import words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-before", "caption": "How does what one word knows reach another? Top: a recurrent encoder hands over its last state and nothing else. Middle: with attention, all states are open to the decoder, but they are still made one after another. Bottom: in the Transformer every word looks at every word directly and at the same time; the arrows show what *likes* looks at."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-before", "caption": "How does what one word knows reach another? Top: a recurrent encoder hands over its last state and nothing else. Middle: with attention, all states are open to the decoder, but they are still made one after another. Bottom: in the Transformer every word looks at every word directly and at the same time; the arrows show what `likes` looks at."}}
 places = [34, 102, 170, 238, 306]
 drawing = []
 for y, title in (
@@ -73,7 +73,7 @@ show_drawing(
 # h_t = f(h_{t-1},\, x_t), \qquad c = h_n
 # $$ (eq-recurrent)
 #
-# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six made-up numbers in `X`, which [chapter 3](03_attention.ipynb#queries-keys-and-values) explains.
+# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six numbers in `X`. They are made up, and here any would do.
 
 # %%
 from book.example import X
@@ -89,13 +89,14 @@ for sentence in (X, X.repeat(10, 1)):
 # Five words or fifty, the decoder gets eight numbers, and in the long text they were overwritten fifty times. Change its first word, and see how much of the change is still there later:
 
 # %%
-other = X.repeat(10, 1)
+text = X.repeat(10, 1)
+other = text.clone()
 other[0] = X[2]  # "cat" instead of the first "the"
-moved = (encoder(other[None])[0] - encoder(X.repeat(10, 1)[None])[0])[0].norm(dim=-1)
-for position in (1, 2, 5, 10):
-    print(
-        f"after word {position:2}: {moved[position - 1] / moved[0]:.1%} of the change"
-    )
+
+difference = encoder(text[None])[0] - encoder(other[None])[0]
+moved = difference[0].norm(dim=-1)
+for n in (1, 2, 5, 10):
+    print(f"after word {n:2}: {moved[n - 1] / moved[0]:.1%} of the change")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -104,14 +105,14 @@ if CHECKING:
 # %% [markdown]
 # Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows in the translations: in {cite:t}`bahdanau2015neural`, those by the model with one vector get worse as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
 #
-# Forgetting is one cost of the chain. The other is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one. [Chapter 12](12_why_self_attention.ipynb#time-and-memory-measured) times it.
+# Forgetting is one cost of the chain. The other is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one.
 #
 # ## Bahdanau's attention
 #
-# Dzmitry Bahdanau, Kyunghyun Cho and Yoshua Bengio kept all states of the encoder, which in their model reads in both directions. Before the decoder writes word $i$, a small network compares its state $s_{i-1}$ with each state $h_j$ of the $n$ source words. Its weights are the matrices $W$ and $U$ and the vector $a$. It returns one score $e_{ij}$ for each pair, and a softmax turns the scores for word $i$ into shares:
+# Dzmitry Bahdanau, Kyunghyun Cho and Yoshua Bengio kept all states of the encoder, which in their model reads in both directions. Before the decoder writes word $i$, a small network compares its state $s_{i-1}$ with each state $h_j$ of the $n$ source words. Its weights are the matrices $W$ and $U$ and the vector $a$. It returns one score $e_{ij}$ for each pair, and a softmax turns the scores for word $i$ into shares that sum to 1:
 #
 # $$
-# e_{ij} = a^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j
+# e_{ij} = a^\top \tanh(W s_{i-1} + U h_j), \qquad \alpha_{ij} = \operatorname{softmax}(e_i)_j = \frac{e^{e_{ij}}}{\sum_{m=1}^{n} e^{e_{im}}}
 # $$ (eq-additive)
 #
 # The shares mix the states into a new vector for each word that is written:
@@ -120,7 +121,31 @@ if CHECKING:
 # c_i = \sum_{j=1}^{n} \alpha_{ij}\, h_j
 # $$ (eq-context)
 #
-# This is attention. The [next chapter](03_attention.ipynb#queries-keys-and-values) uses other letters:
+# **Exercise 1. Write it first** (★, 10 min). Given a state `s` of 8 numbers, the states `H` of five words, $5 \times 8$, and weights `W`, `U` ($8 \times 8$) and `a` (8 numbers), write three lines that compute the scores of all five words at once, the shares, and $c$. Here are ours:
+
+# %%
+H = encoder(X[None])[0][0].detach()  # the states of our five words
+s = torch.randn(8).double()  # of a decoder; nothing here is trained
+W, U = torch.randn(2, 8, 8).double()
+a = torch.randn(8).double()
+
+scores = torch.tanh(s @ W + H @ U) @ a
+shares = scores.softmax(dim=0)
+c = shares @ H
+print(
+    f"scores {tuple(scores.shape)}, shares sum to {shares.sum():.2f}, c {tuple(c.shape)}"
+)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    for j in range(5):
+        one = (a * torch.tanh(W.T @ s + U.T @ H[j])).sum()
+        torch.testing.assert_close(one, scores[j])
+    by_loop = sum(share * h for share, h in zip(scores.exp() / scores.exp().sum(), H))
+    torch.testing.assert_close(by_loop, c)
+
+# %% [markdown]
+# (States are rows here, so the matrices stand on their right.) This is attention. The [next chapter](03_attention.ipynb) uses other letters:
 #
 # | Bahdanau, Cho and Bengio | this book | role |
 # |---|---|---|
@@ -132,42 +157,7 @@ if CHECKING:
 # | $c_i$, context | output | the blend |
 #
 # In Bahdanau's attention, key and value are one and the same vector, $h_j$. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product; the blend is made in the same way.
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show what likes gets by either score", "code_prompt_hide": "Hide the two blends"}
-from book.example import OFFERED, W_K, W_Q, W_V
-
-
-def additive_score(s, H, W, U, v):
-    return torch.tanh(s @ W + H @ U) @ v
-
-
-def dot_score(q, K):
-    return K @ q / math.sqrt(len(q))
-
-
-def context(scores, values):
-    return scores.softmax(dim=0) @ values
-
-
-def named(blend):
-    return {word: round(x, 2) for word, x in zip(OFFERED, blend.tolist())}
-
-
-W = torch.randn(4, 8).double()
-U = torch.randn(6, 8).double()
-v = torch.randn(8).double()
-query = (X @ W_Q)[3]  # of "likes"
-by_network = context(additive_score(query, X, W, U, v), X @ W_V)
-by_dot = context(dot_score(query, X @ W_K), X @ W_V)
-print("additive, untrained", named(by_network))
-print("dot product        ", named(by_dot))
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert named(by_dot) == {"living": 0.76, "dark": 0.03, "edible": 0.29}
-
-# %% [markdown]
+#
 # The states themselves still came from recurrence, and that was the state of the art in 2016: recurrent networks with attention on top, as in Google's own translator {cite:p}`wu2016google`.
 #
 # ## The distance between two words
@@ -196,11 +186,11 @@ for distance in (4, 16, 64, 256):
     print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
 
 # %% [markdown]
-# A gradient has to come back through each of those steps, and at every one it can shrink. [Chapter 12](12_why_self_attention.ipynb#the-distance-a-signal-travels) measures the steps, how much of the gradient is lost on them, and the price of attention's single step: every word is compared with every other.
+# A gradient has to come back through each of those steps, and at every one it can shrink. Attention's single step has its price, since every word is compared with every other; [Why self-attention?](12_why_self_attention.ipynb) works it out.
 #
 # ## Recalling a word
 #
-# Here is an experiment. A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one attention layer. They read the same words with the same [positions](08_positional_encoding.ipynb#adding-positions-in-code) added, and are trained alike, from scratch for each $k$. They also have the same number of weights:
+# Here is an experiment. A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one attention layer. They read the same words, with the same numbers added that say [where each one stands](08_positional_encoding.ipynb), and are trained alike, from scratch for each $k$. They also have the same number of weights:
 
 # %% tags=["nbval-ignore-output"]
 from benchmarks.experiments import recall
@@ -255,8 +245,6 @@ guess = (
     .mark_rule(strokeWidth=0.7)
     .encode(y=y)
 )
-for k in (1, 4, 5, 6, 8, 32):
-    print(f"k = {k:2}:", ", ".join(f"{kind} {recalled[kind, k]:.0%}" for kind in kinds))
 show(
     (guess + curves(records, x, y, "layer", kinds)).properties(padding=padding),
     alt=", ".join(f"{kind} at 32 words: {recalled[kind, 32]:.0%}" for kind in kinds)
@@ -265,28 +253,18 @@ show(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    longer = mean(r["accuracy"] for r in log if r.get("steps") == 5000)
+    assert f"{recalled['GRU', 8]:.0%}, {longer:.0%}" == "43%, 51%"
     assert round(recalled["GRU", 32], 2) == 0.18
-
-# %% [markdown]
-# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. Its state is 32 numbers, and to name the word $k$ steps back *at every step*, it has to carry the last $k$ words in them, in order, and push all of them along by one place each time. Each word, one of sixteen, is 4 bits of information. At $k = 32$ the state has to hold 128 bits in its 32 numbers, which is possible in principle but hard to learn. Five times the training helps a little:
-
-# %% tags=["hide-input"]
-longer = mean(r["accuracy"] for r in log if r.get("steps") == 5000)
-print(
-    f"GRU, k = 8: {recalled['GRU', 8]:.0%} after 1,000 updates, {longer:.0%} after 5,000"
-)
-
-# %% tags=["remove-cell"]
-if CHECKING:
     assert recalled["convolution", 5] > 0.99 and recalled["convolution", 6] < 0.08
     assert min(recalled["attention", k] for k in distances) > 0.99
     assert recalled["GRU", 2] > 0.99 > 0.96 > recalled["GRU", 4] > recalled["GRU", 32]
-    assert recalled["GRU", 8] < longer < recalled["GRU", 8] + 0.1
 
 # %% [markdown]
-# To attention all $k$ are the same problem: a query that fits the position $k$ places back. [Chapter 8](08_positional_encoding.ipynb#why-sine-and-cosine) writes such a query down without any training.
-
-# %% [markdown]
+# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. Its state is 32 numbers, and to name the word $k$ steps back *at every step*, it has to carry the last $k$ words in them, in order, and push all of them along by one place each time. Each word, one of sixteen, is 4 bits of information. At $k = 32$ the state has to hold 128 bits in its 32 numbers, which is possible in principle but hard to learn. Five times the training takes it from 43% to 51% at $k = 8$.
+#
+# For attention no $k$ is harder than another, because all it needs is a query that fits the position $k$ places back.
+#
 # ## What to remember
 #
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
@@ -294,105 +272,67 @@ if CHECKING:
 # - A convolution runs in parallel but sees a window; the stack must grow with the distance, or with its logarithm.
 # - Attention reaches every word in one step. Its price is a comparison of every word with every other.
 #
-# Here attention still sits on top of a recurrent network. The next chapter takes the network away and lets attention do the work.
-
-# %% [markdown]
 # ## Exercises
 #
-# **1. By hand** (★, 5 min). Two source words have the scores $e = (\ln 3, 0)$ and the states $h_1 = (4, 0)$ and $h_2 = (0, 8)$. What are the weights, and what is the context?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The exponentials are 3 and 1, the weights 0.75 and 0.25, and the context is (3, 2).
-by_hand = context(
-    torch.tensor([math.log(3), 0.0]), torch.tensor([[4.0, 0.0], [0.0, 8.0]])
-)
-print([round(x, 2) for x in by_hand.tolist()])
-
-# %% [markdown]
-# **2. How many layers?** (★, 10 min). Words 1 and 50 of a sentence should meet. How many layers with windows of five does it take, plain and dilated? Work it out, then use `plain` and `dilated`.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# They are 49 apart. A plain layer adds 4 words: 49 / 4, rounded up, is 13. Dilated ones add 4, 8,
-# 16 and 32: three reach 28 words, four reach 60.
-print(plain(49, window=5), dilated(49, window=5))
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert (plain(49, window=5), dilated(49, window=5)) == (13, 4)
-
-# %% [markdown]
-# **3. Backwards** (★★, 15 min). Number the words of a source and a target of $n$ words each, and suppose that word $i$ translates word $i$. How many steps lie between them in a recurrent encoder-decoder if the source is read forwards? And backwards? Compare the means and the smallest values.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Forwards, word i of the source is n - i steps from the end, and word i of the target i steps from
-# the start: always n. Backwards, it is i - 1 steps from the end: 2 i - 1 together, from 1 to
-# 2 n - 1, and on average n again. The mean doesn't move, but the first words become neighbors, and
-# training can begin with them.
-n = 20
-forwards = [(n - i) + i for i in range(1, n + 1)]
-backwards = [(i - 1) + i for i in range(1, n + 1)]
-print(f"forwards {min(forwards)} to {max(forwards)}, mean {mean(forwards)}")
-print(f"backwards {min(backwards)} to {max(backwards)}, mean {mean(backwards)}")
-
-# %% [markdown]
-# **4. Without positions** (★★, 15 min). In the experiment all three layers were told the positions. Which of them need that? Guess what each would score at $k = 3$ without. Then set `recall.SinusoidalPositions = nn.Identity` and train them for 300 updates.
-
-# %% tags=["hide-cell", "nbval-ignore-output"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Only attention needs them. The convolution has a matrix of its own for each place in its window,
-# and a GRU counts by its steps. Attention without positions sees a bag of words. It can name one
-# that is frequent among them, which beats guessing; which one came when, it can't know.
-SinusoidalPositions, recall.SinusoidalPositions = (
-    recall.SinusoidalPositions,
-    nn.Identity,
-)
-lost = {kind: recall.accuracy(kind, distance=3, steps=300) for kind in recall.KINDS}
-recall.SinusoidalPositions = SinusoidalPositions
-print(", ".join(f"{kind} {share:.0%}" for kind, share in lost.items()))
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert 1 / 16 < lost["attention"] < 0.25 < lost["GRU"] and lost["convolution"] > 0.9
-
-# %% [markdown]
-# **5. Two layers** (★★★, an evening). Recalling $k$ steps back needs one look. Change the task: find the last earlier place where the *present* word occurred, and name the word that followed it there. Can one attention layer do it? Can two? A head that does this is known as an **induction head**.
-
-# %% [markdown]
-# ## Second reading: attention as kernel regression
+# **1. Write it first** is [above](#bahdanaus-attention).
 #
-# :::{admonition} The same blend, fifty years earlier
+# :::{admonition} Solution 1
 # :class: dropdown
-# The idea itself is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump of width $\sigma$ as the measure of closeness, it looks like attention:
+# As in our cell: `scores = torch.tanh(s @ W + H @ U) @ a`, where `s @ W` is one row that is added to each of the five rows of `H @ U`; then `shares = scores.softmax(dim=0)`, and `c = shares @ H` is the sum over the words. No loop is needed, because a product with a matrix of five rows is five products.
+# :::
+#
+# **2. By hand** (★, 5 min). Two source words have the scores $e = (\ln 3, 0)$ and the states $h_1 = (4, 0)$ and $h_2 = (0, 8)$. What are the shares, and what is $c$?
+#
+# :::{admonition} Solution 2
+# :class: dropdown
+# The exponentials are 3 and 1, the shares 0.75 and 0.25, and $c = 0.75 \cdot (4, 0) + 0.25 \cdot (0, 8) = (3, 2)$.
+# :::
+#
+# **3. Backwards** (★★, 15 min). Number the words of a source and a target of $n$ words each, and suppose that word $i$ translates word $i$. How many steps lie between them in a recurrent encoder-decoder if the source is read forwards? And backwards? Compare the means and the smallest values.
+#
+# :::{admonition} Solution 3
+# :class: dropdown
+# Forwards, word $i$ of the source is $n - i$ steps from the end, and word $i$ of the target $i$ steps from the start. Together that is always $n$. Backwards, the source word is $i - 1$ steps from the end, so the sum is $2i - 1$: from 1 to $2n - 1$, and on average $n$ again. The mean doesn't move, but the first words become neighbors, so training can begin with them.
+# :::
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    e, h = torch.tensor([math.log(3), 0.0]), torch.tensor([[4.0, 0.0], [0.0, 8.0]])
+    torch.testing.assert_close(e.softmax(0) @ h, torch.tensor([3.0, 2.0]))
+    forwards = [(20 - i) + i for i in range(1, 21)]
+    backwards = [(i - 1) + i for i in range(1, 21)]
+    assert mean(forwards) == mean(backwards) == 20
+    assert (min(backwards), max(backwards)) == (1, 39) and set(forwards) == {20}
+
+# %% [markdown]
+# ## Further
+#
+# ### Attention as kernel regression
+#
+# The idea is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump of width $\sigma$ as the measure of closeness, it looks like attention:
 #
 # $$
 # \frac{\sum_j e^{-\lVert q - k_j \rVert^2 / 2\sigma^2}\, v_j}{\sum_j e^{-\lVert q - k_j \rVert^2 / 2\sigma^2}}
 # $$
 #
-# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. With $\sigma = d_k^{1/4}$ even the square root of $d_k$ is there. Once lengths differ, a dot product favors long keys and a distance doesn't: *fish*, whose key is shorter than *cat*'s, gets a larger share by distance. What is new since 1964 is that queries, keys and values are *learned*.
-# :::
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show both computations", "code_prompt_hide": "Hide both computations"}
-def kernel_regression(query, keys, values, width):
-    distances = (query - keys).square().sum(dim=-1)
-    closeness = (-distances / (2 * width**2)).exp()
-    return closeness @ values / closeness.sum()
-
-
-keys = X @ W_K
-values = X @ W_V
-width = len(query) ** 0.25
-alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
-regressed = kernel_regression(query, alike, values, width)
-by_distance = kernel_regression(query, keys, values, width)
-print("keys of length 2, both ways ", named(regressed))
-print("as they are, by dot product ", named(by_dot))
-print("as they are, by distance    ", named(by_distance))
+# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. Once lengths differ, a dot product favors long keys and a distance doesn't. What is new since 1964 is that queries, keys and values are *learned*. (*Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention in this way.)
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    torch.testing.assert_close(regressed, context(dot_score(query, alike), values))
+    from book.example import W_K, W_Q, W_V
+
+    query, keys, values = (X @ W_Q)[3], X @ W_K, X @ W_V
+    alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
+    closeness = (-(query - alike).square().sum(dim=-1) / (2 * 2)).exp()
+    regressed = closeness @ values / closeness.sum()  # with a width of 4**0.25
+    by_dot = (alike @ query / 2).softmax(dim=0) @ values
+    torch.testing.assert_close(regressed, by_dot)
 
 # %% [markdown]
-# ## Sources
+# ### What does one look not do?
 #
-# The problem is set out in sections 1 and 2 of {cite:t}`vaswani2017attention`. Encoder and decoder with one vector: {cite:t}`sutskever2014sequence`, {cite:t}`cho2014learning`; attention: {cite:t}`bahdanau2015neural`. Windows and memories: {cite:t}`gehring2017convolutional`, {cite:t}`kalchbrenner2016neural`, {cite:t}`kaiser2016can`. Self-attention before the Transformer: {cite:t}`cheng2016long`, {cite:t}`parikh2016decomposable`. Kernel regression: {cite:t}`nadaraya1964estimating`, {cite:t}`watson1964smooth`; *Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention by way of it. Induction heads: {cite:t}`olsson2022context`.
+# To recall the word $k$ steps back takes one look, at a known place. A harder task is to find the last earlier place where the *present* word occurred, and to name the word that followed it there. That takes a look at the contents of one word and then at the place beside it, and {cite:t}`olsson2022context` find it in models of two layers and more, but not of one. A head that does this is known as an **induction head**.
+#
+# ### What does the paper say of all this?
+#
+# Sections 1 and 2 of {cite:t}`vaswani2017attention` set out the problem: states that wait for each other, and signals that travel far. They name windows and memories as earlier attempts to compute less in sequence ({cite:t}`gehring2017convolutional`, {cite:t}`kalchbrenner2016neural`, {cite:t}`kaiser2016can`), and self-attention in other tasks. The recurrent models of this chapter ({cite:t}`sutskever2014sequence`, {cite:t}`cho2014learning`, {cite:t}`bahdanau2015neural`) are named as the state of the art.

@@ -12,9 +12,11 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # By hand
 #
-# This page takes *the black cat likes fish* through one encoder layer and one step of the decoder, to the probability of the next word, its loss, a gradient and an update, and you can check each number on a pocket calculator.
+# This page takes one German sentence through a whole Transformer, to the probability of the next English word, its loss, a gradient and an update, and you can check each number on a pocket calculator.
 #
-# You have seen every part. Do they add up? Here is the task: a Transformer with one layer on either side has read the five words and repeats them, which is the simplest translation there is. It has written *the black cat likes* and must now say *fish*. These are all its steps:
+# The sentence is *Den Fisch mag die schwarze Katze*. It begins with its object and means *the black cat likes the fish*: German may put the object first, because the article says what it is. `den` marks the one who is liked; for the one who likes it would be `der`.
+#
+# Our Transformer has one layer on either side. It has written *the black cat likes the* and must now say `fish`. Where should it look? Its decoder stands at position 5, counted from 0, and at position 5 of the source stands `Katze`. A model that looks at the same place says `cat`. Only the three letters of `den`, five words earlier, tell it that this is wrong, and the encoder has to find that out. These are all the steps:
 #
 # $$
 # \begin{aligned}
@@ -28,113 +30,29 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # \end{aligned}
 # $$ (eq-by-hand)
 #
-# Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Before you start, guess: which word will come second to *fish*?
+# Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Before you start, guess: which word will come second to `fish`? And what will the model say if we take away the self-attention of its encoder?
 #
-# **The rule of the page.** Whatever you would write down is rounded to two decimals, halves away from zero, and the next number is computed from what is written.
+# **The rule of the page.** Whatever you would write down is rounded to two decimals, a half away from zero, and the next number is computed from what is written.
 #
-# To work on paper, print this page: it takes four sheets. For a class there are <a href="#blank">blank sheets</a> with every result left empty, to print in the same way. The same steps in a trained model, in any sentence, are on the page [Look inside](../book/inside.md).
+# To work on paper, print this page; the code is at its end. For a class there are <a href="#blank">blank sheets</a> with every result left empty, to print in the same way. The same steps in a trained model, in any sentence, are on the page [Look inside](../book/inside.md).
 
-# %% tags=["hide-input"]
-from types import SimpleNamespace
-
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-by-hand", "caption": "Where does this page go? Read upwards. Below, the vector of `Fisch` on its way through the encoder layer; above, the decoder's `the` at position 5, which has to become a prediction of what follows. A row that begins with a plus is a sum; a norm takes away the mean of the row below and divides by its deviation. In the memory, the largest number of `Fisch` is in the column \u201cobject\u201d; in the state, the largest is \u201cedible\u201d. Purple is positive, orange negative."}}
+import altair as alt
 import torch
 import torch.nn.functional as F
-
-from book.example import FEATURES as WORD_FEATURES
-from book.example import W_O as W_O_6
-
-# %% [markdown]
-# <p id="blank" hidden><a href="#by-hand">Fill in the results again</a></p>
-#
-# In code, the rule is `two`; a softmax and a [norm](09_layers.ipynb#layer-normalization) follow it at each of their steps:
-
-# %%
-from book.example import WORDS
-
-
-def two(x):
-    """Round to two decimals; 1e-9 makes up for binary fractions."""
-    return x.sign() * torch.floor(100 * x.abs() + 0.5 + 1e-9) / 100
-
-
-def softmax(scores):
-    powers = two(scores.exp())
-    return two(powers / powers.sum(-1, keepdim=True))
-
-
-def mean_and_deviation(x):
-    mean = two(x.mean(-1, keepdim=True))
-    return mean, two(two(((x - mean) ** 2).mean(-1, keepdim=True)).sqrt())
-
-
-def norm(x):
-    mean, deviation = mean_and_deviation(x)
-    return two((x - mean) / deviation)
-
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the weights, and how the tables are made", "code_prompt_hide": "Hide the weights"}
-import altair as alt
 from IPython.display import display
 
-from book.example import W_K as W_K_6
-from book.example import W_Q as W_Q_6
-from book.example import W_V as W_V_6
-from book.example import X as X_6
-from book.figures import INK, KEY, POSITION, QUERY, RESIDUAL, VALUE
-from book.figures import heatmap, page_colors, show
-
-
-def matrix(rows, columns, **entries):
-    """Return zeros with some entries; each is named by its row, and gives column: number."""
-    filled = torch.zeros(len(rows), len(columns)).double()
-    for row, numbers in entries.items():
-        for column, number in numbers.items():
-            filled[rows.index(row), columns.index(column)] = number
-    return filled
-
-
-def below(weights):
-    """Put two rows of zeros on top: what does not ask about the place."""
-    return F.pad(weights, (0, 0, 2, 0))
-
-
-# Two columns for the place, then the six features of chapter 3
-FEATURES = ["sin", "cos", *WORD_FEATURES]
-SHORT = ["sin", "cos", "noun", "verb", "adj.", "art.", "living", "edible"]
-X = F.pad(X_6, (2, 0))
-
-# Positions; what the decoder has written begins with an empty row
-place = torch.arange(5).double()
-PE = two(2 * F.pad(torch.stack([place.sin(), place.cos()], 1), (0, 6)))
-x = X + PE
-t = torch.cat([torch.zeros(1, 8).double(), X[:4]]) + PE
-
-# The two heads of chapter 5
-CUT = [
-    (below(W_Q_6[:, :2]), below(W_K_6[:, :2]), below(W_V_6[:, [0, 2]])),
-    (below(W_Q_6[:, 2:]), below(W_K_6[:, 2:]), below(W_V_6[:, [1]])),
-]
-JOIN = F.pad(W_O_6[[0, 2, 1]], (2, 0))
-
-# The units of chapter 6 with other thresholds, and one for the decoder
-pattern = (
-    {"verb": 1, "living": 1, "edible": 1},
-    {"noun": 1, "adj.": 1, "living": 1, "edible": -1},
-)
-W1 = matrix(["meal", "pet"], SHORT, meal=pattern[0], pet=pattern[1]).T
-b1 = torch.tensor([-2.0, -2.5]).double()
-W2 = matrix(["meal", "pet"], SHORT, meal={"edible": 1}, pet={"living": 1, "edible": -1})
-U1 = matrix(["object"], SHORT, object={"noun": 1, "verb": 1, "edible": 1}).T
-c1 = torch.tensor([-2.0]).double()
-U2 = matrix(["object"], SHORT, object={"verb": -2, "edible": 2})
-
-# Cross-attention compares places and fetches the word
-C_K = torch.eye(8, 2).double()
-C_Q = 3 * C_K
-C_V = torch.eye(8).double()[:, 2:]
-C_O = 3 * C_V.T
+from book import by_hand
+from book.figures import INK, QUERY, RESIDUAL, VALUE, heatmap, page_colors, show
 
 STREAM = f"var(--book-residual, {RESIDUAL})"  # lighter on a dark page
+SHORT, WORDS, GERMAN = by_hand.COLUMNS, by_hand.WORDS, by_hand.GERMAN
+word = by_hand.FEATURES
+two = by_hand.two
+E, x, t = by_hand.E, by_hand.x, by_hand.t
+run = by_hand.steps(x, t)
+a, m, b, c, s, p = run.a, run.m, run.b, run.c, run.s, run.p
+one, second = run.heads
 
 
 def tables(*parts):
@@ -155,7 +73,7 @@ def tables(*parts):
         body = f"<tr><td></td>{head}</tr>"
         kind = "" if given else ' class="result"'
         for name, line in zip(rows, lines):
-            bold = ' style="font-weight:700"' if name == "likes" else ""
+            bold = ' style="font-weight:700"' if name == "Fisch" else ""
             cells = "".join(f"<td{kind}>{number}</td>" for number in line)
             body += f'<tr{bold}><th scope="row">{name}</th>{cells}</tr>'
         head = f'<caption style="color:{color}">{title}</caption>'
@@ -169,95 +87,32 @@ def tables(*parts):
     display({"text/html": page, "text/plain": plain}, raw=True)
 
 
-# %% [markdown]
-# `attend` is one head, and `self_attention` puts two side by side. (1.41 is $\sqrt{d_k} = \sqrt 2$, `CUT` holds the matrices of the two heads and `JOIN` is $W^O$; all weights are in the fold above.)
-
-
-# %%
-def attend(asks, answers, q, k, v):
-    Q = two(asks @ q)
-    K = two(answers @ k)
-    scores = two(Q @ K.T / 1.41)
-    weights = softmax(scores)
-    V = two(answers @ v)
-    out = two(weights @ V)
-    return SimpleNamespace(Q=Q, K=K, V=V, scores=scores, weights=weights, out=out)
-
-
-def self_attention(asks, answers):
-    heads = [attend(asks, answers, *matrices) for matrices in CUT]
-    return heads, torch.cat([head.out for head in heads], -1) @ JOIN
-
-
-# %% [markdown]
-# Now the whole page, {eq}`eq-by-hand` line by line. `x` and `t` hold the words of the source and of the target, each with its position from `PE`; `X` is the table $E$ of the word vectors. The network of the encoder has the weights `W1`, `b1` and `W2`, the decoder's has `U1`, `c1` and `U2`, and cross-attention has `C_Q`, `C_K`, `C_V` and `C_O`:
-
-# %%
-# Encoder
-read, fetched = self_attention(x, x)
-a = norm(x + fetched)
-fired = two((a @ W1 + b1).relu())
-m = norm(a + fired @ W2)
-
-# Decoder, its last row only
-wrote, recalled = self_attention(t[-1:], t)
-b = norm(t[-1:] + recalled)
-cross = attend(b, m, C_Q, C_K, C_V)
-c = norm(b + cross.out @ C_O)
-unit = two((c @ U1 + c1).relu())
-s = norm(c + unit @ U2)
-
-# Output
-logits = two(s @ X.T)
-p = softmax(logits)
-loss = two(-p[0, 4].log())
-print(*(f"{word} {v:.2f}," for word, v in zip(WORDS, p[0])), f"loss {loss:.2f}")
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-by-hand", "caption": "Where does this page go? Read upwards. Below, the vector of *likes* on its way through the encoder layer; above, the same word in the decoder, where it stands at position 4 and has to become a prediction of what follows. A row that begins with a plus is a sum; a norm takes away the mean of the row below and divides by its deviation. In the top row, the state, \u201cverb\u201d has gone and \u201cedible\u201d is the largest number. Purple is positive, orange negative."}}
-encoder = torch.stack([X[3], x[3], (x + fetched)[3], a[3], (a + fired @ W2)[3], m[3]])
-decoder = [t[-1:], t[-1:] + recalled, b, b + cross.out @ C_O, c, c + unit @ U2, s]
-names = ["likes", "+ position", "+ self-attention", "norm", "+ network", "norm: memory"]
-later = ["likes at 4", *names[2:4], "+ cross-attention", *names[3:5], "norm: state"]
-
-
 def statement(rows, names, title):
     """Chart rows, the first one at the bottom."""
     chart = heatmap(
         rows.flip(0),
         names[::-1],
-        FEATURES,
+        SHORT,
         signed=True,
         limit=3.5,
         titles=("", ""),
         cell=29,
     )
-    return chart.properties(title=title, height=22 * len(names))
+    return chart.properties(title=title, height=17 * len(names))
 
 
+fish = [r[1] for r in (by_hand.german(GERMAN), x, run.a_sum, a, run.m_sum, m)]
+decoder = [t[-1:], run.b_sum, b, run.c_sum, c, run.s_sum, s]
+names = ["Fisch", "+ position", "+ self-attention", "norm", "+ network", "norm: memory"]
+later = ["the at 5", *names[2:4], "+ cross-attention", *names[3:5], "norm: state"]
 show(
     alt.vconcat(
         statement(torch.cat(decoder), later, "decoder"),
-        statement(encoder, names, "encoder"),
+        statement(torch.stack(fish), names, "encoder"),
         spacing=14,
         padding={"left": 4, "top": 4, "right": 4, "bottom": 4},
     ),
-    alt="Likes changes at every addition and every norm. At the end of the decoder its largest number is 1.82, in the column edible.",
-)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert s[0].argmax() == 7 and abs(s[0]).max() == 1.82
-
-# %% [markdown]
-# ## Words and positions
-#
-# The source vectors are [chapter 3's](03_attention.ipynb#queries-keys-and-values), with two empty columns in front. To these two we add the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, counted from 0 and made as large as the words. *Likes* stands at 3, and the clock shows $2 \sin 3 = 0.28$ and $2 \cos 3 = -1.98$ (set the calculator to radians).
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-input", "caption": "What goes in? The five words and their positions (pink) add up to the input $x$ of the encoder. The row in bold is the one that the text computes."}}
-tables(
-    ("given words", X, WORDS, SHORT, STREAM),
-    ("+ positions", PE[:, :2], list("01234"), SHORT[:2], POSITION),
-    ("= <i>x</i>", x, WORDS, SHORT, STREAM),
+    alt="Fisch gets a large number in the column object, from 0 to 1.97. At the end of the decoder the largest number is 1.27, in the column edible.",
 )
 
 # %% tags=["remove-cell"]
@@ -268,178 +123,174 @@ if CHECKING:
         found = [round(v, 2) + 0.0 for v in tensor.flatten().tolist()]
         assert found == [*numbers], found
 
-    says(PE[3, :2], 0.28, -1.98)
-    says(x[3], 0.28, -1.98, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0)
+    assert m[1].argmax() == 7 and s[0].argmax() == 6
 
 # %% [markdown]
-# Sinusoids of eight columns would have three more clocks, ten, a hundred and a thousand times as slow. To save paper we leave them out, as a model that [learns its positions](08_positional_encoding.ipynb#learned-positions) may. We also leave out the factor $\sqrt{d_\text{model}} = 2.83$ that [embeddings](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) get, so that a 2 stays a 2.
+# <p id="blank" hidden><a href="#by-hand">Fill in the results again</a></p>
+#
+# ## Words and positions
+#
+# The English words are [chapter 3's](03_attention.ipynb#queries-keys-and-values), but for one column: nothing on this page asks for "living", so "object" takes its place. To save paper, a German word has the vector of its translation. Only `den` differs from `die`, because it has a 1 in "object".
+#
+# In front stand two columns for the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, as large as the words. `Fisch` stands at 1, and the clock shows $2 \sin 1 = 1.68$ and $2 \cos 1 = 1.08$ (set the calculator to radians). We leave out the slower clocks and the factor $\sqrt{d_\text{model}}$, so that a 2 stays a 2.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-given", "caption": "Which weights are given? $W^Q$ of both heads, two columns each: a row is a feature of the word that asks, a column a feature that it looks for. Keys are the first four features of the word as they are. $W^O$ has one row for each number that the heads hand over. The clock has only zeros in all of them and is not shown."}}
-word = SHORT[2:]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-input", "caption": "What goes in? The table $E$ of the English words, and the six German words, each with its position, which are the input $x$ of the encoder. The row in bold is the one that the text computes."}}
 tables(
-    ("given <i>W<sup>Q</sup></i>, head 1", CUT[0][0][2:], word, word[:2], QUERY),
-    ("given <i>W<sup>Q</sup></i>, head 2", CUT[1][0][2:], word, word[2:4], QUERY),
-    (
-        "given <i>W<sup>O</sup></i>",
-        JOIN[:, 2:],
-        ["living", "edible", "dark"],
-        word,
-        STREAM,
-    ),
+    ("given <i>E</i>", E[:, 2:], WORDS, word, STREAM),
+    ("<i>x</i>", x, GERMAN, SHORT, STREAM),
 )
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says(torch.tensor(8).sqrt(), 2.83)
-    assert torch.equal(W_K_6, torch.eye(6, 4).double())
+    says(x[1], 1.68, 1.08, 1.5, 0.5, 0.0, 0.0, 1.0, 0.0)
+    assert x[:, 7].tolist() == [1, 0, 0, 0, 0, 0]
+    assert torch.equal(E[:, 2:6], by_hand.example.X[:, :4])
 
 # %% [markdown]
-# ## The first head
+# ## The first head looks one word back
 #
-# We use the two [heads](05_multi_head_attention.ipynb#why-several-heads) of chapter 5. Head 1 asks about nouns and verbs and hands over *living* and *edible*. In its $W^Q$, a verb looks for a noun with strength 1.5. An adjective or an article looks for a noun, too, with strength 1. A noun looks for a verb with strength 1. *Likes* has 2 of "verb", so its <span style="color:#0072B2">**query**</span> is
-#
-# $$
-# q_\text{likes} = (1.5 \cdot 2,\; 0) = (3,\; 0).
-# $$
-#
-# A <span style="color:#D55E00">**key**</span> is the "noun" and the "verb" of a word, a <span style="color:#009E73">**value**</span> its "living" and "edible". A score is the product of query and key over $\sqrt{d_k} = \sqrt 2 = 1.41$:
-#
-# $$
-# \text{cat:} \;\; 3 \cdot 2 / 1.41 = 4.26 \qquad \text{fish:} \;\; 3 \cdot 1.5 / 1.41 = 3.19
-# $$
-#
-# and 0 for the others. For the softmax, raise $e$ to each score in the row of *likes*: 1, 1, 70.81, 1 and 24.29, which sum to 98.10. *Cat* gets $70.81 / 98.10 = 0.72$, and *fish* gets 0.25.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Scores and weights have a query in each row. *The*, *black* and *likes* find *cat* first and *fish* second; *cat* finds its verb."}}
-one, second = read
-tables(
-    ("<i>Q</i>", one.Q, WORDS, word[:2], QUERY),
-    ("<i>K</i>", one.K, WORDS, word[:2], KEY),
-    ("<i>V</i>", one.V, WORDS, word[4:], VALUE),
-    ("scores", one.scores, WORDS, WORDS, INK),
-    ("weights", one.weights, WORDS, WORDS, INK),
-)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    says(one.Q[3], 3.0, 0.0)
-    says(one.scores[3], 0.0, 0.0, 4.26, 0.0, 3.19)
-    says(two(one.scores[3].exp()), 1.0, 1.0, 70.81, 1.0, 24.29)
-    says(two(one.scores[3].exp()).sum(), 98.10)
-    says(one.weights[3], 0.01, 0.01, 0.72, 0.01, 0.25)
-    assert one.weights.argmax(-1).tolist() == [2, 2, 3, 2, 3]
-
-# %% [markdown]
-# So *likes* finds who likes and what is liked, as in chapter 3, where the two had 0.62 and 0.29. The difference comes from the division: chapter 3 had keys of four numbers and divided by 2.
-#
-# What *likes* gets from head 1 is the blend of the values:
+# An article stands before its noun, so head 1 asks with the clock of *the word before*, twice as large. It can, because a clock that is turned back by 1 is made of [its own two numbers](08_positional_encoding.ipynb#why-sine-and-cosine):
 #
 # $$
 # \begin{aligned}
-# \text{living:} \quad & 0.72 \cdot 1 + 0.25 \cdot 0.5 = 0.85 \\
-# \text{edible:} \quad & 0.25 \cdot 1 = 0.25
+# \sin(p - 1) &= 0.54 \sin p - 0.84 \cos p \\
+# \cos(p - 1) &= 0.54 \cos p + 0.84 \sin p
 # \end{aligned}
 # $$
 #
-# ## The second head, and $W^O$
+# Twice these numbers, 1.08 and 1.68, are the weights. The <span style="color:#0072B2">**query**</span> of `Fisch` is
 #
-# Head 2 looks for adjectives. Its value is a single number, half of what a word has in the column "adjective"; we call it *dark*. Nouns and articles ask with 0.5. The query of *the* is $0.5 \cdot 2 = 1,$ the key of *black* 2, the score $2 / 1.41 = 1.42,$ and the weight $4.14 / 8.14 = 0.51.$ A verb asks for nothing here. All scores of *likes* are 0, so it takes 0.20 of every word, and with it 0.20 of the one "dark" there is.
+# $$
+# \begin{aligned}
+# q = (& 1.08 \cdot 1.68 - 1.68 \cdot 1.08,\\
+# & 1.68 \cdot 1.68 + 1.08 \cdot 1.08) = (0,\; 3.99).
+# \end{aligned}
+# $$
+#
+# A <span style="color:#D55E00">**key**</span> is the clock of a word, and a score is the product of the two over $\sqrt{d_k} = \sqrt 2 = 1.41$. `den`, with the clock $(0, 2)$, gets $3.99 \cdot 2 / 1.41 = 5.66$; `Fisch` itself gets $3.99 \cdot 1.08 / 1.41 = 3.06$. For the softmax, raise $e$ to each of the six scores: 287.15, 21.33, 0.10, 0.00, 0.02 and 5.00, which sum to 313.60. So `den` has the weight $287.15 / 313.60 = 0.92$.
+#
+# The <span style="color:#009E73">**value**</span> is the mark in the column "object", which only `den` has, so `Fisch` fetches 0.92 of it, and `Katze` nothing.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? *The*, *cat* and *fish* put their largest weight on *black*; *black* and *likes* have nothing to ask and weigh all words alike. No word looks for an article, so queries and keys are shown without that column. A row may miss 1.00 by a hundredth, since its five shares are rounded one by one."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Weights have a query in each row; the keys are the first two columns of $x$, and the values its last. Each word finds the one before it. `den`, which has none, finds `Katze`, because six places are nearly one round of the clock."}}
 tables(
-    ("<i>Q</i>", second.Q[:, :1], WORDS, ["adj."], QUERY),
-    ("<i>K</i>", second.K[:, :1], WORDS, ["adj."], KEY),
-    ("<i>V</i>", second.V, WORDS, ["dark"], VALUE),
-    ("weights", second.weights, WORDS, WORDS, INK),
     (
-        "handed over",
-        torch.cat([one.out, second.out], 1),
-        WORDS,
-        [*word[4:], "dark"],
-        VALUE,
+        "given <i>W<sup>Q</sup></i>",
+        by_hand.Q_1[:2],
+        by_hand.BEFORE,
+        by_hand.BEFORE,
+        QUERY,
     ),
+    ("<i>Q</i>", one.Q, GERMAN, by_hand.BEFORE, QUERY),
+    ("weights", one.weights, GERMAN, GERMAN, INK),
 )
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says(second.Q[[0, 3]], 1.0, 0.0, 0.0, 0.0)
-    says(second.scores[0], 0.0, 1.42, 0.0, 0.0, 0.0)
-    says(two(second.scores[0].exp()).sum(), 8.14)
-    says(second.weights[0], 0.12, 0.51, 0.12, 0.12, 0.12)
-    says(second.weights[3], 0.2, 0.2, 0.2, 0.2, 0.2)
-    says(one.out[3], 0.85, 0.25)
-    says(second.out[3], 0.20)
-    assert not second.Q[:, 1].any()
+    says(2 * torch.tensor([0.54, 0.84]), 1.08, 1.68)
+    says(two(torch.tensor([1.0, 1.0]).double().sin()), 0.84, 0.84)
+    says(one.Q[1], 0.0, 3.99)
+    says(one.scores[1, :2], 5.66, 3.06)
+    says(two(one.scores[1].exp()), 287.15, 21.33, 0.10, 0.0, 0.02, 5.0)
+    says(two(one.scores[1].exp()).sum(), 313.60)
+    says(one.out[[1, 5]], 0.92, 0.0)
+    assert one.weights.argmax(-1).tolist() == [5, 0, 1, 2, 3, 4]
 
 # %% [markdown]
-# Side by side the heads hand over three numbers per word. $W^O$ brings "living" and "edible" back to their columns, and twice the "dark" to "adjective". *Likes* gets 0.40 of "adjective", 0.85 of "living" and 0.25 of "edible".
+# ## The second head, and $W^O$
+#
+# Head 2 is the one that [chapter 5](05_multi_head_attention.ipynb#why-several-heads) made for nouns and verbs, but here an article looks for a verb, as a noun does. In its $W^Q$, nouns and articles look for a verb with strength 1, verbs look for a noun with 1.5, and so do adjectives with 1. `Fisch` is mostly a noun, 1.5, and a little verb, 0.5, so its query is $(1.5 \cdot 0.5,\; 1 \cdot 1.5) = (0.75, 1.50).$ A key is the "noun" and the "verb" of a word: `mag` gets the score $1.5 \cdot 2 / 1.41 = 2.13,$ `Fisch` itself 1.33 and `Katze` 1.06. The powers of $e$ are 8.41, 3.78, 2.89 and three times 1, so their sum is 18.08, and `mag` gets $8.41 / 18.08 = 0.47.$ The value is how much of a verb the word is; `Fisch` fetches $0.47 \cdot 2 + 0.21 \cdot 0.5 = 1.05.$
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? The keys are the columns \u201cnoun\u201d and \u201cverb\u201d of $x$. Nouns and articles find the verb, the verb and the adjective find the nouns. A row may miss 1.00 by a few hundredths, since its shares are rounded one by one. $W^O$ has one row for each number that the heads hand over."}}
+tables(
+    (
+        "given <i>W<sup>Q</sup></i>",
+        by_hand.Q_2[2:6],
+        word[:4],
+        by_hand.GROUPS,
+        QUERY,
+    ),
+    ("<i>Q</i>", second.Q, GERMAN, by_hand.GROUPS, QUERY),
+    ("weights", second.weights, GERMAN, GERMAN, INK),
+    ("fetched", run.found, GERMAN, ["mark", "verb"], VALUE),
+    ("given <i>W<sup>O</sup></i>", by_hand.W_O[:, 2:], ["mark", "verb"], word, STREAM),
+)
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    says(second.Q[1], 0.75, 1.5)
+    says(second.scores[1], 0.0, 1.33, 2.13, 0.0, 0.0, 1.06)
+    says(two(second.scores[1].exp()), 1.0, 3.78, 8.41, 1.0, 1.0, 2.89)
+    says(two(second.scores[1].exp()).sum(), 18.08)
+    says(second.weights[1, 1:3], 0.21, 0.47)
+    says(second.out[1], 1.05)
+
+# %% [markdown]
+# $W^O$ puts three times the mark into "object", and the verb into "verb". `Fisch` gets $3 \cdot 0.92 = 2.76$ and 1.05.
 #
 # ## Add and norm
 #
-# The sum is $(0.28, -1.98, 0, 2, 0.40, 0, 0.85, 0.25).$ Its mean is $1.80 / 8 = 0.23.$ The squared distances from the mean average 1.07, and the root of that is the deviation, 1.03. With gain 1 and bias 0, [layer normalization](09_layers.ipynb#layer-normalization) gives
+# The sum of `Fisch` is $(1.68, 1.08, 1.50, 1.55, 0, 0, 1, 2.76).$ Its mean is $9.57 / 8 = 1.20.$ The squared distances from the mean average 0.73, and the root of that is the deviation, 0.85. With gain 1 and bias 0, [layer normalization](09_layers.ipynb#layer-normalization) gives
 #
 # $$
 # \begin{aligned}
-# a_\text{likes} = (& 0.05,\; -2.21,\; -0.23,\; 1.77, \\
-# & 0.17,\; -0.23,\; 0.62,\; 0.02) / 1.03 \\
-# = (& 0.05,\; -2.15,\; -0.22,\; 1.72, \\
-# & 0.17,\; -0.22,\; 0.60,\; 0.02).
+# a_\text{Fisch} = (& 0.48,\; -0.12,\; 0.30,\; 0.35, \\
+# & -1.20,\; -1.20,\; -0.20,\; 1.56) / 0.85 \\
+# = (& 0.56,\; -0.14,\; 0.35,\; 0.41, \\
+# & -1.41,\; -1.41,\; -0.24,\; 1.84).
 # \end{aligned}
 # $$
 #
 # ## The network
 #
-# The two [units](06_feed_forward.ipynb#a-network-is-a-sum-of-units) are almost those of chapter 6. "Meal" looks for a verb with something living and something edible around it, "pet" for a noun that is dark, alive and not to be eaten. At *likes*, "meal" computes $1.72 + 0.60 + 0.02 - 2 = 0.34$ and adds it to "edible": $0.02 + 0.34 = 0.36.$ At *cat*, "pet" computes $1.45 + 0.40 + 0.48 + 0.60 - 2.5 = 0.43,$ adds it to "living" and takes it from "edible". Everywhere else both are silent. One more norm, and the encoder layer is done.
+# Its two [units](06_feed_forward.ipynb#a-network-is-a-sum-of-units) decide who does what. "Object" fires at a noun with a verb and a mark: at `Fisch` it computes $0.35 + 0.41 + 1.84 - 2.5 = 0.10$ and adds three times that to the column "object". "Subject" fires at a noun with a verb and *without* a mark: at `Katze` it computes $1.57 + 1.15 + 0.25 - 2 = 0.97$ and takes three times that away. Everywhere else both are silent. After one more norm, "object" is 1.97 at `Fisch` and −1.92 at `Katze`. This is what the encoder had to find out.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-units", "caption": "What are the units? What each looks for, with its bias, and what it writes into the stream where it fires. \u201cObject\u201d belongs to the decoder. None of them reads the clock or writes to it."}}
-units = ["meal", "pet", "object"]
-seek = torch.cat([torch.cat([W1, U1], 1).T, torch.cat([b1, c1])[:, None]], 1)
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-units", "caption": "What are the units? What each looks for, with its bias, and what it writes into the stream where it fires. \u201cFood\u201d belongs to the decoder."}}
+units = [*by_hand.UNITS, *by_hand.LAST]
+sought = torch.cat([by_hand.W_1, by_hand.U_1], 1).T
+biases = torch.cat([by_hand.b_1, by_hand.c_1])[:, None]
+seek = torch.cat([sought, biases], 1)
+writes = torch.cat([by_hand.W_2, by_hand.U_2])
 tables(
     ("given looks for", seek[:, 2:], units, [*word, "bias"], INK),
-    ("given writes", torch.cat([W2, U2])[:, 2:], units, word, STREAM),
+    ("given writes", writes[:, 2:], units, word, STREAM),
 )
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-memory", "caption": "What leaves the encoder? After attention and norm, $a$. One of the units fires at *cat* and one at *likes*. After the second norm, $m$, the memory that the decoder will read. Where no unit fires, a row that is normalized again stays as it is, but for rounding."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-memory", "caption": "What leaves the encoder? After attention and norm, $a$. After the second norm, $m$, the memory that the decoder will read."}}
 tables(
-    ("norm: <i>a</i>", a, WORDS, SHORT, STREAM),
-    ("units", fired, WORDS, units[:2], INK),
-    ("memory: <i>m</i>", m, WORDS, SHORT, STREAM),
+    ("norm: <i>a</i>", a, GERMAN, SHORT, STREAM),
+    ("memory: <i>m</i>", m, GERMAN, SHORT, STREAM),
 )
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says((x + fetched)[3], 0.28, -1.98, 0.0, 2.0, 0.4, 0.0, 0.85, 0.25)
-    says(torch.stack(mean_and_deviation((x + fetched)[3])), 0.23, 1.03)
-    says((x + fetched)[3].sum(), 1.80)
-    says(two((((x + fetched)[3] - 0.23) ** 2).mean()), 1.07)
-    says((x + fetched)[3] - 0.23, 0.05, -2.21, -0.23, 1.77, 0.17, -0.23, 0.62, 0.02)
-    says(a[3], 0.05, -2.15, -0.22, 1.72, 0.17, -0.22, 0.6, 0.02)
-    says(a[2, [2, 4, 6, 7]], 1.45, 0.40, 0.48, -0.60)
-    says(fired[2:4], 0.0, 0.43, 0.34, 0.0)
-    says((a + fired @ W2)[3, 7], 0.36)
-    assert fired.nonzero().tolist() == [[2, 1], [3, 0]]
-    assert torch.equal(m[[0, 4]], a[[0, 4]]) and (m[1] - a[1]).abs().max() < 0.035
+    says(run.a_sum[1], 1.68, 1.08, 1.5, 1.55, 0.0, 0.0, 1.0, 2.76)
+    says(run.a_sum[1].sum(), 9.57)
+    says(torch.stack(by_hand.mean_and_deviation(run.a_sum[1])), 1.2, 0.85)
+    says(two(((run.a_sum[1] - 1.2) ** 2).mean()), 0.73)
+    says(run.a_sum[1] - 1.2, 0.48, -0.12, 0.3, 0.35, -1.2, -1.2, -0.2, 1.56)
+    says(a[1], 0.56, -0.14, 0.35, 0.41, -1.41, -1.41, -0.24, 1.84)
+    says(a[5, [2, 3, 7]], 1.57, 1.15, -0.25)
+    says(run.fired[[1, 5]], 0.1, 0.0, 0.0, 0.97)
+    assert run.fired.nonzero().tolist() == [[1, 0], [5, 1]]
+    says(m[[1, 5], 7], 1.97, -1.92)
 
 # %% [markdown]
 # ## One step of the decoder
 #
-# The decoder has written *the black cat likes*. Its input begins with an empty row, as in the authors' code (our package puts the vector of `<s>` there), so each word stands one place later than in the source: *likes* is at 4, the place of the word to be written.
+# The decoder has written *the black cat likes the*. Its input begins with an empty row, as in the authors' code (our package puts the vector of `<s>` there), so the last `the` is at 5, the place of the word to be written: $t_5 = (-1.92, 0.57, 0, 0, 0, 2, 0, 0).$ With one layer we need only this last row, and the causal mask hides nothing from it.
 #
-# With one layer, only the last row is needed: the others lead to predictions that have already been made, though they still offer keys and values. The causal mask hides nothing from the last row.
-#
-# **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. *Likes* asks head 1 for nouns with 3 and finds the only one, *cat*, with 0.95. In head 2 all scores are 0 again, so each word gets 0.20. The sum has mean 0.07 and deviation 1.06, and the norm makes it
+# **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. In head 1 `the` looks one word back and finds no mark. In head 2 it looks for a verb: `likes` gets the score $2 \cdot 2 / 1.41 = 2.84,$ the weight 0.77, and hands over 1.54. Now `the` knows that the verb has been said. The sum has mean 0.27 and deviation 1.10, and the norm makes it
 #
 # $$
-# b = (-1.49, -1.30, -0.07, 1.82, 0.31, -0.07, 0.83, -0.07).
+# b = (-1.99, 0.27, -0.25, 1.15, -0.25, 1.57, -0.25, -0.25).
 # $$
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-decoder", "caption": "What does the decoder see of itself? Its five inputs with positions, $t$, the first one empty, and the weights of the last row in either head. Head 1 settles on *cat*."}}
-before = ["(empty)", *WORDS[:4]]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-decoder", "caption": "What does the decoder see of itself? The weights of its last row in either head. Its first input is empty."}}
+before = ["(empty)", *by_hand.WRITTEN]
 tables(
-    ("<i>t</i>", t, before, SHORT, STREAM),
     (
-        "weights",
-        torch.cat([h.weights for h in wrote]),
+        "weights of the last row",
+        torch.cat([h.weights for h in run.own]),
         ["head 1", "head 2"],
         before,
         INK,
@@ -448,250 +299,270 @@ tables(
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says(wrote[0].Q, 3.0, 0.0)
-    says(wrote[0].weights, 0.01, 0.01, 0.01, 0.95, 0.01)
-    says(b, -1.49, -1.30, -0.07, 1.82, 0.31, -0.07, 0.83, -0.07)
-    assert (wrote[1].weights == 0.2).all()
+    says(t[5], -1.92, 0.57, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0)
+    says(run.own[1].scores, 0.0, 0.0, 0.0, 0.0, 2.84, 0.0)
+    says(run.own[1].weights, 0.05, 0.05, 0.05, 0.05, 0.77, 0.05)
+    says(run.recalled, 0.0, 1.54)
+    says(torch.cat(by_hand.mean_and_deviation(run.b_sum), -1), 0.27, 1.1)
+    says(b, -1.99, 0.27, -0.25, 1.15, -0.25, 1.57, -0.25, -0.25)
 
 # %% [markdown]
-# **Cross-attention** has one head, and compares places. Its query is three times the clock of $b,$ $3 \cdot (-1.49, -1.30) = (-4.47, -3.90),$ and a key is the clock of a word's memory. For *fish*, the score is $(4.47 \cdot 1.68 + 3.90 \cdot 1.49) / 1.41 = 9.45,$ for *likes* 5.97, and the weight of *fish* is 0.97. The value is the word, all six features, and $W^O$ adds three times the blend to the stream. This is how a model copies: [two clocks fit best where they show the same time](08_positional_encoding.ipynb#why-sine-and-cosine).
+# **Cross-attention** has one head, which asks three questions at once. *The same place*: its query begins with the clock of $b.$ *A noun*, because an article looks for one: twice the "article", $2 \cdot 1.57 = 3.14.$ *An object*, because the verb has been said: three times the "verb", $3 \cdot 1.15 = 3.45.$ The key of a word is its clock, its "noun" and its "object", and $\sqrt{d_k} = 2$:
+#
+# $$
+# \begin{aligned}
+# \text{Fisch:} \;\; (& -1.99 \cdot 0.50 - 0.27 \cdot 0.16 \\
+# & + 3.14 \cdot 0.30 + 3.45 \cdot 1.97) / 2 = 3.35 \\
+# \text{Katze:} \;\; (& 1.99 \cdot 1.12 + 0.27 \cdot 0.43 \\
+# & + 3.14 \cdot 1.32 - 3.45 \cdot 1.92) / 2 = -0.07
+# \end{aligned}
+# $$
+#
+# Place and noun speak for `Katze`; what the encoder found outweighs both. The powers of $e$ sum to 35.91, so `Fisch` gets the weight $28.50 / 35.91 = 0.79$. The value is what a word means, the four features "noun", "adjective", "article" and "edible", and $W^O$ adds three times the blend to the stream.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-cross", "caption": "What does the decoder find in the source? The query of *likes* at 4, its scores and weights, and what is added to the stream. Keys and values are the columns of the memory $m$, the first two and the other six. *Fish*, at 4 in the source, gets nearly everything."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-cross", "caption": "What does the decoder find in the source? The query of `the` at 5, its scores and weights, and what is added to the stream. The keys are four columns of the memory."}}
 tables(
-    ("<i>Q</i>", cross.Q, ["likes"], SHORT[:2], QUERY),
+    ("<i>Q</i>", run.cross.Q, ["the"], by_hand.SOUGHT, QUERY),
     (
         "scores and weights",
-        torch.cat([cross.scores, cross.weights]),
+        torch.cat([run.cross.scores, run.cross.weights]),
         ["scores", "weights"],
-        WORDS,
+        GERMAN,
         INK,
     ),
-    ("3 × the blend", cross.out @ C_O[:, 2:], ["likes"], word, STREAM),
+    ("3 × the blend", run.cross.out @ by_hand.C_O[:, 2:], ["the"], word, STREAM),
 )
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says(cross.Q, -4.47, -3.90)
-    says(m[4, :2], -1.68, -1.49)
-    says(cross.scores[0, 3:], 5.97, 9.45)
-    says(cross.weights, 0.0, 0.0, 0.0, 0.03, 0.97)
-    sums = torch.cat(decoder[1::2])  # the three before a norm
-    says(torch.cat(mean_and_deviation(sums), -1), 0.07, 1.06, 1.17, 1.88, 0.0, 1.25)
+    says(run.cross.Q, -1.99, 0.27, 3.14, 3.45)
+    says(run.cross.K[1], 0.50, -0.16, 0.30, 1.97)
+    says(run.cross.K[5], -1.12, 0.43, 1.32, -1.92)
+    says(run.cross.scores[0, [1, 5]], 3.35, -0.07)
+    says(run.cross.weights[0, 1], 0.79)
+    says(two(run.cross.scores[0, 1].exp()), 28.50)
+    says(two(run.cross.scores.exp()).sum(), 35.91)
 
 # %% [markdown]
-# **The network.** The sum has mean 1.17 and deviation 1.88, and the norm gives
+# **The network.** The sum has mean −0.68 and deviation 1.24, and the norm gives
 #
 # $$
-# c = (-1.41, -1.31, 1.18, 0.79, 0.42, -1.04, 0.62, 0.78).
+# c = (-1.06, 0.77, 0.95, 1.48, -1.66, -0.58, -0.21, 0.35).
 # $$
 #
-# One unit, "object", fires where a verb has found a noun and something edible: $1.18 + 0.79 + 0.78 - 2 = 0.75.$ Then the verb has been said and the food is due, so it takes twice that, 1.50, from "verb" and adds it to "edible". The sum has mean 0 and deviation 1.25. After the last norm the state is
+# One unit, "food", looks for a noun, a verb and something edible, and here the first two suffice: $0.95 + 1.48 - 0.21 - 1.5 = 0.72.$ The verb has been said and the food is due, so the unit takes twice that, 1.44, from "verb" and adds it to "edible". After the last norm (mean 0.01, deviation 0.96) the state is
 #
 # $$
-# s = (-1.13, -1.05, 0.94, -0.57, 0.34, -0.83, 0.50, 1.82).
+# s = (-1.11, 0.79, 0.98, 0.03, -1.74, -0.61, 1.27, 0.35).
 # $$
 #
 # ## Logits, probabilities, loss
 #
-# Each word of the table is scored by its dot product with $s.$ For *fish*, $1.5 \cdot 0.94 - 0.5 \cdot 0.57 + 0.5 \cdot 0.50 + 1.82 = 3.20;$ for *cat*, $2 \cdot 0.94 + 0.50 = 2.38.$ The powers of $e$ are 0.19, 1.97, 10.80, 0.32 and 24.53, and their sum is 37.81. *Fish* has the probability $24.53 / 37.81 = 0.65,$ and the loss is $-\ln 0.65 = 0.43.$ Guessing among five words would cost $\ln 5 = 1.61.$
+# Each word of the table is scored by its dot product with $s.$ For `fish`, $1.5 \cdot 0.98 + 0.5 \cdot 0.03 + 1.27 = 2.76;$ for `cat`, $2 \cdot 0.98 = 1.96.$ The powers of $e$ are 0.30, 0.03, 7.10, 1.06 and 15.80, and their sum is 24.29. So `fish` has the probability $15.80 / 24.29 = 0.65,$ and the loss is $-\ln 0.65 = 0.43.$ Guessing among five words would cost $\ln 5 = 1.61.$
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-loss", "caption": "Which word comes next? Logits, probabilities, and the gradient of the loss at the logits: the probability, minus 1 for the right word. *Cat*, also a noun, is the only serious rival."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-loss", "caption": "Which word comes next? Logits, probabilities, and the gradient of the loss at the logits: the probability, minus 1 for the right word. `cat`, the other noun, is the only serious rival."}}
 g = p - F.one_hot(torch.tensor([4]), 5)
 rows = ["logits", "<i>p</i>", "gradient"]
-tables(("output", torch.cat([logits, p, g]), rows, WORDS, INK))
+tables(("output", torch.cat([run.logits, p, g]), rows, WORDS, INK))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says(c, -1.41, -1.31, 1.18, 0.79, 0.42, -1.04, 0.62, 0.78)
-    says(unit, 0.75)
-    says(s, -1.13, -1.05, 0.94, -0.57, 0.34, -0.83, 0.5, 1.82)
-    says(logits[0, [2, 4]], 2.38, 3.20)
-    says(two(logits.exp()), 0.19, 1.97, 10.80, 0.32, 24.53)
-    says(two(logits.exp()).sum(), 37.81)
-    says(p, 0.01, 0.05, 0.29, 0.01, 0.65)
-    says(loss, 0.43)
+    says(torch.cat(by_hand.mean_and_deviation(run.c_sum), -1), -0.68, 1.24)
+    says(c, -1.06, 0.77, 0.95, 1.48, -1.66, -0.58, -0.21, 0.35)
+    says(run.unit, 0.72)
+    says(torch.cat(by_hand.mean_and_deviation(run.s_sum), -1), 0.01, 0.96)
+    says(s, -1.11, 0.79, 0.98, 0.03, -1.74, -0.61, 1.27, 0.35)
+    says(run.logits[0, [2, 4]], 1.96, 2.76)
+    says(two(run.logits.exp()), 0.30, 0.03, 7.10, 1.06, 15.80)
+    says(two(run.logits.exp()).sum(), 24.29)
+    says(p, 0.01, 0.0, 0.29, 0.04, 0.65)
+    says(two(-p[0, 4].log()), 0.43)
     says(torch.tensor(5).log(), 1.61)
 
 # %% [markdown]
-# ## One gradient, one update
+# ## Without the encoder's attention
 #
-# Which way should a single weight move? We take the −2 with which "object" takes away "verb".
-#
-# 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.01, 0.05, 0.29, 0.01, -0.35).$
-# 2. The state gets $g E.$ For "verb", that is each word's gradient times its own "verb", and only *likes* and *fish* have any: $0.01 \cdot 2 - 0.35 \cdot 0.5 = -0.16.$ All eight are $(0, 0, 0.06, -0.16,$ $0.10, 0.02, 0.12, -0.35).$
-# 3. Now back through the norm. It subtracts the mean of its input and divides by the size, so a change that only shifts all eight numbers, or only stretches them, makes no difference to the output. We therefore subtract these two parts from the gradient. The part that shifts is the mean of the eight, −0.03. The part that stretches is $s$ for "verb", −0.57, times the mean of the eight products of gradient and $s$, −0.05. Then we divide by the deviation: $(-0.16 - (-0.03) - (-0.57) \cdot (-0.05)) / 1.25 = -0.13.$
-# 4. The weight was multiplied by the unit's 0.75, so its gradient is $-0.13 \cdot 0.75 = -0.10.$
-# 5. An update with learning rate 1 subtracts it: the −2 becomes −1.90. Compute the last norm, the logits and the softmax again, and *fish* has 0.66. The loss falls from 0.43 to 0.42. The gradient predicted that: the weight moved by 0.10, and each unit of it changes the loss by 0.10, which makes $0.10 \cdot 0.10 = 0.01$.
-#
-# "Object" now takes a little less of "verb", which makes sense, since *fish* itself has 0.5 of it.
-#
-# :::{admonition} For a second reading: the gradient of a norm
-# :class: dropdown
-# Step 3 is the derivative of {eq}`eq-layer-norm` without gain and bias. With $\delta$ for the gradient that arrives at its output $s,$ and $\overline{\phantom{x}}$ for a mean over the $D$ numbers, its input gets
-#
-# $$
-# \big(\delta - \overline{\delta} - s\; \overline{\delta \odot s}\,\big) / \sigma.
-# $$ (eq-norm-gradient)
-#
-# The middle term takes out what would shift all numbers alike, the last one what would only stretch them, and the division is why a large input gets a small gradient.
-# :::
+# What is the encoder's work worth? Let its self-attention add zeros, and compute everything again. No word hears of `den`, no noun hears of the verb, and so neither unit fires. In the memory, "object" is below zero at both nouns, −1.12 and −0.08, so the question for an object has no answer. The questions for place and noun decide alone (by these two alone, the scores of `Fisch` and `Katze` would be 0.49 and 5.12), and `Katze` gets the weight 0.95.
 
-# %%
-pulls = two(g @ X)
-mean = two(pulls.mean())
-along = two((pulls * s).mean())
-behind = two((pulls - mean - s * along) / mean_and_deviation(c + unit @ U2)[1])
-entries = two(unit * behind)
-
-updated = U2.clone()
-updated[0, 3] -= entries[0, 3]
-after = softmax(two(norm(c + unit @ updated) @ X.T))[0, 4]
-print(f"fish {p[0, 4]:.2f} -> {after:.2f}, loss {loss:.2f} -> {two(-after.log()):.2f}")
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-without", "caption": "What does the model say without the encoder\u2019s self-attention? The weights of cross-attention and the probabilities, with all parts and without this one."}}
+alone = by_hand.steps(x, t, without="self-attention")
+both = [run, alone]
+ways = ["with", "without"]
+tables(
+    ("weights", torch.cat([r.cross.weights for r in both]), ways, GERMAN, INK),
+    ("<i>p</i>", torch.cat([r.p for r in both]), ways, WORDS, INK),
+)
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says(pulls, 0.0, 0.0, 0.06, -0.16, 0.10, 0.02, 0.12, -0.35)
-    says(
-        torch.stack([mean, along, behind[0, 3], entries[0, 3]]),
-        -0.03,
-        -0.05,
-        -0.13,
-        -0.1,
-    )
-    says(updated[0, 3], -1.9)
-    says(torch.stack([after, two(-after.log())]), 0.66, 0.42)
+    assert not alone.fired.any()
+    says(alone.m[[1, 5], 7], -1.12, -0.08)
+    place_and_noun = two(alone.cross.Q[:, :3] @ alone.cross.K[[1, 5], :3].T / 2)
+    says(place_and_noun, 0.49, 5.12)
+    says(alone.cross.weights[0, 5], 0.95)
+    says(alone.p[0, [2, 4]], 0.72, 0.25)
+
+# %% [markdown]
+# Now `cat` has 0.72 and `fish` 0.25: the model would write *the black cat likes the cat*. With the encoder's attention it was 0.29 and 0.65.
+#
+# ## One gradient, one update
+#
+# Which way should a single weight move? We take the 2 with which "food" adds to "edible".
+#
+# 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.01, 0, 0.29, 0.04, -0.35).$
+# 2. The state gets $g E.$ For "edible", that is $-0.35 \cdot 1,$ since only `fish` has any. All eight are $(0, 0, 0.06, -0.10,$ $0, 0.02, -0.35, 0).$
+# 3. Now back through the norm. It subtracts the mean of its input and divides by the deviation, so a change that only shifts all eight numbers, or only stretches them, makes no difference to the output. We therefore subtract these two parts from the gradient. The part that shifts is the mean of the eight, −0.05. The part that stretches is $s$ for "edible", 1.27, times the mean of the eight products of gradient and $s$, −0.05. Then we divide by the deviation: $(-0.35 + 0.05 + 1.27 \cdot 0.05) / 0.96 = -0.25.$
+# 4. The weight was multiplied by the unit's 0.72, so its gradient is $-0.25 \cdot 0.72 = -0.18.$
+# 5. An update with learning rate 1 subtracts it, so the 2 becomes 2.18. Compute from there on again, and `fish` has 0.67: the loss falls from 0.43 to 0.40, as the gradient predicted, $0.18 \cdot 0.18 = 0.03$.
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    pulls = two(g @ E)
+    mean, along = two(pulls.mean()), two((pulls * s).mean())
+    deviation = by_hand.mean_and_deviation(run.s_sum)[1]
+    behind = two((pulls - mean - s * along) / deviation)
+    entries = two(run.unit * behind)
+    updated = by_hand.U_2 - entries * (by_hand.U_2 == 2)
+    after = by_hand.softmax(two(by_hand.norm(c + run.unit @ updated) @ E.T))[0, 4]
+    says(g, 0.01, 0.0, 0.29, 0.04, -0.35)
+    says(pulls, 0.0, 0.0, 0.06, -0.10, 0.0, 0.02, -0.35, 0.0)
+    says(torch.stack([mean, along]), -0.05, -0.05)
+    says(torch.stack([behind[0, 6], entries[0, 6]]), -0.25, -0.18)
+    says(updated[0, 6], 2.18)
+    says(torch.stack([after, two(-after.log())]), 0.67, 0.40)
 
 # %% [markdown]
 # ## The same in the package
 #
-# Now the package's own layers with these weights, nothing rounded, and PyTorch's backward pass. Head 2 gets a second value of zeros, since the module gives all heads one width.
+# Do the package's own layers say the same, with nothing rounded? This is the time for the first exercise.
+#
+# **Exercise 1. Write it first** (★★, 30 min). Build an `EncoderLayer` and a `DecoderLayer` of width 8, give them the weights of this page (`from book.by_hand import ...`; the names are those of the next cell), and ask for the probabilities of the next word. `nn.Linear` stores its matrix transposed.
 
-# %% tags=["hide-input"]
+# %%
+import torch
+import torch.nn.functional as F
+
 from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.layers import DecoderLayer, EncoderLayer
 from annotated_transformer.masks import causal_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention
+from book.by_hand import C_K, C_O, C_Q, C_V, HEADS, U_1, U_2, W_1, W_2, W_O, WORDS
+from book.by_hand import E, b_1, c_1, t, x
 
 
 def filled(module, *weights):
-    """Set a module's parameters in turn; nn.Linear stores its matrices transposed."""
-    with torch.no_grad():
-        for parameter, weight in zip(
-            module.double().parameters(), weights, strict=True
-        ):
-            parameter.copy_(weight.T if weight.dim() == 2 else weight)
+    """Set the parameters of a module in turn."""
+    module = module.double()
+    for parameter, weight in zip(module.parameters(), weights, strict=True):
+        parameter.data = weight.T.clone() if weight.dim() == 2 else weight
     return module
 
 
-queries, keys, values = (torch.cat(parts, 1) for parts in zip(*CUT))
-values, output = F.pad(values, (0, 1)), F.pad(JOIN, (0, 0, 0, 1))
-own = queries, keys, values, output
-selves = [filled(MultiHeadAttention(8, heads=2, d_k=2, d_v=2), *own) for _ in range(2)]
-crossing = filled(MultiHeadAttention(8, heads=1, d_k=2, d_v=6), C_Q, C_K, C_V, C_O)
-zeros = torch.zeros(8)
-first = filled(FeedForward(8, 2), W1, b1, W2, zeros)
-last = filled(FeedForward(8, 1), U1, c1, U2, zeros)
+def both_heads():
+    queries, keys, values = (torch.cat(parts, dim=1) for parts in zip(*HEADS))
+    module = MultiHeadAttention(8, heads=2, d_k=2, d_v=1)
+    return filled(module, queries, keys, values, W_O)
 
-memory = EncoderLayer(8, selves[0], first, dropout=0.0).double()(x[None])
-layer = DecoderLayer(8, selves[1], crossing, last, dropout=0.0).double()
-states = layer(t[None], memory, causal_mask(5), None)
-exact = F.cross_entropy(states[0, -1:] @ X.T, torch.tensor([4]))
-exact.backward()
 
-gradient = last.linear2.weight.grad[:, 0]
-for name, ours, theirs in (
-    ("state", s[0], states[0, -1]),
-    ("gradient", entries[0], gradient),
-):
-    print(f"{name:9} by hand", *(f"{v:6.2f}" for v in ours))
-    print(" " * 9, "package", *(f"{v:6.2f}" for v in theirs))
-print(f"loss      by hand {loss:6.2f}\n          package {exact:6.2f}")
+# %%
+zeros = torch.zeros(8).double()
+network = filled(FeedForward(8, 2), W_1, b_1, W_2, zeros)
+cross = filled(MultiHeadAttention(8, heads=1, d_k=4, d_v=4), C_Q, C_K, C_V, C_O)
+last = filled(FeedForward(8, 1), U_1, c_1, U_2, zeros)
 
-chances = (states[0] @ X.T).softmax(-1)
-for word, chance, best in zip(before, chances, chances.argmax(-1)):
-    print(f"after {word:8} {WORDS[best]:5} {chance[best]:.2f}")
+encoder = EncoderLayer(8, both_heads(), network, dropout=0.0).double()
+decoder = DecoderLayer(8, both_heads(), cross, last, dropout=0.0).double()
+
+
+def logits():
+    """Return the logits of the word after the last one."""
+    memory = encoder(x[None])
+    states = decoder(t[None], memory, causal_mask(6), None)
+    return states[0, -1] @ E.T
+
+
+p = logits().softmax(dim=-1)
+print("  ".join(f"{word} {share:.2f}" for word, share in zip(WORDS, p)))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert (memory[0] - m).abs().max() < 0.05 and (states[0, -1] - s).abs().max() < 0.05
-    assert (gradient - entries[0]).abs().max() < 0.02 and abs(exact - loss) < 0.02
-    assert chances.argmax(-1).tolist() == [0, 1, 2, 3, 4]
+    assert (p - run.p[0]).abs().max() < 0.02
+    assert (encoder(x[None])[0] - m).abs().max() < 0.05
 
 # %% [markdown]
-# Unrounded, the package's layers end within a few hundredths of our state, our gradient and our loss. The last five lines are all rows of the decoder, each of which has seen only the words before it: it repeats the whole sentence, least sure of *cat*. But for dropout, the factor $\sqrt{d_\text{model}}$ and a mask with something to hide, you have now done all that a Transformer does; the base model does it with 512 columns instead of eight, eight heads and six layers on either side.
+# They are ours, to within a hundredth or two. Now PyTorch's backward pass, for the weight that we moved:
+
+# %%
+loss = F.cross_entropy(logits()[None], torch.tensor([WORDS.index("fish")]))
+loss.backward()
+print(f"loss {loss:.2f}, gradient of the weight {last.linear2.weight.grad[6, 0]:.2f}")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert abs(last.linear2.weight.grad[6, 0] + 0.18) < 0.02
+    assert abs(loss - 0.43) < 0.03
+
+# %% [markdown]
+# And does the model need all of its parts? We set the last matrix of each to zero, one at a time, and ask again:
+
+# %%
+parts = {
+    "the encoder's self-attention": encoder.self_attention.output,
+    "the encoder's network": encoder.feed_forward.linear2,
+    "the decoder's self-attention": decoder.self_attention.output,
+    "cross-attention": decoder.cross_attention.output,
+    "the decoder's network": decoder.feed_forward.linear2,
+}
+for name, part in parts.items():
+    weight, part.weight.data = part.weight.data, torch.zeros_like(part.weight)
+    p = logits().softmax(dim=-1)
+    print(f"without {name:29} {WORDS[p.argmax()]:6} {p.max():.2f}, fish {p[4]:.2f}")
+    part.weight.data = weight
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    for name, part in parts.items():
+        weight, part.weight.data = part.weight.data, torch.zeros_like(part.weight)
+        p = logits().softmax(dim=-1)
+        assert p.argmax() != 4 and p.max() - p[4] > 0.2, name
+        part.weight.data = weight
+    assert logits().argmax() == 4
+
+# %% [markdown]
+# Each part is needed: whichever we take away, the next word is wrong. Without the encoder's network, for instance, `Fisch` still carries the mark, but nothing says that `Katze` is the subject, and place and noun win again.
+#
+# But for dropout, the factor $\sqrt{d_\text{model}}$ and a mask with something to hide, you have now done all that a Transformer does. The base model does it with 512 columns instead of eight, eight heads, and six layers on either side.
 #
 # ## What to remember
 #
 # - A layer multiplies matrices, takes one softmax in each head, sets negative numbers to zero inside the network, and adds and normalizes after each sub-layer.
-# - Positions and words are added into one vector. Here each has columns of its own. In a large model they share hundreds of columns, and training keeps them apart.
+# - The encoder writes into the vector of a word what only the other words can tell, and the decoder's query asks for it.
 # - A decoder's step needs one row of queries; the earlier words are there as keys and values.
 # - The gradient starts as "probability minus 1 for the right word" and runs back through the same numbers.
 #
-# You now know how it works. Was it worth giving up recurrence? That can be counted and timed.
-#
 # ## Exercises
 #
-# **1. The row of the decoder's *cat*** (★, 15 min). Do head 1 for *cat* at position 3 of the decoder: its query, its scores, its weights, and what it fetches. Which keys may it see?
+# **Exercise 1** is [above](#the-same-in-the-package), and the cells below it are its solution.
+#
+# **2. The subject first** (★★, 20 min). *Die schwarze Katze mag den Fisch* means the same. Which rows of $x$ change, and how? With the decoder as it was, does the model still say `fish`, and does it need the encoder's self-attention for it? Guess first; then compute the three scores that matter.
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The first four, itself included. A noun looks for verbs, and no verb has been written yet: all
-# scores are 0, and it takes a quarter of each.
-row = attend(t[3:4], t[:4], *CUT[0])
-for name in ("Q", "scores", "weights", "out"):
-    print(f"{name:7}", *(f"{v:.2f}" for v in vars(row)[name][0]))
+# %% [markdown]
+# :::{admonition} Solution 2
+# :class: dropdown
+# The words move and the clock stays, so each row gets another place: `Fisch` now stands at 5, and `den` right before it. All three questions of cross-attention now have the same answer: the place is right, it is a noun, and it is the object. The model says `fish` with 0.68, and the weight of `Fisch` is 0.97. Without the encoder's self-attention it still says `fish`, with 0.55, because place and noun suffice. In such sentences you can't see what the encoder is for.
+# :::
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    says(row.Q, 0.0, 2.0)
-    says(row.weights, 0.25, 0.25, 0.25, 0.25)
+    swapped = by_hand.read(["die", "schwarze", "Katze", "mag", "den", "Fisch"])
+    there, bare = (by_hand.steps(swapped, t, part) for part in ("", "self-attention"))
+    says(there.p[0, 4], 0.68)
+    says(there.cross.weights[0, 5], 0.97)
+    says(bare.p[0, 4], 0.55)
+    assert bare.p.argmax() == 4
 
 # %% [markdown]
-# **2. Fish like cats** (★, 10 min). Swap *cat* and *fish* in the source, so that it reads *the black fish likes cat*. What does *likes* give to each of the two in head 1, and what does it fetch? Which numbers of $x$ change?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The weights go with the words, 0.25 at position 2 and 0.72 at position 4, and what is fetched is the
-# same: head 1 doesn't look at the clock. In x the clock stays, and the words in front of it swap.
-swapped = X[[0, 1, 4, 3, 2]] + PE
-row = attend(swapped[3:4], swapped, *CUT[0])
-print("weights", *(f"{v:.2f}" for v in row.weights[0]), " fetched", row.out[0].tolist())
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    says(row.weights, 0.01, 0.01, 0.25, 0.01, 0.72)
-    assert torch.equal(row.out[0], one.out[3])
-
-# %% [markdown]
-# **3. Which word does it move?** (★★, 15 min). Used for the output, the row of *fish* has the gradient $(p - 1)\, s$ ({eq}`eq-output-gradient`). Compute its entry for "edible". In a shared table, what is missing from it?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# (0.65 - 1) * 1.82 = -0.64, so "edible" of fish grows. Fish is also a word of the source, so its
-# row gets a second part, through memory and cross-attention.
-entry = two((p[0, 4] - 1) * s[0, 7])
-print(f"{entry:.2f}")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    says(entry, -0.64)
-
-# %% [markdown]
-# **4. A faint clock** (★★, 20 min). Let cross-attention ask with the clock itself instead of three times the clock. Which rows does the decoder still get right? Guess first: where are the neighbors' clocks hardest to tell apart?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# With a softer softmax each row mixes in its neighbors, and the word just read, which the stream
-# still carries, wins where the neighbors are loudest: after *black* comes *black*, after *cat* comes *cat*.
-with torch.no_grad():
-    next(crossing.parameters()).div_(3)
-    faint = (layer(t[None], memory, causal_mask(5), None)[0] @ X.T).softmax(-1)
-    next(crossing.parameters()).mul_(3)
-for word, chance, best in zip(before, faint, faint.argmax(-1)):
-    print(f"after {word:8} {WORDS[best]:5} {chance[best]:.2f}")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert faint.argmax(-1).tolist() == [0, 1, 1, 2, 4]
-
-# %% [markdown]
-# **5. Make it translate** (★★★, an evening; no solution). Give the output a table of its own with five German words, and choose weights so that the decoder writes *die schwarze Katze mag Fisch*. Then a harder one: let the adjective follow its noun, as in French. What must the query of cross-attention know now?
+# **3. The whole sentence** (★★★, an evening; no solution). These weights were made for one step. Choose others with which the decoder writes *the black cat likes the fish* from the beginning, for both German sentences. What must the first `the` ask for, before any verb has been said?
 #
 # ## Sources
 #

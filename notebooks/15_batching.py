@@ -123,7 +123,7 @@ if CHECKING:
     assert shares["sorted by target length"] > 0.8
 
 # %% [markdown]
-# You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23%. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](03_attention.ipynb#what-it-costs) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
+# You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23%. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](12_why_self_attention.ipynb) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
 #
 # Padding each batch to its own longest sentence brings the useful share to one half. It can't do better, because among 32 captions drawn at random one is nearly always long. Sorting is the step that counts: put sentences of about equal length together.
 #

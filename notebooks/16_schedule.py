@@ -437,7 +437,7 @@ show(
 #
 # 1. Adam's first steps have full length whatever the gradient, and poor aim (this chapter).
 # 2. Its estimate of the usual size varies too much until enough batches have come by {cite:p}`liu2020variance`.
-# 3. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show ([chapter 9](09_layers.ipynb#what-the-gradients-say) measures them).
+# 3. In post-norm the gradients near the output are large at the start, as {cite:t}`xiong2020layer` show ([chapter 9](09_layers.ipynb#why-the-place-of-the-norm-matters) measures them).
 # 4. A step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good.
 #
 # The third is the odd one: under Adam the size of the gradient cancels, so large gradients as such do no harm. What post-norm changes is how strongly the *output* reacts once the weights have moved. We give fresh models of both forms the same first step, at a rate of 0.001, and measure how far the encoder's output moves.

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from annotated_transformer.attention import Mask
-from annotated_transformer.layers import DecoderLayer
+from annotated_transformer.layers import DecoderLayer, LayerNorm
 from annotated_transformer.masks import BOS, EOS, PAD, padding_mask
 from annotated_transformer.multi_head_attention import (
     MultiHeadAttention,
@@ -956,7 +956,7 @@ def attend_to(
     """Let vectors x (B, T, D) look at keys and values; returns (B, T, D)."""
     keys, values = kv
     query = split_heads(attention.query(x), attention.heads)
-    heads = F.scaled_dot_product_attention(query, keys, values, mask)
+    heads, _ = attention.attend(query, keys, values, mask)
     return attention.output(merge_heads(heads))
 
 
@@ -1094,8 +1094,65 @@ print("largest difference in each:", *(f"{gap:.0e}" for gap in differences))
 if CHECKING:
     assert max(differences) < 1e-12
 
+# %% [markdown]
+# ### The same, in one call
+#
+# With a cache, a step computes so little that much of its time goes into *starting* operations, and the formula of `layer_norm` alone takes ten of them. PyTorch has it as a single one, and our `attention`, too. Both give the same numbers, so a model may have either: `use_fused` puts PyTorch's in the place of ours. The models of the package get it when they are loaded, and `train` gives it to those that it trains, where it [saves memory as well](25_speed.ipynb#attention-without-the-matrix).
+
+
+# %% tags=["export"]
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask = None,
+    dropout: nn.Module = nn.Identity(),
+) -> tuple[Tensor, None]:
+    """Return what attention returns, but for the weights, which never exist as a whole.
+
+    Raises TypeError for a mask that is not boolean: PyTorch would add its numbers to the scores.
+    """
+    if mask is not None and mask.dtype != torch.bool:
+        raise TypeError(f"the mask is {mask.dtype}: make it boolean")
+    # PyTorch's function doesn't know whether the model is training
+    rate = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
+    return F.scaled_dot_product_attention(query, key, value, mask, rate), None
+
+
+def fused_layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Return what layer_norm returns."""
+    return F.layer_norm(x, gain.shape, gain, bias, eps)
+
+
+def use_fused(model: nn.Module) -> None:
+    """Let a model compute attention and layer normalization by PyTorch's fused functions."""
+    for part in model.modules():
+        if isinstance(part, MultiHeadAttention):
+            part.attend = fused_attention
+        elif isinstance(part, LayerNorm):
+            part.normalize = fused_layer_norm
+
+
+# %%
+torch.manual_seed(0)
+tiny = Transformer(preset("tiny", vocabulary_size=9)).double().eval()
+read, written = (
+    torch.tensor([[4, 5, EOS], [6, EOS, PAD]]),
+    torch.tensor([[BOS, 7, 8]] * 2),
+)
+with torch.no_grad():
+    by_formula = tiny(read, written)
+    use_fused(tiny)
+    difference = (tiny(read, written) - by_formula).abs().max()
+print(f"largest difference: {difference:.6f}")
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert difference < 1e-12
+
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-cache-time", "caption": "What does the next word cost? Processor time of one decoding step by the number of words already written, for 16 sentences and the tiny model, on the machine that ran this notebook. Without a cache (dashed) a step costs more with every word; with one (solid) it stays far below."}}
 timed = Transformer(preset("tiny", vocabulary_size=2000)).eval()
+use_fused(timed)
 read, words = torch.randint(
     4, 2000, (2, 16, 72), generator=torch.Generator().manual_seed(0)
 )

@@ -30,6 +30,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.transformer import Transformer, TransformerConfig
 
@@ -172,6 +173,7 @@ def load_model(folder: str | Path) -> tuple[Transformer, Tokenizer]:
     model = Transformer(TransformerConfig(**json.loads(config)))
     model.load_state_dict(weights)
     check_vocabulary(model, tokenizer)
+    use_fused(model)
     return model.eval(), tokenizer
 
 

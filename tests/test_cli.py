@@ -233,7 +233,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     assert seen == [TrainingConfig(**typed)]  # type: ignore[arg-type]
     for said in ("parameters", "77 steps", "operations", "GiB", "hours"):
         assert said in result.out
-    run(*plan, "--preset", "D-smoothing0.2")
+    run(*plan, "--preset", "A-h1", "--label-smoothing", 0.2)
     run(*plan)
     assert seen[1].label_smoothing == 0.2 and seen[1].steps == 100_000
     assert seen[2] == TrainingConfig()

@@ -13,6 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
+from annotated_transformer.attention import attention
+from annotated_transformer.decoding import (
+    fused_attention,
+    fused_layer_norm,
+    use_fused,
+)
 from annotated_transformer.layers import Residual
 from annotated_transformer.masks import (
     BOS,
@@ -210,11 +216,44 @@ def test_attention_dropout_acts_in_training_only():
     torch.testing.assert_close(module(x, x, x), module(x, x, x))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.long, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.long])
 def test_a_mask_that_is_not_boolean_is_refused(dtype):
     module, x = MultiHeadAttention(12, 3), torch.randn(1, 6, 12)
+    with pytest.raises(RuntimeError, match="boolean"):
+        module(x, x, x, causal_mask(6).to(dtype))
+    use_fused(module)
     with pytest.raises(TypeError, match=f"the mask is {dtype}: make it boolean"):
         module(x, x, x, causal_mask(6).to(dtype))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_fused_attention_is_attention_also_where_nothing_may_be_seen(rate):
+    """Outputs and gradients; dropout acts in training only, in both."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 3, n, 4, requires_grad=True) for n in (5, 7, 7)]
+    mask = torch.rand(2, 1, 5, 7) > 0.4
+    mask[:, :, 2] = False
+    dropout = nn.Dropout(rate)
+    for function in (attention, fused_attention):
+        one, other = (function(*inputs, mask, dropout)[0] for _ in range(2))
+        assert torch.equal(one, other) == (rate == 0)
+    dropout.eval()
+    results = []
+    for function in (attention, fused_attention):
+        output, _ = function(*inputs, mask, dropout)
+        results.append([output, *torch.autograd.grad(output.square().sum(), inputs)])
+        assert not output[:, :, 2].any()
+    for ours, theirs in zip(*results):
+        torch.testing.assert_close(ours, theirs)
+
+
+@each_variant
+def test_a_model_with_fused_functions_is_the_same_model(config):
+    plain, fused = make(config).eval(), make(config).eval()
+    use_fused(fused)
+    assert fused.encoder.layers[0].residuals[0].norm.normalize is fused_layer_norm
+    batch = tensors([([5, 6, 7], [8, 9]), ([10], [11])])
+    torch.testing.assert_close(fused(*batch), plain(*batch))
 
 
 @pytest.mark.parametrize("kind", [SinusoidalPositions, LearnedPositions])

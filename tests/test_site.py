@@ -4,7 +4,6 @@ The chapter's module imports something that does not exist, so reading it must b
 """
 
 import ast
-import itertools
 import json
 import re
 import shutil
@@ -428,20 +427,6 @@ def test_meanings_of_names():
     named, variables = meanings(codes, {"m": ["a"]})
     assert named == {"a": "annotated_transformer.m.a", "c": "x.y.b"}
     assert variables == {"d", "e", "g"}
-
-
-def test_every_closed_box_of_a_lesson_is_listed():
-    """*How to read* names them all, with as many colons as a box may have."""
-    listed = number(ROOT, "second.readings")
-    boxes = 0
-    for script in (ROOT / "notebooks").glob("[0-9]*.py"):
-        lines = script.read_text(encoding="utf-8").splitlines()
-        for line, following in itertools.pairwise(lines):
-            if following == "# :class: dropdown":
-                boxes += 1
-                _, _, title = line.partition("{admonition} ")
-                assert title and title in listed, line
-    assert boxes > 50
 
 
 def test_every_number_of_the_pages_is_known():

@@ -209,6 +209,13 @@ class Largest(TorchDispatchMode):
         return out
 
 
+def test_a_translation_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the lines of a file would no longer be those of its source."""
+    monkeypatch.setattr(trainer, "translate", lambda *_, **__: ["one\u2028two\nthree"])
+    found = trainer.translate_together(make(), TOKENIZER, ["eins zwei drei"])
+    assert found == ["one two three"]
+
+
 def test_neither_a_step_nor_a_validation_holds_all_logits() -> None:
     """The largest tensor of both is a chunk of them."""
     model = make(vocabulary_size=3000)

@@ -36,7 +36,8 @@ from annotated_transformer.training import validation_loss
 from annotated_transformer.transformer import TABLE_3, parameter_count
 from benchmarks import common
 
-ROWS = ("base", *TABLE_3, "big")
+SMOOTHING = {"D-smoothing0.0": 0.0, "D-smoothing0.2": 0.2}  # rows of the base model
+ROWS = ("base", *sorted([*TABLE_3, *SMOOTHING], key=lambda row: row[0]), "big")
 NORMS = [
     f"{form}-{layers}-{rise}"
     for layers in (2, 6, 12)
@@ -59,7 +60,8 @@ def shape(name: str, vocabulary_size: int) -> TransformerConfig:
         form, layers, _ = name.split("-")
         base = shape("base", vocabulary_size)
         return replace(base, layers=int(layers), pre_norm=form == "pre")
-    paper = preset(name, vocabulary_size=vocabulary_size)
+    named = "base" if name in SMOOTHING else name
+    paper = preset(named, vocabulary_size=vocabulary_size)
     narrow = {}
     for width in ("d_model", "d_ff", "d_k", "d_v"):
         size = getattr(paper, width)
@@ -72,7 +74,7 @@ def recipe(name: str, seed: int, steps: int) -> TrainingConfig:
     """Return how a row is trained."""
     if name in NORMS:
         return replace(BRIEF, steps=steps // 2, seed=seed)
-    smoothing = trainer.recipe(name).label_smoothing
+    smoothing = SMOOTHING.get(name, TRAINING.label_smoothing)
     return replace(TRAINING, steps=steps, seed=seed, label_smoothing=smoothing)
 
 

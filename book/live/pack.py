@@ -22,7 +22,7 @@ LINES = {  # how the line of code begins that a head's step shows
     "scores": "scores = query @",
     "mask": "scores = torch.where(mask",
     "weights": "weights = scores.softmax",
-    "sum": "return F.dropout(weights",
+    "sum": "return dropout(weights) @",
     "output": "return self.output(",
 }
 

@@ -26,6 +26,7 @@ from book.site import (
     references,
     search,
     terms,
+    tokens,
     typography,
 )
 
@@ -38,6 +39,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("viewcode-find-source", api.find_source)
     app.connect("doctree-resolved", captions.add_captions)
     app.connect("doctree-resolved", links.find_targets)
+    app.connect("doctree-resolved", tokens.mark_tokens)
     app.connect("doctree-resolved", references.number_references)
     app.connect("doctree-resolved", terms.connect_terms)
     app.connect("env-updated", terms.write_glossary_anew)

@@ -1,8 +1,8 @@
 """The line under a chapter's title: minutes, sections of the paper, what is needed, core or extra,
 and a button that opens it in Colab. Cells of imports are folded.
 
-Minutes follow from words and visible lines of code, sections of the paper from the first sentence.
-What is needed and what is extra is in `book/site/chapters.yml`, by number.
+Minutes follow from words, visible lines of code, figures and formulas, sections of the paper from
+the first sentence. What is needed and what is extra is in `book/site/chapters.yml`, by number.
 """
 
 import ast
@@ -21,6 +21,7 @@ TABLE = "book/site/chapters.yml"
 PAPER = re.compile(r"\((sections? [\d., and]*(?:to [\d.]+)?[\d., and]*) of the paper")
 WORDS_A_MINUTE = 200
 LINES_A_MINUTE = 12  # of code that is not folded
+FIGURES_A_MINUTE = 2  # and formulas that stand on lines of their own
 FOLDED = {"dropdown", "hide", "tag_hide-input", "toggle"}
 COLAB = "https://colab.research.google.com/github"
 
@@ -45,6 +46,7 @@ def fold_imports(app: Sphinx, doctree: nodes.document) -> None:
         blocks = list(cell.findall(nodes.literal_block))
         if blocks and only_imports(blocks[0].astext()):
             cell["hide_mode"] = "input"
+            cell["classes"].append("imports")
             cell["prompt_show"] = "Show the imports"
             cell["prompt_hide"] = "Hide the imports"
 
@@ -95,7 +97,7 @@ def sections_of_paper(top: nodes.section) -> nodes.Node | None:
 
 
 def minutes(doctree: nodes.document) -> int:
-    """Estimate how long a page takes to read, to five minutes; what is folded does not count.
+    """Estimate how long a page takes to read, to five minutes, without what is folded.
 
     Takes the page as it was read: when it is written, it no longer says what is folded.
     """
@@ -107,7 +109,9 @@ def minutes(doctree: nodes.document) -> int:
     for block in doctree.findall(nodes.literal_block):
         if "python" in block.get("language", "") and not is_folded(block):
             lines += block.astext().count("\n") + 1
+    looked_at = [*doctree.findall(nodes.figure), *doctree.findall(nodes.math_block)]
     exact = words / WORDS_A_MINUTE + lines / LINES_A_MINUTE
+    exact += sum(not is_folded(node) for node in looked_at) / FIGURES_A_MINUTE
     return max(5, 5 * round(exact / 5))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
+from book.site.heads import LINES_A_MINUTE, WORDS_A_MINUTE
 from tools.package import modules
 
 PLACEHOLDER = re.compile(r"\{\{ (?P<name>[a-z][\w.]*)(?::(?P<format>[\w.,]+))? \}\}")
@@ -33,10 +34,6 @@ NO_CODE = {
     tokenize.ENDMARKER,
 }
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
-WORDS_A_MINUTE = 200
-SPELLED = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-FOLD = re.compile(r"^:::\{admonition\} (.+)\n:class: dropdown$", re.M)
-TITLE = re.compile(r"^# (.+)$", re.M)
 EXERCISE = re.compile(r"^\*\*(?:Exercise )?(\d)\. [^\n]*?\(★+, (\d+) min\b", re.M)
 MINUTES = re.compile(r"\(★+, (\d+) min\b")
 RUNTIME = re.compile(r"base 1 x (\S.*?) +[\d.]+ GiB each, +([\d.]+) hours")
@@ -138,15 +135,16 @@ def code_lines(text: str) -> int:
 
 def hours(root: Path) -> Values:
     """Hours of reading and of exercises; of a training, as the last chapter prints them."""
-    words = minutes = 0
+    reading_minutes = minutes = 0.0
     for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
         text = prose(path)
-        words += len(text.split())
+        reading_minutes += len(text.split()) / WORDS_A_MINUTE
+        reading_minutes += visible_lines(path) / LINES_A_MINUTE
         minutes += sum(int(number) for number in MINUTES.findall(text))
-    reading = round(words / WORDS_A_MINUTE / 60)
+    reading = round(reading_minutes / 60)
     printed = outputs(root / "notebooks" / "29_wmt14.ipynb")
     trainings = {slug(gpu): float(number) for gpu, number in RUNTIME.findall(printed)}
-    return {"reading": SPELLED[reading], "exercises": round(minutes / 60), **trainings}
+    return {"reading": reading, "exercises": round(minutes / 60), **trainings}
 
 
 def exercise(root: Path) -> Values:
@@ -157,19 +155,6 @@ def exercise(root: Path) -> Values:
         for label, minutes in EXERCISE.findall(prose(path)):
             labels[f"{chapter}.{label}"] = f"{label} ({minutes} min)"
     return labels
-
-
-def second(root: Path) -> Values:
-    """What the closed boxes of each chapter tell, as a list with a chapter in each entry."""
-    entries = []
-    for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
-        text = prose(path)
-        titles = FOLD.findall(text)
-        chapter = TITLE.search(text)
-        if titles and chapter:
-            link = f"[{chapter[1]}](../notebooks/{path.name})"
-            entries.append(f"- **{link}**: {' · '.join(titles)}")
-    return {"readings": "\n".join(entries)}
 
 
 # What a log says
@@ -370,7 +355,6 @@ GROUPS: dict[str, Callable[[Path], Values]] = {
         code,
         hours,
         exercise,
-        second,
         symptoms,
         gpu,
         serving,
@@ -406,6 +390,17 @@ def prose(path: Path) -> str:
     """Return the text of a notebook."""
     texts = [cell["source"] for cell in cells(path) if cell["cell_type"] == "markdown"]
     return "\n\n".join("".join(lines) for lines in texts)
+
+
+def visible_lines(path: Path) -> int:
+    """Count the lines of code that a reader of a notebook sees without unfolding anything."""
+    count = 0
+    for cell in cells(path):
+        tags = cell["metadata"].get("tags", [])
+        is_hidden = any(tag.startswith(("hide", "remove")) for tag in tags)
+        if cell["cell_type"] == "code" and not is_hidden:
+            count += sum(1 for line in cell["source"] if line.strip())
+    return count
 
 
 def outputs(path: Path) -> str:

@@ -59,7 +59,7 @@ def test_each_sheet_has_its_number_and_its_chapter(printed, outline):
 def test_contents_and_outline_name_the_page_with_the_title(printed, outline):
     """Title by title: in the outline, beside it in the contents, on the page itself."""
     contents = " ".join(printed.pages[1].extract_text().split())
-    for title in [*PARTS, "Second readings", "2.4 Recalling a word"]:
+    for title in [*PARTS, "Three promises", "2.4 Recalling a word"]:
         number = outline[title]
         assert f"{title} {number}" in contents
         heading = title.removeprefix("2 ")

@@ -1,5 +1,6 @@
 // What helps to read on any screen: whatever scrolls sideways can be reached with the keyboard, on a
-// narrow screen code can be wrapped, and a term or a citation says what it leads to.
+// narrow screen code can be wrapped, the code of figures is there on demand, and a term or a citation
+// says what it leads to.
 
 "use strict";
 
@@ -55,6 +56,28 @@
     set(localStorage.getItem("wrap") === "on");
   }
 
+  /** A switch under a chapter's title: show the code of figures, checks and imports, or leave it out. */
+  function addCodeSwitch() {
+    const folds = document.querySelectorAll("article .cell:is(.tag_hide-input, .imports) > details.hide");
+    const head = document.querySelector("article .chapter-head");
+    if (!head || !folds.length) return;
+    const label = document.createElement("label");
+    label.className = "code-switch";
+    label.innerHTML = '<input type="checkbox"> code of figures and checks';
+    const box = label.firstChild;
+    const set = (on) => {
+      document.documentElement.dataset.code = on ? "all" : "lesson";
+      for (const fold of folds) fold.open = on;
+    };
+    box.checked = localStorage.getItem("code") === "all";
+    box.addEventListener("change", () => {
+      localStorage.setItem("code", box.checked ? "all" : "lesson");
+      set(box.checked);
+    });
+    head.append(label);
+    set(box.checked);
+  }
+
   /** Show what a term or a citation leads to, to the pointer and to the keyboard alike. */
   function addAbouts() {
     const links = document.querySelectorAll("article :is(a.term, a[href*='bibliography.html#'])[title]");
@@ -102,6 +125,7 @@
   }
 
   addWrapButton();
+  addCodeSwitch();
   addAbouts();
   makeRoomForNotes();
   reach();

@@ -1,0 +1,69 @@
+"""Tokens look like tokens: in prose, a word of a sentence that stands in code type becomes a chip.
+
+`likes` is a token, `tril` is code. What a page's own code uses, Python or the package is code, but
+for the words of the running example; every other plain word, and a special token, is a token.
+"""
+
+import ast
+import builtins
+import keyword
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+from book.site.links import statements
+from tools.package import label_of, module_of, modules, public_names
+
+EXAMPLE = {
+    "the",
+    "black",
+    "cat",
+    "likes",
+    "fish",
+    "die",
+    "schwarze",
+    "Katze",
+    "mag",
+    "Fisch",
+}
+SPECIAL = re.compile(r"</?(?:s|pad|unk)>|[.,?!]")
+WORD = re.compile(r"[▁·]?[^\W\d_]+(?:@@)?")
+PYTHON = {*keyword.kwlist, *dir(builtins), "torch", "numpy", "self"}
+PRESETS = {"tiny", "small", "base", "big", "captions", "everyday"}
+LAST_CHAPTER = 24  # later ones speak of programs, not of words
+
+
+def mark_tokens(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Give the tokens of a chapter's prose the class `token`."""
+    label = label_of(docname)
+    if label is None or label.isalpha() or int(label) > LAST_CHAPTER:
+        return
+    code = names_of(doctree) | package_names(Path(app.srcdir)) | {module_of(docname)}
+    for literal in doctree.findall(nodes.literal):
+        text = literal.astext()
+        is_word = WORD.fullmatch(text) is not None and text not in code
+        if text in EXAMPLE or is_word or SPECIAL.fullmatch(text):
+            literal["classes"].append("token")
+
+
+def names_of(doctree: nodes.document) -> set[str | None]:
+    """Return all names in the Python code of a page."""
+    names: set[str | None] = {*PYTHON, *PRESETS}
+    for block in doctree.findall(nodes.literal_block):
+        for node in statements(block.astext()):
+            match node:
+                case ast.Name(id=name) | ast.arg(arg=name) | ast.keyword(arg=name):
+                    names.add(name)
+                case ast.Attribute(attr=name) | ast.alias(name=name):
+                    names.add(name)
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                    names.add(name)
+    return names
+
+
+def package_names(root: Path) -> set[str]:
+    """Return the names of the package's modules, and those that users import."""
+    public = {name for names in public_names(root).values() for name in names}
+    return public | {module.name for module in modules(root)}
