@@ -239,7 +239,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) measures, on a scale from 0 to 100, how many words and phrases a translation shares with a reference. In English-German the base model beat all earlier models, ensembles included. In English-French it stayed behind them, and only the big model was better. The base model was trained in twelve hours on eight GPUs, for English-German with a third of the operations of ConvS2S, the cheaper of the two earlier models in the table. These are the paper's figures (its Table 2), not ours; the [chapter on WMT14](29_wmt14.ipynb) has the commands to try them.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) measures, on a scale from 0 to 100, how many words and phrases a translation shares with a reference. In English-German the base model beat all earlier models, ensembles included. In English-French it stayed behind them, and only the big model was better. The base model was trained in twelve hours on eight GPUs, for English-German with a third of the operations of ConvS2S, the cheaper of the two earlier models in the table. These are the paper's figures (its Table 2), not ours; the [chapter on WMT14](30_wmt14.ipynb) has the commands to try them.
 #
 # ## What to remember
 #

@@ -542,7 +542,7 @@ if CHECKING:
 #
 # ### Rotary positions (RoPE)
 #
-# Most of today's language models add nothing to the words. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) turns queries and keys instead, in each layer: at position $p$, every pair of their columns by the angle $p\,\omega_i$, so that a score depends on positions only through their difference. The rotation is that of {eq}`eq-shift`, one for each position. [What has changed since 2017](24_since_2017.ipynb#rotary-positions) comes back to it.
+# Most of today's language models add nothing to the words. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) turns queries and keys instead, in each layer: at position $p$, every pair of their columns by the angle $p\,\omega_i$, so that a score depends on positions only through their difference. The rotation is that of {eq}`eq-shift`, one for each position. [What has changed since 2017](25_since_2017.ipynb#rotary-positions) comes back to it.
 #
 # ### Doesn't the causal mask tell the order?
 #

@@ -210,7 +210,9 @@ if CHECKING:
 #
 # By hand, for `likes`: the six numbers 0, 2, 0.06, 0, 0.76, 0.29 have mean 0.52. The 2 is 1.48 above it, and the mean of the six squared distances is 0.51, with root 0.71. So the 2 becomes $1.48 / 0.71 = 2.08$.
 #
-# If you'd like to write the function yourself first, go to exercise 2 now. Here is ours, one line for each part of the formula:
+# **Exercise 1. Write it first** (★★, 15 min). From the formula alone, write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D). The [checker](E_checker.ipynb#the-parts-it-knows) knows five ways to get it wrong: `from annotated_transformer import check`, then `print(check("layer_norm", layer_norm))`.
+#
+# Here is ours, one line for each part of the formula:
 
 
 # %% tags=["export"]
@@ -627,18 +629,16 @@ if CHECKING:
 #
 # ## Exercises
 #
-# **1. By hand** (★, 5 min). What is LayerNorm of $(0, 0, 0, 4)$ with gain 1, bias 0 and no $\varepsilon$? And of $(7, 7, 7, 8)$?
-#
 # :::{admonition} Solution 1
 # :class: dropdown
-# The mean is 1, so the distances are $(-1, -1, -1, 3)$. The mean of their squares is $12 / 4 = 3$, and the result is $(-1, -1, -1, 3) / \sqrt 3 = (-0.58, -0.58, -0.58, 1.73)$. The second vector has the same result: subtract 7 and multiply by 4, and it is the first, and LayerNorm sees neither a shift nor a factor.
+# Ours stands in [its section](#layer-normalization). If yours fails, look at two places first. The variance divides by $D$, but `x.var(-1)` divides by $D - 1$ unless you pass `correction=0`; every result is then too small by the factor $\sqrt{(D-1)/D}$, which is 6.5% at width 8. And $\varepsilon$ is added to the variance, inside the root, because the root of 0 has an infinite derivative: outside, a vector of equal numbers makes the gradient NaN.
 # :::
 #
-# **2. Write it first** (★★, 15 min). From the formula alone, write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D). The [checker](E_checker.ipynb#the-parts-it-knows) knows five ways to get it wrong: `from annotated_transformer import check`, then `print(check("layer_norm", layer_norm))`.
+# **2. By hand** (★, 5 min). What is LayerNorm of $(0, 0, 0, 4)$ with gain 1, bias 0 and no $\varepsilon$? And of $(7, 7, 7, 8)$?
 #
 # :::{admonition} Solution 2
 # :class: dropdown
-# Ours stands in [its section](#layer-normalization). If yours fails, look at two places first. The variance divides by $D$, but `x.var(-1)` divides by $D - 1$ unless you pass `correction=0`; every result is then too small by the factor $\sqrt{(D-1)/D}$, which is 6.5% at width 8. And $\varepsilon$ is added to the variance, inside the root, because the root of 0 has an infinite derivative: outside, a vector of equal numbers makes the gradient NaN.
+# The mean is 1, so the distances are $(-1, -1, -1, 3)$. The mean of their squares is $12 / 4 = 3$, and the result is $(-1, -1, -1, 3) / \sqrt 3 = (-0.58, -0.58, -0.58, 1.73)$. The second vector has the same result: subtract 7 and multiply by 4, and it is the first, and LayerNorm sees neither a shift nor a factor.
 # :::
 #
 # **3. Three stacks** (★★, 15 min). Send the words up the stack in pre-norm and in the swapped form. Predict the size of the last state of each before you run it. What would such a memory do to the cross-attention that reads it?

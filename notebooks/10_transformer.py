@@ -463,7 +463,9 @@ if CHECKING:
 # %% [markdown]
 # ## The target, shifted by one
 #
-# The model learns to say the next word. In training it's given a whole target and asked at each position for the word that follows. So what it reads and what it must say are one row, shifted by one place. (To write the shift yourself first, go to exercise 2.)
+# The model learns to say the next word. In training it's given a whole target and asked at each position for the word that follows. So what it reads and what it must say are one row, shifted by one place.
+#
+# **Exercise 1. Write it first** (★, 10 min). Before you read on, write `shift(target)`, which takes rows from `<s>` to `</s>`, with padding behind, and returns what the decoder reads and what it must say. What does yours ask for in a row that ends with padding, and what must the loss do about that? The [checker](E_checker.ipynb#the-parts-it-knows) knows it: `print(check("shift", shift))`, with `check` from `annotated_transformer`.
 
 # %%
 # <s> the black cat likes fish </s>
@@ -669,7 +671,7 @@ if CHECKING:
 # %% [markdown]
 # It learns to look: first anywhere, then roughly, then at the right place. What the diagonal compares are positions and not letters. `blackcat` has two `a` and two `c`, alike as letters, and each row finds its own. The [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
 #
-# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop), but the model stays as it is. (Take away the encoder and cross-attention, and what is left writes text without a source. GPT is such a model.)
+# This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop), but the model stays as it is. (Take away the encoder and cross-attention, and [what is left](24_decoder_alone.ipynb) writes text without a source. GPT is such a model.)
 #
 # ### If the shift is forgotten
 #
@@ -820,18 +822,16 @@ if CHECKING:
 #
 # ## Exercises
 #
-# **1. One more layer** (★, 5 min). By hand: how many parameters does one more layer, in encoder and decoder, add to base?
-#
 # :::{admonition} Solution 1
 # :class: dropdown
-# Three attentions of $4 \cdot 512^2$ weights make 3,145,728. Two networks of $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases make 4,199,424. Five norms of $2 \cdot 512$ make 5,120. Together these are 7,350,272, which is what `parameter_count(preset("base", layers=7))` has more than base.
+# `return target[:, :-1], target[:, 1:]`. At a padded position it asks for `<pad>`: for the row `<s> A </s> <pad>` the decoder reads `<s> A </s>` and must say `A </s> <pad>`. Nobody wants the model to learn that, so the loss leaves those positions out, as `ignore_index=PAD` does in `loss_of`.
 # :::
 #
-# **2. Write it first** (★, 10 min). Before you read the section on the shift, write `shift(target)`, which takes rows from `<s>` to `</s>`, with padding behind, and returns what the decoder reads and what it must say. (The [checker](E_checker.ipynb#the-parts-it-knows) knows it: `from annotated_transformer import check`, then `print(check("shift", shift))`.) What does yours ask for in a row that ends with padding, and what must the loss do about that?
+# **2. One more layer** (★, 5 min). By hand: how many parameters does one more layer, in encoder and decoder, add to base?
 #
 # :::{admonition} Solution 2
 # :class: dropdown
-# `return target[:, :-1], target[:, 1:]`. At a padded position it asks for `<pad>`: for the row `<s> A </s> <pad>` the decoder reads `<s> A </s>` and must say `A </s> <pad>`. Nobody wants the model to learn that, so the loss leaves those positions out, as `ignore_index=PAD` does in `loss_of`.
+# Three attentions of $4 \cdot 512^2$ weights make 3,145,728. Two networks of $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases make 4,199,424. Five norms of $2 \cdot 512$ make 5,120. Together these are 7,350,272, which is what `parameter_count(preset("base", layers=7))` has more than base.
 # :::
 #
 # **3. Longer rows** (★★, 20 min). The copier has met rows of 4 to 10 letters. Predict what it does with the 15 letters of `fishandblackcat`, then look. Which letter is the first to go wrong, and why there?

@@ -270,7 +270,7 @@ if CHECKING:
 # %% [markdown]
 # At 512 words recurrence takes ten times as long, and it stays slower up to some 4,700 (between the measured lengths we interpolate). The reason is that a vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time to within 20%. And all this is one thread, before anything has been done in parallel.
 #
-# A convolution is faster than complete attention at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. FlashAttention {cite:p}`dao2022flashattention` avoids keeping them by computing them anew in the backward pass ([speed](25_speed.ipynb#attention-without-the-matrix)), but the multiplications remain.
+# A convolution is faster than complete attention at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. FlashAttention {cite:p}`dao2022flashattention` avoids keeping them by computing them anew in the backward pass ([speed](26_speed.ipynb#attention-without-the-matrix)), but the multiplications remain.
 #
 # ## Steps in a row
 #

@@ -469,4 +469,4 @@ if CHECKING:
 # %% [markdown]
 # ## Sources
 #
-# Multi30k is by {cite:t}`elliott2016multi30k`, for research and education. The corpora of WMT 2014, on which {cite:t}`vaswani2017attention` trained, come back in [chapter 27](29_wmt14.ipynb#what-wmt14-means).
+# Multi30k is by {cite:t}`elliott2016multi30k`, for research and education. The corpora of WMT 2014, on which {cite:t}`vaswani2017attention` trained, come back in [chapter 28](30_wmt14.ipynb#what-wmt14-means).

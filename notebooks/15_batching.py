@@ -576,7 +576,7 @@ if CHECKING:
 # :::{admonition} Where an example begins, and what the arrays may lie in
 # :class: dropdown
 #
-# The code of `EncodedCorpus` is folded [above](#from-pairs-to-arrays). One array holds all ids, a second one the lengths. An example takes $S + T + 1$ ids (its target has $T + 1$, of which the decoder never reads the last), so where each begins is a running sum over the lengths. Its two slices are views of the long array, so nothing is copied. Since NumPy can map a file into memory as if it were an array, the ids may also stay [on disk](27_corpus.ipynb#the-folder).
+# The code of `EncodedCorpus` is folded [above](#from-pairs-to-arrays). One array holds all ids, a second one the lengths. An example takes $S + T + 1$ ids (its target has $T + 1$, of which the decoder never reads the last), so where each begins is a running sum over the lengths. Its two slices are views of the long array, so nothing is copied. Since NumPy can map a file into memory as if it were an array, the ids may also stay [on disk](28_corpus.ipynb#the-folder).
 # :::
 #
 # ### Why pad on the right?

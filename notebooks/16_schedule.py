@@ -675,7 +675,7 @@ if CHECKING:
 # :::{admonition} It must not, and Adam's averages must be saved, too
 # :class: dropdown
 #
-# If the same training goes on, a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. (With *other* pairs a new, small one [is in place](../book/questions.md#how-do-i-train-a-finished-model-further-on-sentences-of-my-field).) Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([a test](28_trainer.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
+# If the same training goes on, a second warm-up wastes its steps, and the peak after it disturbs a model that was nearly done. (With *other* pairs a new, small one [is in place](../book/questions.md#how-do-i-train-a-finished-model-further-on-sentences-of-my-field).) Our rate is a function of the step number alone, so saving that number is enough. Adam's averages must be saved as well, or the first step after the pause has full length again ([a test](29_trainer.ipynb#why-are-the-weights-not-enough) measures it). They are two numbers for each weight.
 # :::
 #
 # ### A schedule that counts batches

@@ -285,7 +285,7 @@ def training_step(
 # %% [markdown]
 # ## The settings
 #
-# A run's **hyperparameters** stand in one class, with defaults for a small model. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, and how much memory it takes on `max_tokens` alone. The last five are for later chapters: [speed](25_speed.ipynb#the-fast-loss), and [the run as a whole](28_trainer.ipynb).
+# A run's **hyperparameters** stand in one class, with defaults for a small model. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, and how much memory it takes on `max_tokens` alone. The last five are for later chapters: [speed](26_speed.ipynb#the-fast-loss), and [the run as a whole](29_trainer.ipynb).
 
 
 # %% tags=["export"]
@@ -378,7 +378,7 @@ def validation_loss(
 #
 # ## One call
 #
-# A run that takes hours needs more: a log, validation as it goes, checkpoints, and a way to go on after a stop. None of it touches the update; a [later chapter](28_trainer.ipynb) builds it. The function `train` from there makes the same updates, also from the command line, [with your own pairs](../book/own_pair.md#train).
+# A run that takes hours needs more: a log, validation as it goes, checkpoints, and a way to go on after a stop. None of it touches the update; a [later chapter](29_trainer.ipynb) builds it. The function `train` from there makes the same updates, also from the command line, [with your own pairs](../book/own_pair.md#train).
 
 
 # %% tags=["nbval-ignore-output", "hide-cell"] mystnb={"code_prompt_show": "Show the same updates with train", "code_prompt_hide": "Hide these updates"}
@@ -478,7 +478,7 @@ print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f}", found["signatur
 #
 # ## What averaging checkpoints brings
 #
-# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five keeps $1 / \sqrt 5 = 0.45$ of it. That is worth having, since the noise isn't small: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](28_trainer.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
+# The paper doesn't translate with the last weights of a run. It takes the mean of the last checkpoints, weight by weight: five for base, written ten minutes apart, and twenty for big (section 6.1). Each checkpoint is partly where the last few batches have pushed it. If that part is independent noise, the mean of five keeps $1 / \sqrt 5 = 0.45$ of it. That is worth having, since the noise isn't small: the paper's rate is [still a fifth of its peak](16_schedule.ipynb#the-peak) when training ends. [`average_checkpoints`](29_trainer.ipynb#the-mean-of-checkpoints) takes the mean. At the end of our run, on 200 validation captions:
 
 # %% tags=["hide-input"]
 for last, score in found["averages"].items():

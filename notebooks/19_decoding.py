@@ -1097,7 +1097,7 @@ if CHECKING:
 # %% [markdown]
 # ### The same, in one call
 #
-# With a cache, a step computes so little that much of its time goes into *starting* operations, and the formula of `layer_norm` alone takes ten of them. PyTorch has it as a single one, and our `attention`, too. Both give the same numbers, so a model may have either: `use_fused` puts PyTorch's in the place of ours. The models of the package get it when they are loaded, and `train` gives it to those that it trains, where it [saves memory as well](25_speed.ipynb#attention-without-the-matrix).
+# With a cache, a step computes so little that much of its time goes into *starting* operations, and the formula of `layer_norm` alone takes ten of them. PyTorch has it as a single one, and our `attention`, too. Both give the same numbers, so a model may have either: `use_fused` puts PyTorch's in the place of ours. The models of the package get it when they are loaded, and `train` gives it to those that it trains, where it [saves memory as well](26_speed.ipynb#attention-without-the-matrix).
 
 
 # %% tags=["export"]

@@ -131,7 +131,7 @@ if CHECKING:
 # \end{aligned}
 # $$ (eq-heads-apart)
 #
-# The model can't hand over $A_h$: it calls PyTorch's `F.scaled_dot_product_attention`, which returns the output only, and is fast because it [never stores the weights](25_speed.ipynb#attention-without-the-matrix). But from the arguments of the call we can compute them again.
+# The model can't hand over $A_h$: it calls PyTorch's `F.scaled_dot_product_attention`, which returns the output only, and is fast because it [never stores the weights](26_speed.ipynb#attention-without-the-matrix). But from the arguments of the call we can compute them again.
 #
 # **Exercise 7. Write it first** (★★, 10 min). A `MultiHeadAttention` has the linear maps `query`, `key` and `value` and a number of `heads`; `split_heads(x, heads)` cuts a projection into heads, and [chapter 3's](03_attention.ipynb#the-code) `attention` returns the weights beside its output. Write `attention_weights(module, query, key, value, mask)`. Ours:
 

@@ -236,7 +236,7 @@ print(" ".join(word for _, word in leaves(trees[3])))
 print(" ".join(linearize(trees[3])))
 
 # %% [markdown]
-# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](24_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, `fit` trains, and `report` prints how far it is.
+# Words are whole here, where translation takes pieces of them, so that the model repeats a word in one step. The vocabulary holds up to 3,000 of the most frequent words; of a rarer one only an outline is kept: `*`, `A` if it begins with a capital, `0` if it has a digit, and its last two characters. Behind them come the symbols of trees. The rest is the model of chapter 10, with its norms in front because it [starts sooner](25_since_2017.ipynb#pre-norm), and the training step of chapter 18. Five hundred sentences are kept apart: a hundred to score, the others to choose the best weights. `Code` is that vocabulary, `encode_trees` turns sentences and trees into its numbers, `fit` trains, and `report` prints how far it is.
 
 # %% tags=["nbval-ignore-output"]
 code = Code(trees[500:])

@@ -86,7 +86,7 @@ def only_one(lock: Path, what: str) -> Iterator[None]:
 # %% [markdown]
 # ## Saving and loading
 #
-# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](28_trainer.ipynb#checkpoints).) Its header also notes which tokenizer and which configuration the weights belong to, so files from different models are refused instead of loaded. All three files are written aside before the first of them gets its name; a disk that is full leaves the old ones as they were.
+# The weights go into a **safetensors** file, which holds names, shapes and numbers, and nothing that can run. (A pickle, which `torch.save` writes, is a program: [loading one can run it](29_trainer.ipynb#checkpoints).) Its header also notes which tokenizer and which configuration the weights belong to, so files from different models are refused instead of loaded. All three files are written aside before the first of them gets its name; a disk that is full leaves the old ones as they were.
 #
 # A file that was cut off is noticed. A number that has changed within the weights, on a bad disk say, is not: if you archive models, keep a checksum of the files.
 

@@ -20,15 +20,15 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# [Your own language pair](../book/own_pair.md#train) goes through these four step by step. The other two are `prepare`, for a [corpus too large for memory](27_corpus.ipynb), and `export`, for [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](26_distributed.ipynb), started by `torchrun`. Every command has `--help`.
+# [Your own language pair](../book/own_pair.md#train) goes through these four step by step. The other two are `prepare`, for a [corpus too large for memory](28_corpus.ipynb), and `export`, for [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](27_distributed.ipynb), started by `torchrun`. Every command has `--help`.
 #
 # The commands don't call each other. They meet in files, so each can run on another day or another machine:
 #
 # | file | what it holds | who writes it | who reads it |
 # |---|---|---|---|
-# | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](27_corpus.ipynb#the-folder) | `prepare` | `train`, `evaluate` |
+# | `tokens.bin`, `lengths.npy`, `summary.json` | a [prepared corpus](28_corpus.ipynb#the-folder) | `prepare` | `train`, `evaluate` |
 # | `model.safetensors`, `config.json`, `tokenizer.json` | a [model](A_files.ipynb#saving-and-loading) | `train`, `average` | `translate`, `evaluate`, `export`; `train --start` |
-# | `checkpoints/`, `training.json`, `log.jsonl` | a [run](28_trainer.ipynb#a-folder-for-each-run) | `train` | `train`, to go on; `average` |
+# | `checkpoints/`, `training.json`, `log.jsonl` | a [run](29_trainer.ipynb#a-folder-for-each-run) | `train` | `train`, to go on; `average` |
 # | `validation.tsv`, `test.tsv` | pairs put aside | `train`, `prepare`; copied by `average` | `evaluate` |
 
 # %% tags=["export"]
@@ -173,7 +173,7 @@ def warn_of_known_sentences(splits: Splits) -> None:
 # %% [markdown]
 # ## Training
 #
-# `train` takes the options of its data and its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Their defaults come [with the preset](28_trainer.ipynb#the-settings-that-go-with-a-model), and what you type wins. With `--start`, a run begins with [a trained model](../book/own_pair.md#start-from-a-trained-model).
+# `train` takes the options of its data and its model, and the fields of [`TrainingConfig`](18_training.ipynb#the-settings), whose comments serve as help texts. Their defaults come [with the preset](29_trainer.ipynb#the-settings-that-go-with-a-model), and what you type wins. With `--start`, a run begins with [a trained model](../book/own_pair.md#start-from-a-trained-model).
 
 
 # %% tags=["export"]
@@ -399,7 +399,7 @@ def translate(
 # %% [markdown]
 # ## Scoring
 #
-# Without `--data`, `--corpus` or `--prepared`, a model is scored on the pairs that its own training put aside. For WMT14 there are [two test sets](29_wmt14.ipynb#3003-or-2737-test-sentences), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
+# Without `--data`, `--corpus` or `--prepared`, a model is scored on the pairs that its own training put aside. For WMT14 there are [two test sets](30_wmt14.ipynb#3003-or-2737-test-sentences), and sacreBLEU provides both, so scores can be compared with those of others. A score with compounds split, nearly as the paper computed it, is printed as `not_comparable`.
 
 
 # %% tags=["export"]

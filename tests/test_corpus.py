@@ -245,7 +245,7 @@ def test_the_choice_is_of_sentences_whatever_their_order(
 def test_of_tatoeba_more_than_two_thousand_pairs_would_have_leaked(
     tmp_path: Path,
 ) -> None:
-    """Chapter 27 quotes the numbers."""
+    """Chapter 28 quotes the numbers."""
     archive = cache_folder() / "tatoeba" / "deu-eng.zip"
     if not archive.is_file():
         pytest.skip(f"{archive} is not there (deu-eng.zip of manythings.org/anki)")

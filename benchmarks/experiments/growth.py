@@ -5,7 +5,7 @@
 Each point is a process of its own: a few steps over random tokens, the median of their times, and
 how far the process's memory rose above what it held before the first step (weights and program).
 One series makes the sentences longer and fewer, so that the number of tokens stays; the other adds
-sentences of a fixed length. Linux only. Writes `results/growth-PRESET.jsonl`, which chapter 25
+sentences of a fixed length. Linux only. Writes `results/growth-PRESET.jsonl`, which chapter 26
 draws.
 """
 

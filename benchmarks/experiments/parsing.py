@@ -49,7 +49,7 @@ SHAPE: dict[str, Any] = {
     "d_ff": 512,
     "heads": 4,
     "dropout": 0.1,
-    "pre_norm": True,  # it starts sooner (chapter 24)
+    "pre_norm": True,  # it starts sooner (chapter 25)
 }
 VOCABULARY = 3000  # words; of rarer ones the outline
 MAX_TOKENS = 1024

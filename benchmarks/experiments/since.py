@@ -4,7 +4,7 @@
 
 One change at a time, with the training of `departures`: the same small model, captions, updates and
 batches, and about as many parameters in each row; several seeds, compared seed by seed with the
-first row, which is the paper's form. Chapter 24 shows the parts and draws `results/since.jsonl`.
+first row, which is the paper's form. Chapter 25 shows the parts and draws `results/since.jsonl`.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from annotated_transformer.transformer import initialize, make_encoder
 from benchmarks import common
 from benchmarks.experiments.departures import PLAIN, TRAINING, Change, make_all
 
-# --- The parts, as chapter 24 shows them ---
+# --- The parts, as chapter 25 shows them ---
 
 
 class RMSNorm(nn.Module):

@@ -1,4 +1,4 @@
-"""Measure a training step: each lever of chapter 25 by itself, and where the time goes.
+"""Measure a training step: each lever of chapter 26 by itself, and where the time goes.
 
     python -m benchmarks.speed.step_speed                     # on a CPU: the small model
     python -m benchmarks.speed.step_speed --peak 989e12       # an H200: base and big

@@ -9,7 +9,7 @@ The systems are this book's model and loss, torch.nn.Transformer, and MarianMTMo
 and take the token-budget batches of chapter 15. They take turns, so noise hits all of them alike.
 Writes `results/training-SIZE-THREADS.jsonl`, with bf16 `training-SIZE-THREADS-bf16.jsonl`. On a
 GPU, its name stands in place of the threads. There attention isn't left to cuDNN, which prepares a
-program for each new length; with --cudnn it is, but for ours. Chapter 25 shows the logs.
+program for each new length; with --cudnn it is, but for ours. Chapter 26 shows the logs.
 """
 
 import importlib.util

@@ -142,7 +142,7 @@ def hours(root: Path) -> Values:
         reading_minutes += visible_lines(path) / LINES_A_MINUTE
         minutes += sum(int(number) for number in MINUTES.findall(text))
     reading = round(reading_minutes / 60)
-    printed = outputs(root / "notebooks" / "29_wmt14.ipynb")
+    printed = outputs(root / "notebooks" / "30_wmt14.ipynb")
     trainings = {slug(gpu): float(number) for gpu, number in RUNTIME.findall(printed)}
     return {"reading": reading, "exercises": round(minutes / 60), **trainings}
 

@@ -32,7 +32,7 @@ SPECIAL = re.compile(r"</?(?:s|pad|unk)>|[.,?!]")
 WORD = re.compile(r"[▁·]?[^\W\d_]+(?:@@)?")
 PYTHON = {*keyword.kwlist, *dir(builtins), "torch", "numpy", "self"}
 PRESETS = {"tiny", "small", "base", "big", "captions", "everyday"}
-LAST_CHAPTER = 24  # later ones speak of programs, not of words
+LAST_CHAPTER = 25  # later ones speak of programs, not of words
 
 
 def mark_tokens(app: Sphinx, doctree: nodes.document, docname: str) -> None:

@@ -352,7 +352,7 @@ if CHECKING:
     assert round(1e3 * sent / 1.25e9) == 353 and round(1e3 * sent / 300e9, 1) == 1.5
 
 # %% [markdown]
-# Compare this with a step, which took [65 ms on an H200](25_speed.ipynb#when-a-gpu-waits-for-the-program). Within one machine, eight processes exchange in 1.5 ms. Over 10 Gbit it takes 353 ms, and a step of eight machines with one GPU each would take more than five times as long as on one GPU.
+# Compare this with a step, which took [65 ms on an H200](26_speed.ipynb#when-a-gpu-waits-for-the-program). Within one machine, eight processes exchange in 1.5 ms. Over 10 Gbit it takes 353 ms, and a step of eight machines with one GPU each would take more than five times as long as on one GPU.
 #
 # ## Exchange while computing
 #
@@ -609,7 +609,7 @@ if CHECKING:
 #
 # ## How fast it can be
 #
-# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](25_speed.ipynb#when-a-gpu-waits-for-the-program). At the paper's batch, more GPUs of this kind would gain next to *nothing* for the base model. What would help is a batch that keeps each of them busy:
+# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step one H200 needed [62 ms, where the whole batch took 65](26_speed.ipynb#when-a-gpu-waits-for-the-program). At the paper's batch, more GPUs of this kind would gain next to *nothing* for the base model. What would help is a batch that keeps each of them busy:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing (a batch or a share above 100,000 counts as several steps of 100,000). Lines: a model, in which a step takes the longer of its work and a floor of 62 ms. No run had several GPUs."}}
 gpu = {line["name"]: line for line in read_log("gpu-NVIDIA-H200")[1:]}
@@ -807,7 +807,7 @@ print(ends[0], "|", ends[1])
 #
 # :::{admonition} Process 0 is killed at step 50
 # :class: dropdown
-# The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](28_trainer.ipynb#killed-and-continued).
+# The others are in an all-reduce whose partner is gone, and would wait until the timeout. But `torchrun` watches. It ends them, and with `--max-restarts=3` starts all anew, up to three times. The script begins at its top, `train` finds the folder, and all [go on from the last checkpoint](29_trainer.ipynb#killed-and-continued).
 #
 # We kill process 0, the only one that writes checkpoints, at step 50. The last checkpoint is from step 40.
 # :::
@@ -868,7 +868,7 @@ if CHECKING:
 #     --rdzv-backend=c10d --rdzv-id=my-run --rdzv-endpoint=first-machine:29500 train.py run
 # ```
 #
-# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The last chapter has [a script for Slurm](29_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
+# The folder of the run must be on a disk that all machines see, because after a restart the first process may be on another one. The last chapter has [a script for Slurm](30_wmt14.ipynb#a-cluster-with-slurm). We had one machine, so neither was run.
 # :::
 #
 # ### What fails, and how it shows
@@ -900,7 +900,7 @@ if CHECKING:
 #
 # :::{admonition} The first one writes, and all score
 # :class: dropdown
-# Process 0 alone takes the lock, writes [settings, log and checkpoints](28_trainer.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message. The loop calls `score` in every process, and all need the same number, since it decides about the best model. The score of the [command line](G_cli.ipynb#scoring) lets each translate a share of the sentences and gives all translations to all.
+# Process 0 alone takes the lock, writes [settings, log and checkpoints](29_trainer.ipynb), and draws the progress bar. All read the last checkpoint when a run continues, and add up the steps they found: if one machine had a folder of its own, the sum would be wrong, and all end with an error. The gradient's norm is computed by each after the exchange, so a `nan` in one process is a `nan` in all, and all stop with the same message. The loop calls `score` in every process, and all need the same number, since it decides about the best model. The score of the [command line](G_cli.ipynb#scoring) lets each translate a share of the sentences and gives all translations to all.
 # :::
 #
 # ### Do I have to scale the learning rate?
@@ -909,7 +909,7 @@ if CHECKING:
 # :class: dropdown
 # Not for more GPUs: the update is the same, so its rate is too. A larger *batch* is another matter. Its gradient has less noise and can be trusted for a longer step. {cite:t}`ott2018scaling` trained the big model with about 400,000 tokens per update and a peak rate of 0.001, on 128 GPUs in 85 minutes, and got 29.3 BLEU where the paper has 28.4 (on WMT16's training data). That is sixteen times the batch, and twice the rate. What this is in our settings is printed below.
 #
-# `max_tokens` should be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The last chapter](29_wmt14.ipynb#two-recipes) has a recipe for either model.
+# `max_tokens` should be what fits into one GPU times the number of GPUs, and `grad_accum_steps` makes up the rest: with eight GPUs of 12,500 tokens each, 100,000 and 4. [The last chapter](30_wmt14.ipynb#two-recipes) has a recipe for either model.
 # :::
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the settings", "code_prompt_hide": "Hide the settings"}

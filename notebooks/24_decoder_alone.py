@@ -389,7 +389,7 @@ def next_tokens(prompt):
 show_steps({prompt: next_tokens(prompt) for prompt in prompts}, "Prompt")
 
 # %% [markdown]
-# The model knows captions and nothing else, so it makes a caption of whatever you begin, even of a word that it has to guess from its pieces. A model that has read everything goes on in everybody's way: with an answer behind a question, with a summary where one usually stands. {cite:t}`radford2019language` put `TL;DR:` behind an article and let GPT-2 continue, and what it wrote looked like a summary, though it often had the details wrong. No weight had been changed for this. Translating is such a case, too, with the source as the prompt, and [the chapter on what came later](24_since_2017.ipynb#a-model-of-todays-kind) does it.
+# The model knows captions and nothing else, so it makes a caption of whatever you begin, even of a word that it has to guess from its pieces. A model that has read everything goes on in everybody's way: with an answer behind a question, with a summary where one usually stands. {cite:t}`radford2019language` put `TL;DR:` behind an article and let GPT-2 continue, and what it wrote looked like a summary, though it often had the details wrong. No weight had been changed for this. Translating is such a case, too, with the source as the prompt, and [the chapter on what came later](25_since_2017.ipynb#a-model-of-todays-kind) does it.
 #
 # ## How large is GPT-2?
 #

@@ -366,7 +366,7 @@ show(
 #
 # ## A model of today's kind
 #
-# Now everything together: the [decoder alone](30_decoder_alone.ipynb) with all the changes, made of PyTorch's parts. From the book come only `split_heads` and `merge_heads`; `rotate`, folded here, turns queries and keys by their places ([RoPE](08_positional_encoding.ipynb#rotary-positions-rope)). (Exercise 1 asks you to write `Block` first.)
+# Now everything together: the [decoder alone](24_decoder_alone.ipynb) with all the changes, made of PyTorch's parts. From the book come only `split_heads` and `merge_heads`; `rotate`, folded here, turns queries and keys by their places ([RoPE](08_positional_encoding.ipynb#rotary-positions-rope)). (Exercise 1 asks you to write `Block` first.)
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show rotate and the imports", "code_prompt_hide": "Hide rotate and the imports"}
 from annotated_transformer.masks import BOS, EOS, PAD

@@ -13,7 +13,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter puts the parts together into the program that trains: one process or many, with validation, a log and checkpoints, so that it can be killed at any moment and goes on as if nothing had happened (section 5 of the paper).
 #
-# The [loop](18_training.ipynb#the-loop) is known, and so are the [fast loss](25_speed.ipynb#the-fast-loss), the [exchange between processes](26_distributed.ipynb#the-lines-of-the-training-loop) and the [corpus on disk](27_corpus.ipynb). A training of days needs one thing more: that nothing is lost. A machine is rented by the hour, a job on a cluster has an end, somebody presses Ctrl-C. Before you read on, think of a run that was killed in the middle of its third epoch. What has to be in a file for it to end with *the same weights, to the last bit*, as if it had never been killed?
+# The [loop](18_training.ipynb#the-loop) is known, and so are the [fast loss](26_speed.ipynb#the-fast-loss), the [exchange between processes](27_distributed.ipynb#the-lines-of-the-training-loop) and the [corpus on disk](28_corpus.ipynb). A training of days needs one thing more: that nothing is lost. A machine is rented by the hour, a job on a cluster has an end, somebody presses Ctrl-C. Before you read on, think of a run that was killed in the middle of its third epoch. What has to be in a file for it to end with *the same weights, to the last bit*, as if it had never been killed?
 
 # %% tags=["export"]
 import hashlib
@@ -442,7 +442,7 @@ def bleu_on(
 # %% [markdown]
 # ## Asked to stop
 #
-# A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. A signal may come at any moment, also between two writes to the same weight, so it is only noted; after each update the run looks. With several processes one yes is enough for all, or they would [wait for each other in vain](26_distributed.ipynb#why-does-training-hang-at-the-end-of-an-epoch).
+# A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. A signal may come at any moment, also between two writes to the same weight, so it is only noted; after each update the run looks. With several processes one yes is enough for all, or they would [wait for each other in vain](27_distributed.ipynb#why-does-training-hang-at-the-end-of-an-epoch).
 
 
 # %% tags=["export"]

@@ -20,7 +20,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # :::{warning}
 # **Nobody has yet run** the download of WMT14, base or big on the whole of it, or anything on several GPUs with this code.
 #
-# **Run:** `prepare`, `train`, `average`, `evaluate` and the exchange of gradients in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](25_speed.ipynb#on-a-gpu); and on one H100 `train --prepared`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on 200,000 rows, real sentences of the corpus repeated with a number in each ([log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/prepare.jsonl)).
+# **Run:** `prepare`, `train`, `average`, `evaluate` and the exchange of gradients in small, with two processes on a CPU ([further down](#a-rehearsal)); training steps of base and big on [an H200 and an H100](26_speed.ipynb#on-a-gpu); and on one H100 `train --prepared`, with 227,123 other pairs and two kills ([its log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/train-H100-base-warmup400.jsonl)). `prepare` was run on 200,000 rows, real sentences of the corpus repeated with a number in each ([log](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/prepare.jsonl)).
 #
 # **Computed:** all hours below. If something goes differently for you, [tell us](https://github.com/annotated-transformer/annotated-transformer/issues).
 # :::
@@ -141,7 +141,7 @@ show_plot(
 # torchrun --standalone --nproc-per-node 8 -m benchmarks.speed.allreduce
 # ```
 #
-# **Expect** `NV` and a number between all pairs (NVLink), and an exchange in a few milliseconds: [computed](26_distributed.ipynb#the-cost-of-an-all-reduce), 1.5 ms at 300 GB per second. `PIX` or `PXB` is a PCIe switch, and `PHB`, `NODE` and `SYS` lead through the processor: at 25 GB per second, 18 ms. **If not:** `NCCL_DEBUG=INFO` before the command says which way was taken. If it hangs, try `NCCL_P2P_DISABLE=1`; if that cures it, the machine is set up wrongly. If an exchange takes 65 ms, as long as a step, the large batch below loses half of its speed.
+# **Expect** `NV` and a number between all pairs (NVLink), and an exchange in a few milliseconds: [computed](27_distributed.ipynb#the-cost-of-an-all-reduce), 1.5 ms at 300 GB per second. `PIX` or `PXB` is a PCIe switch, and `PHB`, `NODE` and `SYS` lead through the processor: at 25 GB per second, 18 ms. **If not:** `NCCL_DEBUG=INFO` before the command says which way was taken. If it hangs, try `NCCL_P2P_DISABLE=1`; if that cures it, the machine is set up wrongly. If an exchange takes 65 ms, as long as a step, the large batch below loses half of its speed.
 #
 # ## A trial on all GPUs
 #
@@ -153,7 +153,7 @@ show_plot(
 # head -n 1 try/log.jsonl
 # ```
 #
-# **Expect** a line of progress after some twenty seconds, at step 200, and in the log `"processes":` with the number of your GPUs. **If not:** "another process is working in try" means that it was started without `torchrun`; the [table of failures](26_distributed.ipynb#what-fails-and-how-it-shows) has more.
+# **Expect** a line of progress after some twenty seconds, at step 200, and in the log `"processes":` with the number of your GPUs. **If not:** "another process is working in try" means that it was started without `torchrun`; the [table of failures](27_distributed.ipynb#what-fails-and-how-it-shows) has more.
 #
 # ## The corpus
 #
@@ -198,7 +198,7 @@ if CHECKING:
 #     --dry-run --peak 989e12 --precision bf16
 # ```
 #
-# **Expect** 63,045,632 parameters, about 9e17 operations, 7 to 8 GiB for base (16 for big), and the hours of one H100 (`--peak` is from a data sheet, [here](25_speed.ipynb#the-speed-of-the-machine) are others). The memory that was measured lay up to 8% above. **If your card has less:** add `--max-tokens 12500 --grad-accum-steps 2`, here and to the training: the same updates in two halves. For the large batch below, add its options and `--gpus 8`.
+# **Expect** 63,045,632 parameters, about 9e17 operations, 7 to 8 GiB for base (16 for big), and the hours of one H100 (`--peak` is from a data sheet, [here](26_speed.ipynb#the-speed-of-the-machine) are others). The memory that was measured lay up to 8% above. **If your card has less:** add `--max-tokens 12500 --grad-accum-steps 2`, here and to the training: the same updates in two halves. For the large batch below, add its options and `--gpus 8`.
 #
 # ## Train
 #
@@ -206,7 +206,7 @@ if CHECKING:
 # annotated-transformer train --prepared wmt14-en-de --preset base --output base
 # ```
 #
-# That is all; bf16 is taken where the GPU has it. With `run` in front of `train`, your GPUs share each batch and the updates stay as they are. But a step of base takes 62 ms [however small the shares](26_distributed.ipynb#how-fast-it-can-be), so eight would finish no sooner. If you have a second GPU, use it for big at the same time: in another window, write `CUDA_VISIBLE_DEVICES=1` in front of the command.
+# That is all; bf16 is taken where the GPU has it. With `run` in front of `train`, your GPUs share each batch and the updates stay as they are. But a step of base takes 62 ms [however small the shares](27_distributed.ipynb#how-fast-it-can-be), so eight would finish no sooner. If you have a second GPU, use it for big at the same time: in another window, write `CUDA_VISIBLE_DEVICES=1` in front of the command.
 #
 # ### Two recipes
 #
@@ -278,7 +278,7 @@ if CHECKING:
 #
 # Hours are updates times the length of a step, and the first minutes tell whether yours is as planned. Base made 344,000 real target tokens per second on one H200, and 244,000 on one H100 (2.4 hours in all); big 204,000 and 179,000 (10.4 hours). On another card, expect 22,000 times the number of steps, divided by the dry run's hours in seconds. With a large batch, eight GPUs should make nearly eight times as many, but nobody has measured it. Below half of that, look whether the log names the right number of `processes`, and whether `nvidia-smi` shows another program on the GPUs. Validations add about three seconds each: 67 of them for base, 500 for big.
 #
-# `--compile` made big [16% faster](25_speed.ipynb#compiling-a-layer) on our H100. To see about yours, run `annotated-transformer train --corpus multi30k --preset big --steps 200 --output try-big`, then again with `--compile --output try-big-compiled`, and compare the last `tokens_per_second` of the two logs. (If it asks for a compiler: `sudo apt install build-essential python3-dev`.)
+# `--compile` made big [16% faster](26_speed.ipynb#compiling-a-layer) on our H100. To see about yours, run `annotated-transformer train --corpus multi30k --preset big --steps 200 --output try-big`, then again with `--compile --output try-big-compiled`, and compare the last `tokens_per_second` of the two logs. (If it asks for a compiler: `sudo apt install build-essential python3-dev`.)
 #
 # :::{admonition} The cost as Table 2 of the paper states it
 # :class: dropdown
@@ -892,7 +892,7 @@ for name in ("base", "big"):
 # run train --prepared mine --preset base --output base-mine
 # ```
 #
-# [`prepare`](27_corpus.ipynb#put-aside-and-nothing-of-it-learned) puts up to 3,000 pairs aside for validation and as many for the test. A test set of your own is scored with `evaluate --data test.en test.de`; keep its sentences out of the training files. For some hundred thousand pairs, [your own language pair](../book/own_pair.md#what-you-need) is the shorter road.
+# [`prepare`](28_corpus.ipynb#put-aside-and-nothing-of-it-learned) puts up to 3,000 pairs aside for validation and as many for the test. A test set of your own is scored with `evaluate --data test.en test.de`; keep its sentences out of the training files. For some hundred thousand pairs, [your own language pair](../book/own_pair.md#what-you-need) is the shorter road.
 # :::
 
 # %% tags=["remove-cell"]
