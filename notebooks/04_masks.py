@@ -19,7 +19,7 @@ from book.figures import map_thumbnail
 
 map_thumbnail("masks")
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+# %% tags=["export", "hide-input"]
 import torch
 from torch import Tensor
 

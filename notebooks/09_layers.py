@@ -18,7 +18,7 @@ from book.figures import map_thumbnail
 
 map_thumbnail("layers")
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+# %% tags=["export", "hide-input"]
 from collections.abc import Callable
 
 import torch

@@ -106,7 +106,7 @@ show_drawing(
 #
 # All sizes stand in one dataclass, whose defaults are the paper's base model. What the paper doesn't have is off ([departures](../book/departures.md#the-model)).
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+# %% tags=["export", "hide-input"]
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter puts sentences of different lengths into one tensor in such a way that almost no work is wasted on filling up the rows (section 5.1 of the paper).
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+# %% tags=["export", "hide-input"]
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

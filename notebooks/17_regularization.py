@@ -316,7 +316,7 @@ def loss_by_hand(logits, labels, smoothing):
 # %% [markdown]
 # PyTorch has the same in one call, which does not build $q$, and this is the one that the package takes:
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+# %% tags=["export", "hide-input"]
 import torch.nn.functional as F
 from torch import Tensor, nn
 

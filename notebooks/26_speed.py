@@ -13,7 +13,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # The cost of a training step, counted in operations, in bytes and in launches, and what lowers it on a GPU (section 5.2 of the paper).
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show the imports", "code_prompt_hide": "Hide the imports"}
+# %% tags=["export", "hide-input"]
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
