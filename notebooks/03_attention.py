@@ -132,7 +132,7 @@ if CHECKING:
     torch.testing.assert_close(softmax(s), softmax(s + 1000))
 
 # %% [markdown]
-# For the animals, let the score of a key be minus its distance to the query, divided by 5. What does an animal of 12 cm get, from a fish of 5 cm, a cat of 30 cm and a dog of 60 cm?
+# Even the negative score has a share above zero now, and the shares sum to 1 (here 1.01, because each is rounded). For the animals, let the score of a key be minus its distance to the query, divided by 5. What does an animal of 12 cm get, from a fish of 5 cm, a cat of 30 cm and a dog of 60 cm?
 
 # %%
 sizes = torch.tensor([5.0, 30.0, 60.0], dtype=torch.float64)  # a fish, a cat, a dog
@@ -236,7 +236,7 @@ if CHECKING:
 # %% [markdown]
 # ### Why three vectors instead of one?
 #
-# Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows it to read that. Query and key differ because looking is not being looked at: `likes` looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. So `the` could not look for `cat` unless `cat` looked for `the` with the same score.
+# Key and value differ because what makes a thing easy to find is not what you want from it. A library finds a book by its call number, but nobody borrows it to read that. Query and key differ because what a word looks for is not what it can be found by: `likes` looks for nouns and is itself a verb. If one vector did both jobs, the scores would be symmetric, since $q_i \cdot q_j = q_j \cdot q_i$. So `the` could not look for `cat` unless `cat` looked for `the` with the same score.
 #
 # ## The dot product as a measure of fit
 #
@@ -327,7 +327,7 @@ if CHECKING:
 # %% [markdown]
 # ## From scores to weights
 #
-# Two steps are left. The scores are divided by $\sqrt{d_k}$, here $\sqrt 4 = 2$, and a softmax turns each row of them into weights. Then a second matrix product mixes the values. That is **scaled dot-product attention**, the paper's equation 1:
+# The rest follows. The scores are divided by $\sqrt{d_k}$, here $\sqrt 4 = 2$, a softmax turns each row of them into weights, and a second matrix product mixes the values. That is **scaled dot-product attention**, the paper's equation 1:
 #
 # $$
 # \operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{QK^\top}{\sqrt{d_k}}\right) V
@@ -390,7 +390,7 @@ show_steps(
 #
 # ## Nobody has to write these
 #
-# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is the smallest task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look.
+# We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Here is a small task that needs them: in sentences such as *the black cat likes fish*, each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look.
 
 # %%
 articles = ["the", "a", "this"]
@@ -418,7 +418,7 @@ learned = 0.1 * torch.randn(3, 16, 16, generator=random)  # W_Q, W_K, W_V
 learned.requires_grad = True
 
 # %% [markdown]
-# Training is the usual loop. What comes back at the two nouns (positions 2 and 4, counted from 0) is compared with the vectors of all 14 words, and the adjective's, from position 1, should fit best. On the way we keep how the five words of our sentence look at each other.
+# Training is the usual loop. What comes back at the two nouns (positions 2 and 4, counted from 0) is compared with the vectors of all 14 words, and the adjective's, from position 1, should fit best. Three times on the way we keep the weights with which the five words of our sentence look at each other.
 
 # %% tags=["nbval-ignore-output"]
 adam = torch.optim.Adam([learned], lr=0.01)
@@ -443,7 +443,7 @@ for step in range(201):
 if CHECKING:
     assert maps[0][2, 1] < 0.3 and maps[200][2, 1] > 0.9 and maps[200][4, 1] > 0.9
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-learned", "caption": "Can attention learn where to look? Weights of our five words at the start, after 10 updates and after 200. The rows of `cat` and `fish`, which have to name the adjective, move their weight onto `black`. The loss doesn't look at the other three words, so their rows may do as they like."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-learned", "caption": "Can attention learn where to look? Weights of our five words at the start, after 10 updates and after 200. The rows of `cat` and `fish`, which have to name the adjective, move their weight onto `black`. The loss doesn't look at the other three words, so their rows may be anything."}}
 show_steps(
     {
         f"{step}": (

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 # %% [markdown]
-# A small model learns to predict the next token. Its loss falls to about 0.12, although the tokens are the tosses of a coin and nobody can do better than 0.69. Then it has to write, and it writes nonsense. Nothing has raised an error. What was forgotten is a **mask**.
+# A small model learns to predict the next token. Its loss falls to about 0.12, although the tokens are the tosses of a coin and nobody can do better than 0.69. Then it has to write, and although nothing has raised an error, it writes nonsense. What was forgotten is a **mask**.
 #
 # ## What a forgotten causal mask costs
 #
@@ -144,7 +144,7 @@ if CHECKING:
 #
 # ## The causal mask
 #
-# A mask is a table of yes and no. In this book it is boolean, each row is a query and each column a key, and True means *may attend*. `attention` gives a hidden score the value minus infinity before the softmax, so that its weight is 0 and the others still sum to 1.
+# In this book a mask is boolean, each row is a query and each column a key, and True means *may attend*. `attention` gives a hidden score the value minus infinity before the softmax, so that its weight is 0 and the others still sum to 1.
 #
 # A decoder writes from left to right. In training the whole sentence is known, and we want the predictions at all positions in one pass. With the **causal mask**, position $t$ may look at itself and to its left, never to its right:
 #
@@ -152,7 +152,7 @@ if CHECKING:
 #
 # The square brackets are True where what they hold is true. A position may see itself because it predicts the word *after* it.
 #
-# **Exercise 1. Write them first** (★, 10 min). Write `causal_mask(length)` without `tril`. Then write `padding_mask(tokens)`, which is True where a key is not padding, token 0. It takes token ids $(B, S)$, and must broadcast to scores of shape $(B, H, T, S)$, for $H$ attentions side by side. `check("causal_mask", yours)`, from `annotated_transformer`, knows the common mistakes.
+# **Exercise 1. Write them first** (★, 10 min). Write `causal_mask(length)` without `tril`. Then write `padding_mask(tokens)`, which is True where a key is not padding, token 0. It takes the token ids of $B$ sentences, $(B, S)$, and its result must broadcast to scores of shape $(B, H, T, S)$, for $H$ attentions side by side. `check("causal_mask", yours)`, from `annotated_transformer`, knows the common mistakes.
 
 
 # %% tags=["export"]
@@ -187,7 +187,7 @@ if CHECKING:
     assert not change[0, :3].any() and change[0, 3:].any(-1).all()
 
 # %% [markdown]
-# The first three positions don't move. They wouldn't through many layers, either, because whomever a position looks at has not seen its future.
+# The first three positions don't move. They wouldn't in a stack of many layers, either, because none of the positions that they look at has seen that future.
 #
 # ### Is the causal mask needed at inference?
 #
@@ -255,7 +255,7 @@ if CHECKING:
     assert not rows_hidden[3:].any() and round(before[1, 3].item(), 2) == 0.11
 
 # %% [markdown]
-# On the left, `likes` gives 0.23 of its weight to nothing, so what it finds depends on the other sentences of the batch. In the middle, every word gets what it would get if the sentence stood alone.
+# On the left, `likes` gives 0.23 of its weight (twice 0.113) to padding, so what it finds depends on the other sentences of the batch. In the middle, every word gets what it would get if the sentence stood alone.
 #
 # How do you hide a key? Here are four ways, and for comparison hiding nothing. Which of them work?
 
@@ -283,7 +283,7 @@ if CHECKING:
     assert round(rows[2][-1], 2) == 0.77
 
 # %% [markdown]
-# With score × 0 the key keeps $e^0 = 1$, as it would with a vector of zeros. With weight × 0, its share is thrown away after the softmax, so the row sums to 0.77. And 1e9, where somebody forgot the minus sign, gives the hidden keys everything. Minus infinity is right: since $e^{-\infty} = 0$, the key drops out of the denominator, too, and the others share what it leaves.
+# With score × 0 the hidden key still has the exponential $e^0 = 1$, as it would with a vector of zeros. With weight × 0, its share is thrown away after the softmax, so the row sums to 0.77. And 1e9, where somebody forgot the minus sign, gives the hidden keys everything. Minus infinity is right: since $e^{-\infty} = 0$, the key drops out of the denominator, too, and the others share what it leaves.
 #
 # ### Does True show or hide?
 #
@@ -341,7 +341,7 @@ flat = (square != PAD).expand(5, 1, 5, 5)
 print("cells that differ:", (right ^ flat).sum().item(), "of", right.numel())
 
 # %% [markdown]
-# The row of sentence 0 has become the row of *query* 0, in all sentences. Four axes, always, prevent it.
+# The row of sentence 0 has become the row of *query* 0, in all sentences. A mask that always has four axes prevents this.
 #
 # ### How to test a mask
 #
@@ -371,7 +371,7 @@ print("softmax alone:", torch.full((5,), -torch.inf).softmax(-1).tolist())
 print("attention:    ", attention(q, k, v, no_key)[1][0].tolist())
 
 # %% [markdown]
-# NaN ("not a number") spreads. In the next layer every word gives such a row the weight 0, but $0 \cdot \text{NaN}$ is NaN, and so the rows of the padding would destroy those of the words. This is why `attention` has a second `torch.where`, after the softmax: a row without an open key gets zeros, as in PyTorch's own function.
+# NaN ("not a number") spreads. In the next layer even a weight of 0 doesn't keep such a row out, because $0 \cdot \text{NaN}$ is NaN, and so the rows of the padding would destroy those of the words. This is why `attention` has a second `torch.where`, after the softmax: a row without an open key gets zeros, as in PyTorch's own function.
 #
 # The rule is to *mask keys, never rows*. What a padded query computes does no harm, because no word attends to it and the loss skips it. In this book no row is ever empty, because a source ends with `</s>`, which every query may see, and a target begins with `<s>`, which is in no query's future.
 #
@@ -535,4 +535,4 @@ if CHECKING:
 # %% [markdown]
 # ### What does the paper say?
 #
-# It states the causal mask in section 3.1 and its value $-\infty$ in 3.2.3 ({cite:t}`vaswani2017attention`). Padding isn't mentioned, which led many readers to think that only the decoder needs a mask; in the authors' code, [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py), it is there.
+# It states the causal mask in section 3.1 and its value $-\infty$ in 3.2.3 ({cite:t}`vaswani2017attention`). Padding isn't mentioned, so one may think that only the decoder needs a mask; in the authors' code, [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py), it is there.

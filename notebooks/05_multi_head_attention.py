@@ -116,7 +116,7 @@ if CHECKING:
     assert round(one[2, 2].item(), 2) == 0.40 and round(two[2, 2].item(), 2) == 1.01
 
 # %% [markdown]
-# That is what `cat` receives. In the column *adjective* it is twice its weight on `black`: $2 \cdot 0.51 = 1.01$, but for rounding, where the single head brings $2 \cdot 0.20 = 0.40$. The price is that each head is narrower, with two features to compare instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
+# That is what `cat` receives. In the column *adjective* it is twice its weight on `black`: $2 \cdot 0.51 = 1.01$, but for rounding, where the single head brings $2 \cdot 0.20 = 0.40$. There is a price, because each head is narrower and compares only two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
 # ## Each head sees the whole word
 #
@@ -134,7 +134,7 @@ if CHECKING:
 #
 # A loop of $h$ small products is slow, and it isn't needed. Each column of a product depends on only one column of the right-hand matrix, so the matrices of all heads can be put side by side and multiplied at once. We got our two heads by cutting $W^Q$, and putting them together gives $W^Q$ again. So a layer with a single matrix of 512 × 512 does hold a matrix for each head: 64 of its columns.
 #
-# **Exercise 1. Write it first** (★★, 20 min). Before you read on, write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)`. The first three are the vectors of the words that ask, $(B, T, D)$, that are found and that hand something over, both $(B, S, D)$. (In self-attention all three are $X$.) The matrices are $(D, D)$, and there is no loop over heads. `check("multi_head_attention", multi_head_attention)` from `annotated_transformer` says whether it is right.
+# **Exercise 1. Write it first** (★★, 20 min). Before you read on, write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)`. `query` holds the vectors of the words that ask, $(B, T, D)$; `key` and `value` hold those of the words that answer, $(B, S, D)$. Here $B$ counts sentences, and $D$ is short for $d_\text{model}$. (In self-attention all three are $X$.) The matrices are $(D, D)$, and you may not loop over the heads. `check("multi_head_attention", multi_head_attention)` from `annotated_transformer` says whether it is right.
 #
 # ## Split
 #
@@ -191,7 +191,7 @@ if CHECKING:
 # %% [markdown]
 # ### What breaks without the transpose
 #
-# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second. We let numbers flow through one attention, both ways, and ask the gradient on which words the output of word 0 depends.
+# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second. We send numbers through one attention, once with each way of splitting, and ask the gradient on which words the output of word 0 depends.
 
 
 # %%
@@ -365,7 +365,7 @@ if CHECKING:
     torch.testing.assert_close(uneven(x, x, x), head_by_head(x, *W))
 
 # %% [markdown]
-# All three agree to twelve decimals. (If you compare with a mask, remember that PyTorch's module means the opposite: there, True hides.)
+# All three agree, in fact to twelve decimals. (If you compare with a mask, remember that PyTorch's module means the opposite: there, True hides.)
 #
 # ## What heads cost
 #
@@ -392,7 +392,7 @@ if CHECKING:
 # | width | 512 | 128 | 64 | 32 | 16 |
 # | BLEU | 24.9 | 25.5 | 25.8 | 25.8 | 25.4 |
 #
-# One head is worst, but 32 are too many, since a narrow head compares two words by few features. ([In miniature, from three seeds](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst, too, and 32 do no harm.)
+# One head is worst, but 32 are too many again, perhaps because a narrow head compares two words by few features. ([In miniature, from three seeds](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst, too, and 32 do no harm.)
 #
 # ## How heads differ
 #

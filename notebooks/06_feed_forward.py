@@ -48,7 +48,7 @@ show(
 )
 
 # %% [markdown]
-# If you know all three, you know more: this liking is about a meal. But a meal is a new fact, and what attention returns is a blend of old ones. Could more attention, ten layers of it, arrive at the conclusion? Take a guess before you read on.
+# If you know that `likes` is a verb, and that something living and something edible are involved, you know more: this liking is about a meal. But a meal is a new fact, and what attention returns is a blend of old ones. Could more attention, ten layers of it, arrive at the conclusion? Take a guess before you read on.
 #
 # ## What attention alone cannot do
 #
@@ -76,7 +76,7 @@ if CHECKING:
 #
 # But the left side must be $1 + 0$ and the right side $0 + 0$, and no choice of $u$, $v$ and $c$ can give both.
 #
-# With more words there is one thing that isn't linear: the weights. A head can use them to compute *and* after all. Let its query be constant (a verb can take the feature *verb* for it, which is always 2), and let the word look at itself and at a null word, which stands for nothing. The word's own key gives the score $10\,(a + b)$, and its value is 1; the null word has the score 15 and the value 0:
+# With more words there is one thing that isn't linear: the weights. A head can use them to compute *and* after all. Let its query be constant (`likes` could take its feature *verb* for that, which is always 2), and let the word look at itself and at a null word, which stands for nothing. The word's own key gives the score $10\,(a + b)$, and its value is 1; the null word has the score 15 and the value 0:
 
 # %%
 for a, b in [(0, 0), (0, 1), (1, 0), (1, 1)]:

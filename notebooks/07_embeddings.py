@@ -86,7 +86,7 @@ scores = dict(zip(WORDS, (x @ X.T).tolist()))
 print(scores)
 
 # %% [markdown]
-# For `fish` the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for `cat` it is 2: a noun, but not edible. A score before the softmax is a **logit**. The table in which the model looks words up also scores the next word. Using one table for both is called **weight tying**.
+# For `fish` the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for `cat` it is 2: a noun, but not edible. So the table in which the model looks words up also scores the next word, and using one table for both is called **weight tying**. A score before the softmax is a **logit**.
 #
 # ## The code
 #
@@ -124,7 +124,7 @@ class Embedding(nn.Module):
 
 
 # %% [markdown]
-# To check the lookup, we multiply one-hot vectors by the table:
+# To check the lookup, we multiply one-hot vectors by the table. Before that we print three shapes, those of two sentences of four tokens, of the tokens' vectors, and of the logits for a vocabulary of ten:
 
 # %%
 embedding = Embedding(vocabulary_size=10, d_model=6)
@@ -156,7 +156,7 @@ if CHECKING:
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
 # $$ (eq-output-gradient)
 #
-# A step goes against the gradient. So the right word's row moves in the direction of $x$, which raises its logit, and every other row moves away from $x$, the further, the more probable the model thought the word. In our example `fish` is the right word:
+# A step goes against the gradient. So the right word's row moves in the direction of $x$, which raises its logit, and every other row moves the opposite way, the further, the more probable the model thought the word. In our example `fish` is the right word:
 
 # %%
 p = torch.tensor(list(scores.values())).softmax(dim=-1)
@@ -390,7 +390,7 @@ if CHECKING:
 #
 # :::{admonition} Solution 2
 # :class: dropdown
-# A logit would start at size $\sqrt{512} = 22.6$ where it should have size 1. The softmax is then sure of some random word, just as with the default of `nn.Embedding` above, and the loss starts at about 100, far above $\ln 37{,}000 = 10.5$.
+# A logit would start at size $\sqrt{512} = 22.6$ where it should have size 1. The softmax is then sure of some random word, just as with the default of `nn.Embedding` above, and the loss starts at about 90, as it did there, far above $\ln 37{,}000 = 10.5$.
 # :::
 
 # %% tags=["remove-cell"]
@@ -439,10 +439,10 @@ if CHECKING:
 #
 # ### Neighbors of your own words
 #
-# Don't expect each list to make sense. Only the nearest few neighbors of a word tell much about it, and in a larger figure chance has its share.
+# Don't expect each list to make sense. Only the nearest few neighbors of a word tell much about it, and further down a list chance has its share.
 #
 # :::{what-if} neighbors
-# What lies near a word in the table of `everyday-de-en`, the model of the first page? It learned from other sentences, so its lists differ from those above. Shown are the tokens whose rows have the largest cosine with the word's, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
+# What lies near a word in the table of `everyday-de-en`, the model of the first chapter? It learned from other sentences, so its lists differ from those above. Shown are the tokens whose rows have the largest cosine with the word's, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
 # :::

@@ -172,13 +172,14 @@ def sinusoid(length: int, d_model: int) -> Tensor:
 # `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2. The last lines interleave: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
 
 # %%
-PE = sinusoid(5, 6).double()
 for sentence in SENTENCES:
-    print(f"{sentence}: likes fetches {verb(sentence, PE)}")
+    places = sinusoid(len(sentence.split()), 6).double()
+    print(f"{sentence}: likes fetches {verb(sentence, places)}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert verb(SENTENCES[0], 0) == verb(SENTENCES[1], 0) == [0.76, 0.03, 0.29]
+    PE = sinusoid(5, 6).double()
     assert verb(SENTENCES[0], PE) != verb(SENTENCES[1], PE)
     assert verb(SENTENCES[0], PE)[2] == 1.05 and verb(SENTENCES[1], PE)[2] == 1.65
     assert (PE[:, 5] > 0.99).all()
@@ -194,7 +195,7 @@ if CHECKING:
     torch.testing.assert_close(table.square().sum(dim=1), torch.full((50,), 8.0))
 
 # %% [markdown]
-# The third number, *edible*, has grown to 1.05 and 1.65, although nobody has added any food. The last column of the encoding is to blame: it is the cosine of the slowest clock, which is still at 1 for all five places, and it lies on the column *edible* of our words. So every word now seems edible by 1 more, and only the rest, 0.05 and 0.65, comes from `fish`. With six columns, words and places collide like that; with 512 there is room for both, as we'll see below.
+# The third number, *edible*, has grown to 1.05 and 1.65, although nobody has added any food. The last column of the encoding is to blame: it is the cosine of the slowest clock, which is still at 1 for all five places, and it is added to the column *edible* of our words. So every word now seems edible by 1 more, and only the rest, 0.05 and 0.65, comes from `fish`. With six columns, words and places collide like that; with 512 there is room for both, as we'll see below.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? Left: the five words of chapter 3. Middle: the encodings of positions 0 to 4 for six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. Right: the sum, which is what the model reads; `likes` keeps only half of its \u201cverb\u201d, because the position has \u22120.99 there. Purple is positive, orange negative."}}
 encodings = sinusoid(5, 6).double()
@@ -316,7 +317,7 @@ for name, part in (("sine and cosine", table), ("sines alone", sines)):
 # (x + p)\,W = x\,W + p\,W
 # $$ (eq-add)
 #
-# Both are sums. Adding gives what concatenating would give if $W_x$ and $W_p$ were the same matrix $W$. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. Fifty positions need few of them: 16 of the 512 directions hold 99% of their squares. That leaves words nearly 500 directions, and because their table is learned, it can move there.
+# Both are sums. Adding gives what concatenating would give if $W_x$ and $W_p$ were the same matrix $W$. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. Fifty positions need few of them: 16 of the 512 directions hold 99% of their squares. That leaves nearly 500 directions for the words, and because their table is learned, training can move them there.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -387,7 +388,7 @@ for name, step in (("with the offset", 1), ("without", 0)):
 #
 # ## Learned positions
 #
-# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU against 25.8. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training. A learned table has no row beyond its last, and a row learns only from sentences that reach it.
+# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU, against 25.8 with the sinusoids. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training. A learned table has no row beyond its last, and a row learns only from sentences that reach it.
 
 
 # %% tags=["export"]

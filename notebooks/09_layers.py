@@ -591,10 +591,18 @@ class Decoder(nn.Module):
 from annotated_transformer.masks import PAD, causal_mask, padding_mask
 
 torch.manual_seed(0)
-attend = lambda: MultiHeadAttention(8, heads=2)
-network = lambda: FeedForward(8, 32)
-encoder = Encoder([EncoderLayer(8, attend(), network()) for _ in range(2)], 8)
-decoder = Decoder([DecoderLayer(8, attend(), attend(), network()) for _ in range(2)], 8)
+
+
+def heads():
+    return MultiHeadAttention(8, heads=2)
+
+
+def network():
+    return FeedForward(8, 32)
+
+
+encoder = Encoder([EncoderLayer(8, heads(), network()) for _ in range(2)], 8)
+decoder = Decoder([DecoderLayer(8, heads(), heads(), network()) for _ in range(2)], 8)
 
 words_only = padding_mask(torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, PAD, PAD]]))
 memory = encoder(torch.randn(2, 5, 8), words_only)
@@ -605,14 +613,14 @@ print("memory", tuple(memory.shape), " states", tuple(states.shape))
 if CHECKING:
     source = torch.randn(2, 5, 8, dtype=torch.float64)
     for pre_norm in (False, True):
-        ours = EncoderLayer(8, attend(), network(), 0.0, pre_norm).double()
+        ours = EncoderLayer(8, heads(), network(), 0.0, pre_norm).double()
         theirs = nn.TransformerEncoderLayer(
             8, 2, 32, 0.0, batch_first=True, norm_first=pre_norm, layer_norm_eps=1e-6
         ).double()
-        heads = ours.self_attention
-        inputs = [heads.query.weight, heads.key.weight, heads.value.weight]
+        part = ours.self_attention
+        inputs = [part.query.weight, part.key.weight, part.value.weight]
         theirs.self_attn.in_proj_weight.data = torch.cat(inputs).detach()
-        theirs.self_attn.out_proj.weight.data = heads.output.weight.detach()
+        theirs.self_attn.out_proj.weight.data = part.output.weight.detach()
         theirs.linear1.load_state_dict(ours.feed_forward.linear1.state_dict())
         theirs.linear2.load_state_dict(ours.feed_forward.linear2.state_dict())
         assert (ours(source) - theirs(source)).abs().max() < 1e-9
@@ -638,7 +646,7 @@ if CHECKING:
 #
 # :::{admonition} Solution 2
 # :class: dropdown
-# The mean is 1, so the distances are $(-1, -1, -1, 3)$. The mean of their squares is $12 / 4 = 3$, and the result is $(-1, -1, -1, 3) / \sqrt 3 = (-0.58, -0.58, -0.58, 1.73)$. The second vector has the same result: subtract 7 and multiply by 4, and it is the first, and LayerNorm sees neither a shift nor a factor.
+# The mean is 1, so the distances are $(-1, -1, -1, 3)$. The mean of their squares is $12 / 4 = 3$, and the result is $(-1, -1, -1, 3) / \sqrt 3 = (-0.58, -0.58, -0.58, 1.73)$. The second vector has the same result, because it becomes the first if you subtract 7 and multiply by 4, and LayerNorm sees neither a shift nor a factor.
 # :::
 #
 # **3. Three stacks** (★★, 15 min). Send the words up the stack in pre-norm and in the swapped form. Predict the size of the last state of each before you run it. What would such a memory do to the cross-attention that reads it?

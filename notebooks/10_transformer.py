@@ -85,7 +85,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Let's follow it. The table gives each of the six source tokens a row, a position is added, and six vectors enter the encoder. In each of its six layers every word fetches what it needs from the others, and six vectors come out, full of their neighbors: the memory. On the right, `<s>`, `the`, `black` and `cat` become four vectors in the same way. In each of six layers every one of them looks first at itself and those before it, then at the memory, and there `cat` can find out that `Katze` is done and `mag` is next. Its last vector is compared with all 37,000 rows of the table, and `likes` should fit best.
+# Let's follow it. The table gives each of the six source tokens (five words and `</s>`) a row, a position is added, and six vectors enter the encoder. In each of its six layers every word fetches what it needs from the others, and six vectors come out, full of their neighbors: the memory. On the right, `<s>`, `the`, `black` and `cat` become four vectors in the same way. In each of six layers every one of them looks first at itself and those before it, then at the memory, and there `cat` can find out that `Katze` is done and `mag` is next. Its last vector is compared with all 37,000 rows of the table, and `likes` should fit best.
 #
 # So `mag` rises on the left, crosses over as a key and a value, and meets `cat` in cross-attention. There is no other way from one side to the other.
 #
@@ -250,7 +250,7 @@ def make_positions(c: TransformerConfig) -> Positions:
 
 
 # %% [markdown]
-# The two stacks make every layer anew. A popular shortcut makes one layer and copies it, but then the first gradients push neighbors in similar directions: in a small test their cosine was 0.54 to 0.66 for copies, and near 0 for layers made one by one.
+# The two stacks make every layer anew. A popular shortcut makes one layer and copies it, but then the first gradients push neighboring layers in similar directions: in a small test their cosine was 0.54 to 0.66 for copies, and near 0 for layers made one by one.
 
 
 # %% tags=["export"]
@@ -297,7 +297,7 @@ def initialize(model: nn.Module) -> None:
 # %% [markdown]
 # ### From tokens to logits
 #
-# The masks follow from the tokens, so the caller need not think of them. The method `embed` looks the tokens up, adds their positions and applies dropout. With all its parts, this class is also [one file](../book/model.md), to be read from top to bottom.
+# The masks follow from the tokens, so the caller need not think of them. The method `embed` does what the formula writes as $\text{embed}(\dots) + P$: it looks the tokens up and adds their positions. It also applies dropout. With all its parts, this class is also [one file](../book/model.md), to be read from top to bottom.
 
 
 # %% tags=["export"]
@@ -704,7 +704,7 @@ if CHECKING:
 #
 # One last look back, at a task with words: German sentences of the book's [grammar](13_data.ipynb#a-pair-and-its-alignment), and their English. We begin with a translator that has almost nothing. It adds three vectors: the newest word, the average of the words written so far, and the average of the source words, where each average is multiplied by a learned matrix of its own. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, and then translates unseen sentences.
 #
-# Two of them we read. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb `anrufen`, to call, stands in two pieces. Which part, do you think, will be worth the most?
+# Two of these sentences we read ourselves. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb `anrufen`, to call, stands in two pieces. Which part, do you think, will be worth the most?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ladder", "caption": "What does each part bring, and what does a model write with it? Read upwards: each rung has one part more. The bar is the loss on 1,000 unseen pairs in nats per token, the mean of three seeds, and the line across its end is the 95% interval; at the right, the share of 300 translations that are right to the word. Below, what the first seed writes of the two sentences, behind one sign for each seed: right or wrong. Measured by `benchmarks/experiments/ladder.py`."}}
 from statistics import mean, stdev

@@ -14,7 +14,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This page takes one German sentence through a whole Transformer, to the probability of the next English word, its loss, a gradient and an update, and you can check each number on a pocket calculator.
 #
-# The sentence is *Den Fisch mag die schwarze Katze*. It begins with its object and means *the black cat likes the fish*: German may put the object first, because the article says what it is. `den` marks the one who is liked; for the one who likes it would be `der`.
+# The sentence is *Den Fisch mag die schwarze Katze*. It begins with its object and means *the black cat likes the fish*: German may put the object first, because the article says what it is. `den` marks the fish as the one that is liked; if the fish did the liking, the article would be `der`.
 #
 # Our Transformer has one layer on either side. It has written *the black cat likes the* and must now say `fish`. Where should it look? Its decoder stands at position 5, counted from 0, and at position 5 of the source stands `Katze`. A model that looks at the same place says `cat`. Only the three letters of `den`, five words earlier, tell it that this is wrong, and the encoder has to find that out. These are all the steps:
 #
@@ -32,7 +32,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Before you start, guess: which word will come second to `fish`? And what will the model say if we take away the self-attention of its encoder?
 #
-# **The rule of the page.** Whatever you would write down is rounded to two decimals, a half away from zero, and the next number is computed from what is written.
+# **The rule of the page.** Whatever you would write down is rounded to two decimals (0.005 becomes 0.01, and −0.005 becomes −0.01), and the next number is computed from what is written.
 #
 # To work on paper, print this page; the code is at its end. For a class there are <a href="#blank">blank sheets</a> with every result left empty, to print in the same way. The same steps in a trained model, in any sentence, are on the page [Look inside](../book/inside.md).
 
@@ -382,7 +382,7 @@ if CHECKING:
 # %% [markdown]
 # ## Without the encoder's attention
 #
-# What is the encoder's work worth? Let its self-attention add zeros, and compute everything again. No word hears of `den`, no noun hears of the verb, and so neither unit fires. In the memory, "object" is below zero at both nouns, −1.12 and −0.08, so the question for an object has no answer. The questions for place and noun decide alone (by these two alone, the scores of `Fisch` and `Katze` would be 0.49 and 5.12), and `Katze` gets the weight 0.95.
+# What is the encoder's work worth? Let its self-attention add zeros, and compute everything again. No word hears of `den`, no noun hears of the verb, and so neither unit fires. In the memory, "object" is below zero at both nouns, −1.12 and −0.08, so the question for an object finds none, and even speaks against `Fisch`. The questions for place and noun decide (by these two alone, the scores of `Fisch` and `Katze` would be 0.49 and 5.12), and `Katze` gets the weight 0.95.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-without", "caption": "What does the model say without the encoder\u2019s self-attention? The weights of cross-attention and the probabilities, with all parts and without this one."}}
 alone = by_hand.steps(x, t, without="self-attention")

@@ -186,7 +186,7 @@ for n in (25, 512, 4096):
 # %% [markdown]
 # For 25 words, the four matrices take about forty times as much as the products that the table counts. In translation, attention is a layer of cost $n d^2$ like all the others.
 #
-# Nor was the simple recurrence above its real rival. Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention multiplies less if
+# And attention's real rival was not a recurrence as simple as ours. Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention multiplies less if
 #
 # $$
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
@@ -252,18 +252,22 @@ def seconds(layer):
     return {r["n"]: r["seconds"] for r in log if r["layer"] == layer and r["d"] == 512}
 
 
-attention, loop = seconds("self-attention"), seconds("recurrent")
+by_attention, by_loop = seconds("self-attention"), seconds("recurrent")
 for n in (16, 512, 4096, 8192):
-    print(f"n = {n:4}: recurrence takes {loop[n] / attention[n]:5.2f} times as long")
+    print(
+        f"n = {n:4}: recurrence takes {by_loop[n] / by_attention[n]:5.2f} times as long"
+    )
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    logs = [(math.log2(n), math.log(attention[n] / loop[n])) for n in (4096, 8192)]
+    logs = [
+        (math.log2(n), math.log(by_attention[n] / by_loop[n])) for n in (4096, 8192)
+    ]
     (n0, g0), (n1, g1) = logs
     assert 4600 < 2 ** (n0 - g0 * (n1 - n0) / (g1 - g0)) < 4800
-    assert 9 < loop[512] / attention[512] < 11
+    assert 9 < by_loop[512] / by_attention[512] < 11
     library = seconds("nn.RNN")
-    assert all(0.8 < library[n] / loop[n] < 1.2 for n in library)
+    assert all(0.8 < library[n] / by_loop[n] < 1.2 for n in library)
     complete, convolution = seconds("with projections"), seconds("convolution")
     assert all(complete[n] > convolution[n] for n in complete)
 
@@ -327,7 +331,7 @@ if CHECKING:
 # %% [markdown]
 # :::{admonition} Solution 1
 # :class: dropdown
-# The layers are those of the chapter's first cell. Bare attention has two products, $(n, d)$ with $(d, n)$ and $(n, n)$ with $(n, d)$, so it takes $2 n^2 d$. Each projection takes $n d^2$, so four add $4 n d^2$. Recurrence multiplies each word with $W$ and each state with $U$, so it takes $2 n d^2$.
+# The layers are those of the first cell below the exercise. Bare attention has two products, $(n, d)$ with $(d, n)$ and $(n, n)$ with $(n, d)$, so it takes $2 n^2 d$. Each projection takes $n d^2$, so four add $4 n d^2$. Recurrence multiplies each word with $W$ and each state with $U$, so it takes $2 n d^2$.
 # :::
 
 # %% [markdown]

@@ -111,7 +111,7 @@ show_drawing(
 # P(w_1, \dots, w_n) = \prod_{t=1}^{n} P(w_t \mid w_1, \dots, w_{t-1})
 # $$ (eq-language-model)
 #
-# Each factor is the softmax of one row of logits. With $X$ for the embedded tokens and $E$ for the table,
+# Each factor is one entry of the softmax of a row of logits. With $X$ for the embedded tokens and $E$ for the table,
 #
 # $$
 # \text{logits} = \text{Stack}(X)\, E^\top
@@ -162,7 +162,7 @@ class GPT(nn.Module):
 
 
 # %% [markdown]
-# Compare this with [the Transformer](10_transformer.ipynb): tokens go in, $(B, T)$, and logits come out, $(B, T, |V|)$, but there is one row of tokens where there were two. Dropout is off, because the page reads each caption only two or three times.
+# Compare this with [the Transformer](10_transformer.ipynb): tokens go in, $(B, T)$, and logits come out, $(B, T, |V|)$, but there is one row of tokens where there were two. Dropout is off, because on this page the model reads each caption only two or three times.
 #
 # ## Plain text
 #
@@ -205,7 +205,7 @@ batch = cut_rows(text)
 print(tuple(batch.shape), tokenizer.decode(batch[0, :12]))
 
 # %% [markdown]
-# A row has 65 tokens, because the model reads the first 64 and is asked for the last 64: the text, shifted by one. The loop is the simple one of [training](18_training.ipynb), with one row of tokens in place of pairs.
+# A row has 65 tokens, because the model reads the first 64 and is asked for the last 64: the text, shifted by one. The loop is the simplest one of [training](18_training.ipynb), with one row of tokens in place of pairs.
 
 # %% tags=["nbval-ignore-output"]
 import math
@@ -222,9 +222,9 @@ def loss_of(model, rows):
 
 def train_on(model, text, steps):
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    losses = []
+    losses, width = [], model.embedding.weight.size(1)
     for step in range(1, steps + 1):
-        rate = learning_rate(step, 128, warmup=100, lr_scale=0.45)
+        rate = learning_rate(step, width, warmup=100, lr_scale=0.45)
         adam.param_groups[0]["lr"] = rate
         loss = loss_of(model, cut_rows(text))
         adam.zero_grad()
@@ -240,7 +240,7 @@ model = GPT(len(tokenizer))
 train_on(model, text, steps=1200)
 
 # %% [markdown]
-# That takes about a minute and a half on one processor core. Is the last loss a good one? We compare on captions that the model hasn't seen, with somebody who knows only how frequent each token is:
+# That takes about a minute and a half on one processor core. Is the last loss a good one? On captions that the model hasn't seen, we compare it with the loss of somebody who knows only how frequent each token is:
 
 # %% tags=["nbval-ignore-output"]
 counts = torch.bincount(text, minlength=len(tokenizer)) + 1
@@ -257,11 +257,11 @@ if CHECKING:
     assert reached < by_frequency - 1.5
 
 # %% [markdown]
-# The loss is in nats per token. Its exponential, the **perplexity**, says between how many equally probable tokens one would be as unsure. Here the model hesitates between some thirty, where frequencies alone leave some three hundred open. It will never be sure, because the next word of a caption can't be known: after `A man in a`, many go on with a color, and nothing says which.
+# The loss is in nats per token. Its exponential, the **perplexity**, is the number of equally probable tokens among which one would be just as unsure. Here the model hesitates between some thirty, where frequencies alone leave some three hundred open. It will never be sure, because the next word of a caption can't be known: after `A man in a`, many go on with a color, and nothing says which.
 #
 # ## Writing, with a cache
 #
-# To write, we draw a token, put it behind the text, and ask again. The [causal mask](04_masks.ipynb) keeps what an earlier position has computed from ever changing, so each layer can keep the keys and values of all earlier tokens, as in [the KV cache](19_decoding.ipynb#the-kv-cache), and compute only what belongs to the newest one. With one stack there is one cache for each layer, and no memory beside it:
+# To write, we draw a token, put it behind the text, and ask again. Because of the [causal mask](04_masks.ipynb), what an earlier position has computed never changes. So each layer can keep the keys and values of all earlier tokens, as in [the KV cache](19_decoding.ipynb#the-kv-cache), and compute only what belongs to the newest one. With one stack there is one cache for each layer, and no memory beside it:
 
 # %%
 from annotated_transformer.multi_head_attention import merge_heads, split_heads
@@ -289,7 +289,7 @@ def next_logits(model, token, place, caches):
 
 
 # %% [markdown]
-# `look_back` is the forward pass of `MultiHeadAttention` for a single token $x$, whose keys and values join those of the past before it looks. It needs no mask, because the future isn't there yet. What can go wrong is `place`: the token comes alone, and only this number says where in the text it stands. So we check both, the cache and a cache that forgets it:
+# `look_back` is the forward pass of `MultiHeadAttention` for a single token $x$, whose keys and values join those of the past before it looks. It needs no mask, because the future isn't there yet. What can go wrong is `place`: the token comes alone, and only this number says where in the text it stands. So we check both, the cache as it is and a cache that forgets the place:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -346,7 +346,7 @@ if CHECKING:
     assert sum(text.startswith(("A", "Two", "The")) for text in cool) >= 8, cool
 
 # %% [markdown]
-# In the run shown, the model is correct and dull at 0.3: again and again a man in a shirt of some color stands in front of something. At 0.7 it leaves this path, and makes up a word from pieces of others now and then. At 1.2 the grammar goes. None of these captions belongs to a picture. They are what two layers and a table have kept, after a minute and a half, of the captions of 29,000 pictures.
+# In the run shown, the model is correct and dull at 0.3: both times a man in something red stands in front of a building. At 0.7 it leaves this path, and makes up a word from pieces of others now and then. At 1.2 the grammar goes. None of these captions belongs to a picture. They are what two layers and a table have kept, after a minute and a half, of the captions of 29,000 pictures.
 #
 # ## What a prompt is
 #
@@ -444,7 +444,7 @@ if CHECKING:
     assert sum(weights.numel() for weights in whole.parameters()) == gpt2
 
 # %% [markdown]
-# That is the size of the published model, to the last parameter: none of its weights sits in a part that this book hasn't built. (Its networks have a smoother ReLU, GELU, which has no weights.) Ours on this page has 651,520 of them, and the same task.
+# That is the size of the published model, to the last parameter: none of its weights sits in a part that this book hasn't built. (Its networks have a smoother ReLU, GELU, which has no weights.) Ours on this page has 651,520 parameters, and the same task.
 
 # %% [markdown]
 # ## What to remember
