@@ -184,7 +184,7 @@ if CHECKING:
 # %%
 added_up = walk(lambda x, f: x + f(x))
 start, *_, end = gradients(added_up)
-print(f"size {added_up[-1].std():.0f}, gradient {start / end:.0f} times as large")
+print(f"size {added_up[-1].std():.0f}, gradient {start / end:.1e} times as large")
 
 # %% tags=["remove-cell"]
 if CHECKING:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.files import (
     atomic_write,
     check_vocabulary,
@@ -150,6 +151,7 @@ def test_a_lock_is_held_by_one_until_it_is_killed(tmp_path: Path) -> None:
 def test_a_model_comes_back_to_the_bit(tmp_path: Path, half: bool) -> None:
     """In half precision, with its weights rounded to 16 bits, in half the space."""
     model = make()
+    use_fused(model)
     save_model(model, TOKENIZER, tmp_path, half)
     again, tokenizer = load_model(tmp_path)
     if half:

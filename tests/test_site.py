@@ -75,9 +75,7 @@ def _helper() -> None:
 
 def bare() -> None: ...
 '''
-BARE_LINKS = (
-    40  # from notebooks to another as a whole: what comes next, or all of an appendix
-)
+BARE_LINKS = 60  # from notebooks to another as a whole, by its topic
 TEXT = """# Adding
 
 This chapter adds.

@@ -16,6 +16,7 @@ from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from annotated_transformer.batching import Batch, plan_batches
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.distributed import collate_share
 from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
@@ -238,6 +239,7 @@ def test_what_layers_keep_is_about_what_is_estimated(precision: Any) -> None:
     """Counted by autograd's own hooks; on a CPU, dropout keeps four bytes for a GPU's one."""
     config = TransformerConfig(50, layers=3, d_model=64, d_ff=160, heads=4)
     model = Transformer(config)
+    use_fused(model)
     weights = {w.untyped_storage().data_ptr() for w in model.parameters()}
     weight_sizes = {w.numel() for w in model.parameters()}
     kept: dict[int, int] = {}
