@@ -102,14 +102,6 @@ class TrainingConfig:
             raise ValueError(f"label_smoothing={self.label_smoothing} must be below 1")
 
 
-# --- The loop ---
-
-
-def make_adam(model: nn.Module) -> Adam:
-    """Return the optimizer of section 5.3; its rate is set before each update."""
-    return Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
-
-
 # --- Whether it gets better ---
 
 
@@ -130,3 +122,11 @@ def validation_loss(
     plain_loss = SmoothedLoss(model, label_smoothing=0)
     loss, tokens = loss_and_tokens(plain_loss, batches(corpus, max_tokens))
     return float(loss / tokens)
+
+
+# --- The loop ---
+
+
+def make_adam(model: nn.Module) -> Adam:
+    """Return the optimizer of section 5.3; its rate is set before each update."""
+    return Adam(model.parameters(), lr=0.0, betas=(0.9, 0.98), eps=1e-9, fused=True)

@@ -41,21 +41,22 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with five tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words. How much of that there is depends on the lengths alone, so here they are, one row per pair, with one position more for the token that ends a sentence:
+# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with five tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words. How much padding there is depends on the lengths alone, so here they are, one row per pair, with one position more for the token that ends a sentence:
 
 # %%
 lengths = np.array(
     [[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs]
 )
+print("pairs, sides:", lengths.shape)
+print("mean length of each side:", lengths.mean(axis=0).round(2).tolist())
 
 # %% [markdown]
 # Take the 29,000 captions of Multi30k as they come, 32 to a batch, and fill each batch up to its own longest sentence. What share of the positions holds a token? Make a guess before you look at the figure.
 
-# %% tags=["remove-cell"]
+# %% tags=["hide-input"]
 import matplotlib.pyplot as plt
-from torch.nn.utils.rnn import pad_sequence
 
-from book.figures import PAPER, SKY, RESIDUAL, show_plot, style
+from book.figures import PAPER, RESIDUAL, SKY, show_plot, style
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The German side of 32 captions, one per row: filled where there is a token, hatched where there is padding. Above, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Below, 32 captions of nearly equal length. The percentage is the share of tokens."}}
 style()
@@ -95,8 +96,8 @@ show_plot(
 # %%
 def useful_share(groups):
     """Useful positions over all positions, for groups of lengths (B, 2) that share a batch."""
-    all_positions = sum(len(group) * group.max(axis=0).sum() for group in groups)
-    return float(sum(group.sum() for group in groups) / all_positions)
+    useful = sum(group.sum() for group in groups)
+    return float(useful / sum(len(group) * group.max(axis=0).sum() for group in groups))
 
 
 def by_32(order):
@@ -104,42 +105,36 @@ def by_32(order):
     return np.split(lengths[order], range(32, len(lengths), 32))
 
 
-as_given = np.arange(len(lengths))
-by_target = lengths[:, 1].argsort(kind="stable")
-shares = {
-    "all to 72": float(lengths.sum() / (len(lengths) * 144)),
-    "longest of the batch": useful_share(by_32(as_given)),
-    "sorted by target length": useful_share(by_32(by_target)),
-}
-print("S and T on average:", lengths.mean(axis=0).round(2).tolist())
-for name, share in shares.items():
-    print(f"{name:24} {share:6.1%} useful")
+as_given = by_32(np.arange(len(lengths)))
+by_target = by_32(lengths[:, 1].argsort(kind="stable"))
+print(f"all to 72               {lengths.sum() / (len(lengths) * 144):.1%} useful")
+print(f"longest of the batch    {useful_share(as_given):.1%} useful")
+print(f"sorted by target length {useful_share(by_target):.1%} useful")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert lengths.mean(axis=0).round(2).tolist() == [17.01, 16.15]
-    assert round(shares["all to 72"], 2) == 0.23
-    assert 0.5 < shares["longest of the batch"] < 0.55
-    assert shares["sorted by target length"] > 0.8
+    assert round(lengths.sum() / (len(lengths) * 144), 2) == 0.23
+    assert 0.5 < useful_share(as_given) < 0.55
+    assert useful_share(by_target) > 0.8
 
 # %% [markdown]
-# You can check the first line by hand: $17.01 + 16.15 = 33.16$ of 144 positions is 23%. Three quarters of the work is spent on nothing, and this count is kind to padding, since the scores of [attention](12_why_self_attention.ipynb) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
+# You can check the first line by hand: a pair has $17.01 + 16.15 = 33.16$ tokens on average, which is 23% of 144. Three quarters of the work is spent on nothing, and this count is kind to padding, because the scores of [attention](12_why_self_attention.ipynb) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
 #
-# Padding each batch to its own longest sentence brings the useful share to one half. It can't do better, because among 32 captions drawn at random one is nearly always long. Sorting is the step that counts: put sentences of about equal length together.
+# Padding each batch to its own longest sentence brings the useful share to one half. It can't do much better, because among 32 captions drawn at random one is nearly always long. Sorting helps most, since it puts sentences of about equal length together.
 #
 # ## Tokens, not sentences
 #
-# Sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest? (The last batch isn't full, so we take the one before.)
+# But sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest? (The last batch isn't full, so we take the one before.)
 
 # %%
-groups = by_32(by_target)
-for name, group in (("shortest", groups[0]), ("longest", groups[-2])):
+for name, group in (("shortest", by_target[0]), ("longest", by_target[-2])):
     positions = int(len(group) * group.max(axis=0).sum())
     print(f"{name}: {positions:,} positions, {group[:, 1].sum():,} target tokens")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert positions > 5 * len(groups[0]) * groups[0].max(axis=0).sum()
+    assert positions > 5 * len(by_target[0]) * by_target[0].max(axis=0).sum()
 
 # %% [markdown]
 # More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of that memory is unused. And one gradient is a mean over 200 target tokens, the next over 1,400.
@@ -150,7 +145,7 @@ if CHECKING:
 #
 # With 1,024 tokens, enough for this small corpus, these are 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 50$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$. Because the formula divides by the longer side, neither goes over the limit.
 #
-# So a good batch has two properties: its sentences are about equally long, and it holds about as many tokens as every other. The rest of this chapter makes such batches, first the tensors, then the choice of what goes into them.
+# So a good batch has two properties: its sentences are about equally long, and it holds about as many tokens as every other. We first make the tensors, and then choose what goes into them.
 #
 # ## From pairs to arrays
 #
@@ -165,12 +160,10 @@ print("decoder reads ", target[:-1])
 print("it should say ", target[1:])
 
 # %% [markdown]
-# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. *Likes* takes three tokens, so the sentence has $S = 7$ and $T = 9$. The source gets an `</s>` but no `<s>`, since nothing has to be started there.
-#
-# `encode_pairs`, folded here, does this to every pair and returns an `EncodedCorpus`: the ids of all examples, and `lengths`, their $S$ and $T$. An `Example` is one pair of it, its `source` and its `target`.
+# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. `likes` takes three tokens, so the sentence has $S = 7$ and $T = 9$. The source gets an `</s>` but no `<s>`, since nothing has to be started there.
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show Example and EncodedCorpus", "code_prompt_hide": "Hide Example and EncodedCorpus"}
+# %% tags=["export"]
 class Example(NamedTuple):
     """A pair in token ids: source (S,) ends with EOS, target (T + 1,) goes from BOS to EOS."""
 
@@ -178,6 +171,11 @@ class Example(NamedTuple):
     target: np.ndarray
 
 
+# %% [markdown]
+# A corpus may have millions of pairs, so we keep all ids in one long array, and in a second one the lengths of each example. An example takes $S + T + 1$ ids, since its target has $T + 1$, and where each begins is a running sum. Its two slices are views, so nothing is copied, and the arrays may as well lie [on disk](28_corpus.ipynb#the-folder).
+
+
+# %% tags=["export"]
 @dataclass(eq=False)
 class EncodedCorpus:
     """Examples in two flat arrays, which may lie in memory or in a mapped file.
@@ -205,7 +203,7 @@ class EncodedCorpus:
         return Example(self.tokens[start:middle], self.tokens[middle:end])
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show encode_pairs", "code_prompt_hide": "Hide encode_pairs"}
+# %% tags=["export"]
 def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
     """Encode sentence pairs, in order; a pair may be a plain tuple of two texts."""
     tokens: list[int] = []
@@ -223,6 +221,8 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Iterable[Pair]) -> EncodedCorpus:
 # %%
 corpus = encode_pairs(tokenizer, pairs)
 two = encode_pairs(tokenizer, [likes, Pair("Ein Hund.", "A dog.")])
+print(len(corpus), "examples,", len(corpus.tokens), "ids")
+print("S and T of the two:", two.lengths.tolist())
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -234,7 +234,7 @@ if CHECKING:
 # %% [markdown]
 # A **batch** is two tensors, one per side, each as wide as its longest row.
 #
-# **Exercise 7. Write it first** (★, 5 min). Write `pad(rows)`: from lists of ids to one tensor, with 0 on the right where a row is too short. `torch.nn.utils.rnn.pad_sequence` does the same for rows that are tensors; compare with it.
+# **Exercise 1. Write it first** (★, 5 min). Write `pad(rows)`: from lists of ids to one tensor, with 0 on the right where a row is too short. `torch.nn.utils.rnn.pad_sequence` does the same for rows that are tensors; compare with it.
 
 
 # %% tags=["export"]
@@ -262,22 +262,54 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 # %%
-print(collate(two).source)
+from torch.nn.utils.rnn import pad_sequence
+
+batch = collate([two[0], two[1]])
+print(batch.source)
+by_torch = pad_sequence([torch.from_numpy(e.source) for e in two], batch_first=True)
+print("cells that PyTorch fills otherwise:", int((batch.source != by_torch).sum()))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    rows = [torch.from_numpy(example.source) for example in two]
-    assert torch.equal(collate(two).source, pad_sequence(rows, batch_first=True))
+    assert torch.equal(batch.source, by_torch.long())
 
 # %% [markdown]
-# The two sentences lie side by side. Padding doesn't change what the model computes for them, as long as no word attends to padding ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and memory, and nothing else.
+# Padding doesn't change what the model computes for the two sentences, as long as no word attends to it ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and memory, and nothing else.
 #
 # ## Neighbors along a line
 #
-# Which sentences share a batch? An example has two lengths. We sort by the longer side, its *width*, which is what {eq}`eq-rows` divides by. Within one width we sort by the difference $T - S$, so that the other length changes slowly, too. Drawn, [the line](#the-snake-as-a-line) goes back and forth like a snake. `snake_key`, folded here, gives each example the number by which to sort; the numbers of two different widths are at least 4 apart.
+# Which sentences should share a batch? An example has two lengths, so it is a point in a plane, and we need one line through all points on which neighbors have nearly the same two lengths. We sort by the longer side first, the *width* $w = \max(S, T)$, because {eq}`eq-rows` divides by it. Among examples of one width the other side can still have any length, so there we sort by the difference $T - S$: upwards in one width, downwards in the next. The line then goes back and forth like a snake.
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show snake_key", "code_prompt_hide": "Hide snake_key"}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once, and from one to the next neither length changes by more than one. Pieces of the line are batches of nearly equal sentences."}}
+def snake_path(widest):
+    """All pairs of lengths up to the widest, from corner to corner."""
+    path = []
+    for w in range(1, widest + 1):
+        turn = [(w, t) for t in range(1, w)] + [(s, w) for s in range(w, 0, -1)]
+        path += turn if w % 2 == 0 else turn[::-1]
+    return np.array(path)
+
+
+path = snake_path(12)
+figure, axes = plt.subplots(figsize=(3.2, 3.2), layout="constrained")
+axes.plot(path[:, 0], path[:, 1], color=SKY, lw=1.3, marker="o", ms=3)
+ticks = range(2, 13, 2)
+axes.set(aspect="equal", xlabel="S: source", ylabel="T: target")
+axes.set(xticks=ticks, yticks=ticks)
+show_plot(
+    alt="A line that goes back and forth in L-shaped turns around the corner, growing outward.",
+)
+
+# %% [markdown]
+# The whole sort needs one number for each example, and sorting by that number gives the line. With $W$ for the widest of all, it is
+#
+# $$ \text{key} = (2W + 1) \, w \pm (T - S), $$ (eq-snake)
+#
+# plus where $w$ is even and minus where it is odd. For lengths up to 3, $2W + 1 = 7$: width 1 has the key 7, width 2 has 13 to 15, and width 3 has 19 to 23. The difference $T - S$ is always smaller than $w$, so widths don't mix.
+
+
+# %% tags=["export"]
 def snake_key(lengths: np.ndarray) -> np.ndarray:
     """Return numbers (N,) by which to sort lengths (N, 2) so that both sides change slowly.
 
@@ -289,29 +321,41 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
     return (2 * width.max(initial=0) + 1) * width + turned
 
 
-# %% [markdown]
-# Compared with sorting by source and then by target, on the captions, in batches of 32:
+# %% tags=["remove-cell"]
+if CHECKING:
+    field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
+    assert np.array_equal(field[snake_key(field).argsort()], path)
+    three = np.array([(s, t) for s in (1, 2, 3) for t in (1, 2, 3)])
+    assert sorted(snake_key(three).tolist()) == [7, 13, 14, 15, *range(19, 24)]
 
-# %% tags=["hide-input"]
-by_source = (100 * lengths[:, 0] + lengths[:, 1]).argsort(kind="stable")
-shares["by source, then target"] = useful_share(by_32(by_source))
-shares["snake order"] = useful_share(by_32(snake_key(lengths).argsort(kind="stable")))
-for name in ("by source, then target", "snake order"):
-    print(f"{name:24} {shares[name]:6.1%} useful")
+# %% [markdown]
+# What is the second half of the key worth? In every epoch we want other batches, so we also add a random number to the key, small enough that it doesn't mix two widths. Then we compare three keys: the width alone, the width and then $T - S$ upwards each time, and the snake.
+
+# %%
+chance = np.random.default_rng(0).random(len(lengths))  # from 0 to 1
+width = lengths.max(axis=1)
+keys = {
+    "width alone": width + chance,
+    "width, then T - S": 200 * width + (lengths[:, 1] - lengths[:, 0]) + 3 * chance,
+    "snake": snake_key(lengths) + 3 * chance,
+}
+for name, key in keys.items():
+    print(f"{name:18} {useful_share(by_32(key.argsort(kind='stable'))):.1%} useful")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert shares["snake order"] > 0.985 > shares["by source, then target"]
+    gained = [useful_share(by_32(key.argsort(kind="stable"))) for key in keys.values()]
+    assert gained[1] - gained[0] > 0.025 and 0 < gained[2] - gained[1] < 0.01
 
 # %% [markdown]
+# With the width alone, chance decides the other side, and 6.5% of the work is padding. Sorting by the difference as well halves that. The turn of the snake is the small rest: without it, the shorter side jumps from one end to the other wherever the width grows.
+#
 # ## A plan for an epoch
 #
-# We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one.
-#
-# With the same batches in the same order each time, a sentence would always meet the same others, and the model would see all short sentences first. Chance therefore enters in two places. Along the line, a random number from 0 to 3, the **jitter**, is added to each key: it shuffles examples of equal lengths and swaps nearly equal ones. It never mixes two widths, because it is smaller than 4. And the batches, once cut, are shuffled. Seed and epoch decide all of it, so a run that was interrupted can make the same plan again. `fitting_widths`, folded here, gives the width of each example, and refuses one that is longer than the budget.
+# We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one. A sentence that is longer than the whole budget fits into no batch, and must not be dropped without a word. So two functions look at the lengths first:
 
 
-# %% tags=["export", "hide-cell"] mystnb={"code_prompt_show": "Show fitting_widths", "code_prompt_hide": "Hide fitting_widths"}
+# %% tags=["export"]
 def check_fits(
     lengths: np.ndarray,
     most: int,
@@ -334,6 +378,7 @@ def check_fits(
         )
 
 
+# %% tags=["export"]
 def fitting_widths(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
     """Return the longer side of each example of lengths (N, 2).
 
@@ -341,6 +386,10 @@ def fitting_widths(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
     """
     check_fits(lengths, max_tokens, "training", "max_tokens")
     return lengths.max(axis=1)
+
+
+# %% [markdown]
+# Chance enters the plan in two places. A random number, the **jitter**, is added to each key, so that a sentence meets others in each epoch. And once the batches are cut, they are shuffled, or the model would see all short sentences first.
 
 
 # %% tags=["export"]
@@ -370,6 +419,11 @@ def plan_batches(
     return [batches[number] for number in chance.permutation(len(batches))]
 
 
+# %% [markdown]
+# The jitter goes from 0 to 3. It shuffles examples of equal lengths and swaps nearly equal ones, but it never mixes two widths, whose keys are at least 4 apart (as exercise 3 shows). The generator gets seed and epoch as a pair and decides everything, so a run that was interrupted can make the same plan again. (With their sum, seed 0 in epoch 1 would be seed 1 in epoch 0.)
+#
+# Here are nine examples, with all lengths from 1 to 3, in batches of at most 6 tokens per side, in two epochs:
+
 # %%
 toy = np.array([(s, t) for s in (1, 2, 3) for t in (1, 2, 3)])
 for epoch in (0, 1):
@@ -377,68 +431,40 @@ for epoch in (0, 1):
     print([sorted(map(tuple, toy[batch].tolist())) for batch in plan])
 
 # %% [markdown]
-# Nine examples, with all lengths from 1 to 3, in batches of at most 6 tokens per side, in two epochs. On the captions we measure what the plan promises: no side over the budget, other company in another epoch, and almost no padding.
+# And on the captions, does the plan keep its promises?
 
-# %% tags=["hide-input"]
-plans = [
-    plan_batches(lengths, max_tokens=1024, seed=0, epoch=epoch) for epoch in (0, 1)
-]
-
-
-def company(plan):
-    """The pairs of examples that share a batch, as one number each."""
-    pairs = [np.sort(batch)[np.array(np.triu_indices(len(batch), 1))] for batch in plan]
-    return np.concatenate([first * len(corpus) + second for first, second in pairs])
-
-
-first, second = (company(plan) for plan in plans)
-again = len(np.intersect1d(first, second, assume_unique=True)) / len(first)
-largest = max(len(batch) * lengths[batch].max() for plan in plans for batch in plan)
-print(
-    f"{len(plans[0])} and {len(plans[1])} batches, no side over {largest:,} positions"
-)
-print(f"of the pairs that share a batch, {again:.0%} share one again in the next epoch")
+# %%
 for budget in (1024, 4096):
     plan = plan_batches(lengths, budget, seed=0, epoch=0)
-    shares[f"plan, {budget:,} tokens"] = useful_share(
-        [lengths[batch] for batch in plan]
-    )
-    print(f"{budget:5,} tokens: {shares[f'plan, {budget:,} tokens']:.1%} useful")
+    groups = [lengths[batch] for batch in plan]
+    largest = max(len(group) * group.max() for group in groups)
+    print(f"{len(plan)} batches, none over {largest:,} positions per side")
+    print(f"    {useful_share(groups):.1%} useful")
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    plans = [plan_batches(lengths, 1024, seed=0, epoch=epoch) for epoch in (0, 1)]
+    company = []
     for plan in plans:
         assert np.array_equal(np.sort(np.concatenate(plan)), np.arange(len(corpus)))
-    assert largest <= 1024
+        pairs_of = [np.sort(b)[np.array(np.triu_indices(len(b), 1))] for b in plan]
+        company.append(np.concatenate([i * len(corpus) + j for i, j in pairs_of]))
+    again = len(np.intersect1d(*company, assume_unique=True)) / len(company[0])
+    assert round(again, 2) == 0.13
+    assert max(len(b) * lengths[b].max() for plan in plans for b in plan) <= 1024
     longest = lengths[lengths.max(axis=1).argmax()].tolist()
     assert longest == [61, 50] and (1024 // 8, 1024 // 61) == (128, 16)
-    assert shares["plan, 1,024 tokens"] > 0.965 and shares["plan, 4,096 tokens"] > 0.95
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-useful", "caption": "How much of the arithmetic is spent on tokens? Both sides of Multi30k. The hatched bars are the plans of this chapter, cut by tokens and with chance; the others are batches of 32."}}
-figure, axes = plt.subplots(figsize=(3.1, 3), layout="constrained")
-planned = ["plan" in name for name in shares]
-colors = [SKY if plan else RESIDUAL for plan in planned]
-bars = axes.barh(
-    list(shares),
-    [100 * share for share in shares.values()],
-    fc=[(color, 0.25) for color in colors],
-    ec=colors,
-    hatch=["////" if plan else "" for plan in planned],
-)
-axes.bar_label(bars, fmt="%.0f %%", padding=3)
-axes.set(xlim=(0, 130), xticks=[0, 50, 100], xlabel="useful positions in %")
-axes.invert_yaxis()
-axes.grid(False)
-show_plot(
-    alt="Padding all sentences to 72 leaves under a quarter useful. Every step helps up to snake order with 99 percent; the plans of this chapter, with chance added, have 95 to 97 percent.",
-)
+    assert 0.965 < useful_share([lengths[b] for b in plans[0]]) < 0.975
+    assert 0.95 < useful_share(groups) < 0.96
 
 # %% [markdown]
-# Chance costs two points, from 99% down to 97%. A larger budget spans more lengths, hence 95% for 4,096; a larger corpus fills it better.
+# No side goes over the budget, and 97% of the work is done on tokens, where padding to 72 had 23%. Of the pairs of captions that share a batch, only 13% share one again in the next epoch. A larger budget spans more lengths, hence the 95% for 4,096; a larger corpus fills it better.
+#
+# Each example is in the plan exactly once. A loop that draws its sentences at random, with replacement, can't promise that: in $N$ draws from $N$ sentences it misses a given one with the chance $(1 - 1/N)^N \approx 1/e = 37\,\%$.
 #
 # ## From the plan to the batches
 #
-# The plan says which examples make a batch, and `collate` makes the batch when its turn comes. Together they make the stream of batches that a training loop reads:
+# The plan says which examples make a batch, and `collate` makes the batch when its turn comes. Together they are the stream that a training loop reads:
 
 
 # %% tags=["export"]
@@ -470,152 +496,66 @@ for _ in range(3):
 #
 # ## Exercises
 #
-# **1. By hand** (★, 5 min). Three examples have lengths (4, 5), (6, 3) and (5, 5). What is their useful share in one batch? And how many rows of lengths (20, 25) fit into the paper's 25,000 tokens?
+# **1. Write it first** is [above](#from-pairs-to-arrays).
+#
+# :::{admonition} Solution 1
+# :class: dropdown
+# Make a table of zeros first, `torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)`, and write each row into its left end. The type has to be an integer, or the embedding refuses the ids. Without tensors it is one line: `torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])`.
+# :::
 
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# 28 tokens in 3 x (6 + 5) = 33 positions, which is 85%; and 25,000 / 25 = 1,000 rows
-print(f"{28 / 33:.0%};", 25_000 // max(20, 25), "rows")
+# %% tags=["remove-cell"]
+if CHECKING:
+    ids = [e.source.tolist() for e in two]
+    wide = max(map(len, ids))
+    filled = torch.tensor([[*row, *[0] * (wide - len(row))] for row in ids])
+    assert torch.equal(pad(ids), filled)
+
+# %% [markdown]
+# **2. By hand** (★, 5 min). Three examples have lengths (4, 5), (6, 3) and (5, 5). What is their useful share in one batch? And how many rows of lengths (20, 25) fit into the paper's 25,000 tokens?
+#
+# :::{admonition} Solution 2
+# :class: dropdown
+# They have $9 + 9 + 10 = 28$ tokens. The batch is as wide as the longest on each side, so it has $3 \cdot (6 + 5) = 33$ positions, and $28 / 33 = 85\,\%$. The longer side of (20, 25) is 25, so $25{,}000 / 25 = 1{,}000$ rows fit.
+# :::
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert useful_share([np.array([(4, 5), (6, 3), (5, 5)])]) == 28 / 33
 
 # %% [markdown]
-# **2. Shuffled** (★, 5 min). What is lost if the line is shuffled instead of sorted, before it is cut?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# A batch then holds short beside long sentences, and nearly half of it is padding
-shuffled = np.random.default_rng(0).permutation(len(lengths))
-print(f"cut after shuffling: {useful_share(by_32(shuffled)):.0%}")
-
-# %% [markdown]
-# **3. The price of chance** (★★, 10 min). Cut batches of 32 without jitter, with 3, and with 300. Why is the last so much worse?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Two points for 3. With 300 the jitter is larger than the distance of two widths and mixes them.
-noise = np.random.default_rng(0).random(len(lengths))
-for jitter in (0, 3, 300):
-    order = (snake_key(lengths) + jitter * noise).argsort(kind="stable")
-    print(f"jitter {jitter:3}: {useful_share(by_32(order)):.1%} useful")
-
-# %% [markdown]
-# **4. At least 4 apart** (★★, 10 min). Show that the keys of two neighboring widths $w$ and $w + 1$ differ by 4 or more, so that a jitter below 4 can't mix them.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# The centers are 2W + 1 apart. T - S takes at most w - 1 from one side and w from the other, so
-# 2W + 1 - (w - 1) - w = 2W + 2 - 2w are left, and w + 1 is at most W: that makes 4 or more.
-field = np.array([(s, t) for s in range(1, 13) for t in range(1, 13)])
-keys, widths = snake_key(field), field.max(axis=1)
-gaps = [keys[widths == w + 1].min() - keys[widths == w].max() for w in range(1, 12)]
-print("gaps:", [int(gap) for gap in gaps])
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert min(gaps) >= 4
-
-# %% [markdown]
-# **5. Does the snake pay?** (★★, 15 min). Plan 1,024 tokens with widths alone as keys (times 4, so that the jitter shuffles each width and mixes none). What is the useful share now?
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Chance is what makes the difference. Shuffled within a width, the shorter side can be anything;
-# along the snake, only the jitter changes it.
-snake, snake_key = snake_key, lambda lengths: 4 * lengths.max(axis=1)
-plain = plan_batches(lengths, 1024, seed=0, epoch=0)
-snake_key = snake
-share = useful_share([lengths[batch] for batch in plain])
-print(f"widths alone {share:.1%}, snake {shares['plan, 1,024 tokens']:.1%}")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert share < shares["plan, 1,024 tokens"] - 0.02
-
-# %% [markdown]
-# **6. Does sorting hurt?** (★★★, an evening, open). Train the tiny model of [chapter 13](13_data.ipynb#listening-to-a-model-that-learns) on plans of this chapter, and on batches that are cut after shuffling, with the same number of real tokens per step. Compare loss and minutes.
+# **3. How much chance?** (★★, 15 min). Show that the keys of two neighboring widths $w$ and $w + 1$ are at least 4 apart. Then cut batches of 32 without jitter, with 3, and with 300. What does each cost, and why is the last so much worse?
 #
-# **7. Write it first** is [above](#from-pairs-to-arrays); the code below it is the solution.
-
-# %% [markdown]
-# ## Second reading
-#
-# ### The snake as a line
-#
-# :::{admonition} The key: a number for the width, plus or minus a difference
+# :::{admonition} Solution 3
 # :class: dropdown
+# By {eq}`eq-snake`, the middles of the two widths are $2W + 1$ apart. The difference $T - S$ can take $w - 1$ from one side and $w$ from the other, so at least $2W + 1 - (w - 1) - w = 2(W - w) + 2$ are left. Since $w + 1$ is at most $W$, that makes 4 or more.
 #
-# With $w = \max(S, T)$ and $W$ the widest of all, the key is $(2W + 1) \, w \pm (T - S)$, plus where $w$ is even and minus where it is odd. The difference is smaller than $w$, so widths can't mix.
+# Without jitter 99.1% are useful, but every epoch has the same batches. A jitter of 3 costs two points: 97.1%. With 300 the useful share falls to 89.6%. There $2W + 1 = 123$, so the jitter reaches across two widths and mixes them.
 # :::
 
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once and never changes a length by more than one. Cutting it into pieces gives batches of nearly equal sentences."}}
-def snake_path(widest):
-    """All pairs of lengths up to the widest, from corner to corner."""
-    path = []
-    for w in range(1, widest + 1):
-        turn = [(w, t) for t in range(1, w)] + [(s, w) for s in range(w, 0, -1)]
-        path += turn if w % 2 == 0 else turn[::-1]
-    return np.array(path)
-
-
-path = snake_path(12)
-figure, axes = plt.subplots(figsize=(3.2, 3.2), layout="constrained")
-axes.plot(path[:, 0], path[:, 1], color=SKY, lw=1.3, marker="o", ms=3)
-ticks = range(2, 13, 2)
-axes.set(aspect="equal", xlabel="S: source", ylabel="T: target")
-axes.set(xticks=ticks, yticks=ticks)
-show_plot(
-    alt="A line that goes back and forth in L-shaped turns around the corner, growing outward.",
-)
-
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert np.array_equal(field[snake_key(field).argsort()], path)
+    sums, widest = snake_key(field), field.max(axis=1)
+    gaps = [sums[widest == w + 1].min() - sums[widest == w].max() for w in range(1, 12)]
+    assert min(gaps) == 4 and 2 * lengths.max() + 1 == 123
+    for jitter, useful in {0: 0.991, 3: 0.971, 300: 0.896}.items():
+        order = (snake_key(lengths) + jitter * chance).argsort(kind="stable")
+        assert round(useful_share(by_32(order)), 3) == useful
 
 # %% [markdown]
-# ### A corpus in two arrays
-#
-# :::{admonition} Where an example begins, and what the arrays may lie in
-# :class: dropdown
-#
-# The code of `EncodedCorpus` is folded [above](#from-pairs-to-arrays). One array holds all ids, a second one the lengths. An example takes $S + T + 1$ ids (its target has $T + 1$, of which the decoder never reads the last), so where each begins is a running sum over the lengths. Its two slices are views of the long array, so nothing is copied. Since NumPy can map a file into memory as if it were an array, the ids may also stay [on disk](28_corpus.ipynb#the-folder).
-# :::
+# ## Further
 #
 # ### Why pad on the right?
 #
-# :::{admonition} Because position 0 is where a sentence begins
-# :class: dropdown
-#
 # [Positions](08_positional_encoding.ipynb#adding-positions-in-code) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
 #
-# Other libraries hand an *attention mask* along with the tokens. Ours is made from the tokens: padding has its own number, and [`padding_mask`](04_masks.ipynb#the-padding-mask) compares with it.
-# :::
-#
-# ### Seed and epoch, kept apart
-#
-# :::{admonition} Three seeds that would have been almost one
-# :class: dropdown
-#
-# A plan made from seed + epoch would not do, because seed 0 in epoch 1 would be seed 1 in epoch 0. If you train with three seeds to see how far results scatter, you get three runs with almost the same plans, one epoch apart. NumPy's generator takes a pair of numbers and keeps them apart.
-# :::
-#
-# ### Drawing batches at random
-#
-# :::{admonition} With replacement, an "epoch" leaves out a third of the corpus
-# :class: dropdown
-#
-# *Exactly once* is worth an assertion. A loop that draws its sentences at random, with replacement, misses a given one in $N$ draws with the chance $(1 - 1/N)^N \approx 1/e = 37\,\%$.
-# :::
+# Other libraries hand an *attention mask* along with the tokens. Ours is made from the tokens: padding has its own number, and `padding_mask` compares with it.
 #
 # ### Why not pack several sentences into one row?
-#
-# :::{admonition} Three percent to gain here, and much more for language models
-# :class: dropdown
 #
 # Then no padding is needed at all, but each sentence needs masks that keep it from its neighbors in the row, in all three attentions, and positions that begin anew. With 97% useful, packing could make training at most $1 / 0.97 = 1.03$ times as fast. For language models, which read documents of very different lengths, there is more to gain, and packing is the rule.
 #
 # One price of sorting remains: a sentence always meets neighbors of its own length, so each gradient comes from short sentences or from long ones. Since the batches are shuffled, this evens out over many steps.
-# :::
-
-# %% [markdown]
-# ## Sources
 #
-# Batches of about 25,000 tokens per side are from section 5.1 of {cite:t}`vaswani2017attention`. The authors' code sorts sentences into buckets by their longer side and divides the budget by the bucket's width: [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) of tensor2tensor. The padding to 72 is in the code of {cite:t}`rush2018annotated`, in its version of 2022.
+# ### What does the paper say?
+#
+# Section 5.1 of {cite:t}`vaswani2017attention` says that pairs of about the same length were batched together, with some 25,000 tokens per side. The authors' code sorts sentences into buckets by their longer side and divides the budget by the bucket's width: [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) of tensor2tensor. Its buckets look at the width alone, like the first of our three keys. The padding to 72 is in the code of {cite:t}`rush2018annotated`, in its version of 2022.
