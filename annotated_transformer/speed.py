@@ -114,7 +114,7 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.
 
 
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, and with "bf16" with products in 16 bits."""
+    """The same loss in chunks, of a model with fused functions, and with "bf16" in 16 bits."""
 
     chunk = CHUNK  # positions
 

@@ -391,7 +391,7 @@ if CHECKING:
 #
 # ## Attention without the matrix
 #
-# FlashAttention ({cite:t}`dao2022flashattention`) made attention on GPUs several times as fast without saving a single operation. It saves bytes.
+# FlashAttention ({cite:t}`dao2022flashattention`) made attention on GPUs several times as fast without saving a single operation. It saves bytes. PyTorch's fused attention is built in this way, and the models that we train have it: `FastLoss`, below, calls [`use_fused`](19_decoding.ipynb#the-same-in-one-call), the switch that puts it in the place of ours.
 #
 # Written as in [chapter 3](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte, where the card wants 295. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, and long rows don't fit.
 #
@@ -635,7 +635,7 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.
 
 
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, and with "bf16" with products in 16 bits."""
+    """The same loss in chunks, of a model with fused functions, and with "bf16" in 16 bits."""
 
     chunk = CHUNK  # positions
 

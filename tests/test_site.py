@@ -41,6 +41,7 @@ from book.site.numbers import (
 from book.site.pictures import ShowPictures
 from book.site.references import end_sentence
 from book.site.search import without_tex
+from book.site.tokens import WORD, names_of
 from book.site.typography import keep_together, let_images_scroll
 from tools.chapters import KERNEL, ROOT, chapters
 from tools.package import defined_names, label_of, module_of, modules
@@ -407,6 +408,16 @@ def test_references_in_the_reference_part_lead_to_sections():
         assert not bare.findall(text.partition("\n## ")[2]), name
     scripts = [chapter.script.read_text(encoding="utf-8") for chapter in chapters()]
     assert sum(len(bare.findall(text)) for text in scripts) <= BARE_LINKS
+
+
+def test_words_are_tokens_and_names_are_code():
+    """A name that the page's code uses is code; so is one with capitals within."""
+    page = new_document("a page")
+    page += nodes.literal_block("", "import torch\nmask = torch.ones(2).tril()")
+    code = names_of(page)
+    assert {"mask", "tril", "ones", "torch"} <= code
+    assert code.isdisjoint({"likes", "Katze"}) and WORD.fullmatch("Katze")
+    assert not WORD.fullmatch("LambdaLR") and not WORD.fullmatch("d_model")
 
 
 def test_names_lead_to_the_reference(book):
